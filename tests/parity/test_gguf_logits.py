@@ -45,6 +45,9 @@ DETAILS: Mapping[str, Case] = {
         STRETCHED,
     ),
     "qwen3-theta": Case("Qwen3Config", {"head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 50}}),
+    "exaone4-windows": Case(  # llama.cpp knows windows of the one with 64 layers alone
+        "Exaone4Config", {"num_hidden_layers": 4, "sliding_window": 16, "sliding_window_pattern": 4}
+    ),
     "gemma3-scaled-rope": Case(
         "Gemma3TextConfig",
         {
@@ -158,7 +161,14 @@ def test_every_architecture_is_compared() -> None:
         *MORE,
         *(name.removesuffix("-sequential").removesuffix("-grouped") for name in CONVERTED),
         *HYBRIDS,
-    } - {"llama-mixtral", "gemma4-values-of-keys", "deepseek2-v2", "mamba-falcon", "granitehybrid-dense"}
+    } - {
+        "llama-mixtral",
+        "gemma4-values-of-keys",
+        "deepseek2-v2",
+        "mamba-falcon",
+        "granitehybrid-dense",
+        "olmo2-windows",
+    }
     assert {name.split("-parallel")[0] for name in compared} == set(GGUF)
 
 

@@ -67,7 +67,8 @@ def list_models(args: argparse.Namespace) -> int:
     from plimsoll_runtime.weights.gguf.families import MIXTURES
 
     types = {architecture: kind for kind, architecture in MODEL_TYPES.items()}
-    gguf = {family.architecture: name for name, family in (*GGUF.items(), *MIXTURES.items())}
+    known = (*GGUF.items(), *MIXTURES.items())
+    gguf = {each: name for name, family in known for each in (family.architecture, *family.others)}
     rows = [(name, types[name], gguf.get(name, "-")) for name in sorted(FAMILIES)]
     rows += [(encoder.architecture, kind, "-") for kind, encoder in ENCODERS.items()]
     rows += [(name, "-", f"by {origin}") for name, origin in sorted(plugins().items())]

@@ -55,7 +55,10 @@ MORE: Mapping[str, Case] = {
     "stablelm-parallel": Case("StableLmConfig", {"partial_rotary_factor": 0.5, "use_parallel_residual": True}),
     "command-r": Case("CohereConfig", {"logit_scale": 0.5}),
     "cohere2": Case("Cohere2Config", {"logit_scale": 0.5, "sliding_window": 16, "num_hidden_layers": 4}),
+    "olmo": Case("OlmoConfig", {"clip_qkv": 0.5}),
     "olmo2": Case("Olmo2Config", SMALL),
+    "olmo2-windows": Case("Olmo3Config", {"num_hidden_layers": 4, "sliding_window": 16}),
+    "exaone4": Case("Exaone4Config", {"sliding_window": None, "layer_types": ["full_attention"] * 3}),
     "granite": Case(
         "GraniteConfig",
         {
@@ -222,6 +225,15 @@ CONVERTED: Mapping[str, Case] = {
 }
 """Models of which llama.cpp's converter joins, splits or turns tensors."""
 DUAL: Mapping[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_groups": 2, "mamba_d_state": 16}
+DELTA: Mapping[str, Any] = {
+    "shared_expert_intermediate_size": 32,
+    "head_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "num_hidden_layers": 4,
+}
 HYBRIDS: Mapping[str, Case] = {
     "mamba": Case("MambaConfig", {"hidden_size": 64, "intermediate_size": 128, "time_step_rank": 32}),
     "mamba-falcon": Case("FalconMambaConfig", {"hidden_size": 64, "intermediate_size": 128, "time_step_rank": 32}),
@@ -317,18 +329,8 @@ HYBRIDS: Mapping[str, Case] = {
             "topk_group": 2,
         },
     ),
-    "qwen3next": Case(
-        "Qwen3NextConfig",
-        {
-            **QWEN2_MOE,
-            "shared_expert_intermediate_size": 32,
-            "head_dim": 16,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "num_hidden_layers": 4,
-        },
-    ),
+    "qwen3next": Case("Qwen3NextConfig", {**QWEN2_MOE, **DELTA}),
+    "qwen35": Case("Qwen3_5TextConfig", {**BLOCKS, **DELTA}),
+    "qwen35moe": Case("Qwen3_5MoeTextConfig", {**QWEN2_MOE, **DELTA}),
 }
 """Recurrent models and hybrids."""

@@ -27,6 +27,8 @@ RECURRENT = (
     "granitemoehybrid",
     "nemotron_h",
     "qwen3_next",
+    "qwen3_5_text",
+    "qwen3_5_moe_text",
 )
 GEMMA = ("gemma3n_text", "gemma4_text")
 INTERLEAVED = dict.fromkeys(("gpt_neox", "bloom", "falcon"), "attention.query_key_value")
@@ -200,6 +202,25 @@ def _gemma(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor
     yield name + ".weight" * (not name.endswith(".weight")), tensor
 
 
+def _qwen35(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
+    """Heads of values come in turns: the first of each head of keys, then the second."""
+    keys, values = config.linear_num_key_heads, config.linear_num_value_heads
+    before = 2 * keys * config.linear_key_head_dim
+    if "linear_attn." in name and not name.endswith("linear_attn.norm.weight"):
+        if name.endswith("out_proj.weight"):
+            tensor = _in_turns(tensor.t(), keys, values).t().contiguous()
+        elif name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+            tensor = torch.cat([tensor[:before], _in_turns(tensor[before:], keys, values)])
+        else:
+            tensor = _in_turns(tensor, keys, values)
+    yield from _qwen3_next(name, tensor, config)
+
+
+def _in_turns(rows: Tensor, keys: int, values: int) -> Tensor:
+    each = rows.reshape(keys, values // keys, rows.shape[0] // values, *rows.shape[1:])
+    return each.transpose(0, 1).reshape(rows.shape)
+
+
 def _deepseek(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     if not name.endswith("kv_b_proj.weight"):
         yield from _of_mixtures(name, tensor, config)
@@ -220,6 +241,7 @@ OWN_WAYS: dict[str, Callable[[str, Tensor, Any], Iterator[tuple[str, Tensor]]]] 
     "lfm2_moe": _lfm2,
     "gpt_oss": _gpt_oss,
     "qwen3_next": _qwen3_next,
+    **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), _qwen35),
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
 }

@@ -70,10 +70,15 @@ ARCHITECTURES = {
     "GraniteMoeHybridConfig": gguf.MODEL_ARCH.GRANITE_HYBRID,
     "NemotronHConfig": gguf.MODEL_ARCH.NEMOTRON_H,
     "Qwen3NextConfig": gguf.MODEL_ARCH.QWEN3NEXT,
+    "Qwen3_5TextConfig": gguf.MODEL_ARCH.QWEN35,
+    "Qwen3_5MoeTextConfig": gguf.MODEL_ARCH.QWEN35MOE,
+    "OlmoConfig": gguf.MODEL_ARCH.OLMO,
+    "Olmo3Config": gguf.MODEL_ARCH.OLMO2,
+    "Exaone4Config": gguf.MODEL_ARCH.EXAONE4,
 }
 REORDERED = (
     *("llama", "granite", "smollm3", "arcee", "mixtral", "granitemoeshared"),
-    *("granitemoehybrid", "nemotron_h"),
+    *("granitemoehybrid", "nemotron_h", "olmo"),
 )
 """Models whose converter in llama.cpp is Llama's, which reorders rows of queries and keys (`LlamaModel.permute`)."""
 SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")

@@ -146,10 +146,16 @@ def _lfm2_moe(config: Any) -> Pairs:
 
 def _qwen3_next(config: Any) -> Pairs:
     return {
+        **_qwen35(config),
         "expert_count": config.num_experts,
         "expert_used_count": config.num_experts_per_tok,
         "expert_feed_forward_length": config.moe_intermediate_size,
         "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
+    }
+
+
+def _qwen35(config: Any) -> Pairs:
+    return {
         "ssm_conv_kernel": config.linear_conv_kernel_dim,
         "ssm_state_size": config.linear_key_head_dim,
         "ssm_group_count": config.linear_num_key_heads,
@@ -157,6 +163,20 @@ def _qwen3_next(config: Any) -> Pairs:
         "ssm_inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
         "full_attention_interval": 4,
         "rope_dimension_count": config.head_dim // 4,
+        "rope_dimension_sections": [1, 1, 0, 0],
+    }
+
+
+def _olmo(config: Any) -> Pairs:
+    return {"layer_norm_eps": 1e-5, "layer_norm_rms_eps": None, "clamp_kqv": config.clip_qkv}
+
+
+def _windows(config: Any) -> Pairs:
+    if config.sliding_window is None:
+        return {}
+    return {
+        "sliding_window": config.sliding_window,
+        "sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
     }
 
 
@@ -263,6 +283,11 @@ _OWN: Mapping[str, Callable[[Any], Pairs]] = {
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2_moe,
     "qwen3_next": _qwen3_next,
+    "qwen3_5_text": _qwen35,
+    "qwen3_5_moe_text": _qwen3_next,
+    "olmo": _olmo,
+    "olmo3": _windows,
+    "exaone4": _windows,
     "gpt_oss": _gpt_oss,
     "mpt": _mpt,
     "deepseek_v2": _deepseek,

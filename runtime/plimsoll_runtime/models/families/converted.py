@@ -40,10 +40,13 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
 
 
 def _layer(layer: LayerSpec) -> LayerSpec:
-    """Gates of the gated delta rule lie by themselves."""
-    if isinstance(layer.mixer, GatedDelta) and layer.mixer.by_key_head:
-        return replace(layer, mixer=replace(layer.mixer, gates_apart=True))
-    return layer
+    """Gates of the gated delta rule lie by themselves; where they did before, heads of values come in turns."""
+    mixer = layer.mixer
+    if not isinstance(mixer, GatedDelta):
+        return layer
+    if mixer.by_key_head:
+        return replace(layer, mixer=replace(mixer, gates_apart=True))
+    return replace(layer, mixer=replace(mixer, shape=replace(mixer.shape, in_turns=True)))
 
 
 def _streams(names: StreamNames) -> StreamNames:

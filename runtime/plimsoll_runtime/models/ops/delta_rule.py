@@ -79,10 +79,21 @@ class DeltaRule:
             value = value.view(-1, shape.value_heads, shape.value_dim)
             decays = decay * functional.softplus(times.float() + bias)
             learned = writes.float().sigmoid()
+            if shape.in_turns:
+                value, decays, learned = (_side_by_side(each, shape) for each in (value, decays, learned))
             values = [query * shape.key_dim**-0.5, key, value, decays, learned]
-            return scanned(states_of(step), state, ROWS, scan, values).flatten(1).to(mixed.dtype)
+            found = scanned(states_of(step), state, ROWS, scan, values)
+            if shape.in_turns:
+                found = found.reshape(len(found), shape.key_heads, -1, shape.value_dim).transpose(1, 2)
+            return found.flatten(1).to(mixed.dtype)
 
         return run
+
+
+def _side_by_side(heads: Tensor, shape: DeltaShape) -> Tensor:
+    """[T, heads, ...] in turns -> those of each head of keys side by side."""
+    turns = heads.view(len(heads), -1, shape.key_heads, *heads.shape[2:])
+    return turns.transpose(1, 2).flatten(1, 2)
 
 
 def _unit(x: Tensor) -> Tensor:

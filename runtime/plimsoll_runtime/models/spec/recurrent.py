@@ -71,12 +71,16 @@ class Mamba2:
 
 @dataclass(frozen=True, slots=True)
 class DeltaShape:
-    """Heads of the gated delta rule: each of values has a state [key_dim, value_dim]."""
+    """Heads of the gated delta rule: each of values has a state [key_dim, value_dim].
+
+    Those that share a head of keys lie side by side; `in_turns`: the first of each head of keys, then the second.
+    """
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
+    in_turns: bool = False
 
     @property
     def keys(self) -> int:

@@ -8,9 +8,8 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
 from plimsoll_runtime.weights.gguf.families import GgufFamily, family_of
-from plimsoll_runtime.weights.gguf.pairs import Pairs, shown
+from plimsoll_runtime.weights.gguf.pairs import Pairs, sliding_layers
 
-GEMMA3_LAYERS_PER_PATTERN = 6
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 _TURNED = "rope.dimension_count"
 
@@ -68,7 +67,8 @@ def _decoder(pairs: Pairs, family: GgufFamily, names: frozenset[str]) -> dict[st
     hidden, layers = pairs.get("embedding_length", int), pairs.get("block_count", int)
     if not 0 < layers <= len(names):
         raise ModelError(f"GGUF: block_count is {layers}, but the file has {len(names)} tensors")
-    inner = pairs.each("feed_forward_length", layers) if family.by_layer else [pairs.get("feed_forward_length", int)]
+    wide = "feed_forward_length"  # which mixtures without another MLP need not say
+    inner = pairs.each(wide, layers) if family.by_layer else [pairs.get(wide, int, 0 if family.gating else None)]
     return {
         "hidden_size": hidden,
         "intermediate_size": max(inner),
@@ -142,7 +142,7 @@ def _gemma3(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
         "query_pre_attn_scalar": _query_scalar(config, GEMMA3_27B_LAYERS),
         "sliding_window": pairs.get("attention.sliding_window", int),
         "rope_local_base_freq": pairs.get("rope.freq_base_swa", float, 10_000.0),
-        "layer_types": _layer_types(pairs.raw("attention.sliding_window_pattern"), config["num_hidden_layers"]),
+        "layer_types": sliding_layers(pairs.raw("attention.sliding_window_pattern"), config["num_hidden_layers"]),
         "final_logit_softcapping": softcap or None,
     }
 
@@ -164,16 +164,3 @@ def _query_scalar(config: Mapping[str, Any], layers_of_27b: int) -> int:
     if config["num_hidden_layers"] == layers_of_27b:
         return int(config["hidden_size"]) // int(config["num_attention_heads"])
     return int(config["head_dim"])
-
-
-def _layer_types(pattern: Any, layers: int) -> list[str]:
-    """Which layers slide: every n-th does not, or a list says so for each; six where nothing is said."""
-    if pattern is None:
-        pattern = GEMMA3_LAYERS_PER_PATTERN
-    if isinstance(pattern, int) and pattern > 0:
-        sliding = [(i + 1) % pattern != 0 for i in range(layers)]
-    elif isinstance(pattern, list):
-        sliding = [bool(slides) for slides in pattern]
-    else:
-        raise ModelError(f"GGUF: attention.sliding_window_pattern is {shown(pattern)}, which is no pattern")
-    return ["sliding_attention" if slides else "full_attention" for slides in sliding]

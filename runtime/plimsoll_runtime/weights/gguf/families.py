@@ -13,7 +13,7 @@ from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf import recurrent
 from plimsoll_runtime.weights.gguf.gemma import gemma3n, gemma4
 from plimsoll_runtime.weights.gguf.latent import deepseek
-from plimsoll_runtime.weights.gguf.others import gpt_oss, mpt
+from plimsoll_runtime.weights.gguf.others import gpt_oss, mpt, olmo2, windowed
 from plimsoll_runtime.weights.gguf.pairs import Pairs
 
 More = Callable[[Pairs, frozenset[str], Mapping[str, Any]], dict[str, Any]]
@@ -41,7 +41,8 @@ class GgufFamily:
     - `gating`: how a mixture's experts are scored, by llama.cpp's number; 0: there are none, or `more` looks at it.
     - `by_layer`: heads of keys, and widths of MLPs, may be a list for the layers.
     - `plain_heads`: there are heads of attention, and each has keys and values of one size.
-    - `more`: what else of a config the metadata and the tensors' names say, over all of this.
+    - `more`: what else of a config the metadata and the tensors' names say, over all of this; so it may be a file of
+      one of `others` instead.
     """
 
     architecture: str
@@ -56,6 +57,7 @@ class GgufFamily:
     by_layer: bool = False
     plain_heads: bool = True
     more: More | None = None
+    others: tuple[str, ...] = ()
 
 
 SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 4
@@ -98,6 +100,12 @@ MPT = {
     "n_heads": Key("attention.head_count", int),
     "n_layers": Key("block_count", int),
 }
+DELTA = _experts(
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    shared_expert_intermediate_size=Key("expert_shared_feed_forward_length", int),
+)
 FAMILIES: Mapping[str, GgufFamily] = {
     "llama": GgufFamily("LlamaForCausalLM", paired=True),
     "qwen2": GgufFamily("Qwen2ForCausalLM"),
@@ -131,7 +139,15 @@ FAMILIES: Mapping[str, GgufFamily] = {
         epsilon="layer_norm_eps",
         layer_norms=True,
     ),
-    "olmo2": GgufFamily("Olmo2ForCausalLM"),
+    "olmo": GgufFamily(
+        "OlmoForCausalLM",
+        {"clip_qkv": Key("attention.clamp_kqv", float, 0.0)},
+        epsilon="norm_eps",
+        layer_norms=True,
+        paired=True,
+    ),
+    "olmo2": GgufFamily("Olmo2ForCausalLM", more=olmo2, others=("Olmo3ForCausalLM",)),
+    "exaone4": GgufFamily("Exaone4ForCausalLM", more=windowed),
     "granite": GgufFamily(
         "GraniteForCausalLM",
         GRANITE,
@@ -251,8 +267,16 @@ FAMILIES: Mapping[str, GgufFamily] = {
         gating=SOFTMAX_OF_CHOSEN,
         more=gpt_oss,
     ),
-    "deepseek2": GgufFamily("DeepseekV3ForCausalLM", plain_heads=False, more=deepseek),
-    "mamba": GgufFamily("MambaForCausalLM", epsilon="layer_norm_epsilon", plain_heads=False, more=recurrent.mamba),
+    "deepseek2": GgufFamily(
+        "DeepseekV3ForCausalLM", plain_heads=False, more=deepseek, others=("DeepseekV2ForCausalLM",)
+    ),
+    "mamba": GgufFamily(
+        "MambaForCausalLM",
+        epsilon="layer_norm_epsilon",
+        plain_heads=False,
+        more=recurrent.mamba,
+        others=("FalconMambaForCausalLM",),
+    ),
     "mamba2": GgufFamily("Mamba2ForCausalLM", epsilon="layer_norm_epsilon", plain_heads=False, more=recurrent.mamba2),
     "jamba": GgufFamily("JambaForCausalLM", by_layer=True, more=recurrent.jamba),
     "falcon-h1": GgufFamily("FalconH1ForCausalLM", more=recurrent.falcon_h1),
@@ -303,13 +327,17 @@ FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "qwen3next": GgufFamily(
         "Qwen3NextForCausalLM",
-        _experts(
-            "num_experts",
-            "num_experts_per_tok",
-            "moe_intermediate_size",
-            shared_expert_intermediate_size=Key("expert_shared_feed_forward_length", int),
-        ),
+        DELTA,
         {"norm_topk_prob": True},
+        shifted_norms=True,
+        partial=True,
+        gating=SOFTMAX,
+        more=recurrent.qwen3_next,
+    ),
+    "qwen35": GgufFamily("Qwen3_5ForCausalLM", shifted_norms=True, partial=True, more=recurrent.qwen3_next),
+    "qwen35moe": GgufFamily(
+        "Qwen3_5MoeForCausalLM",
+        DELTA,
         shifted_norms=True,
         partial=True,
         gating=SOFTMAX,

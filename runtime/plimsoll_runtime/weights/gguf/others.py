@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.weights.gguf.pairs import Pairs
+from plimsoll_runtime.weights.gguf.pairs import Pairs, sliding_layers
+
+
+def windowed(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Which layers slide, where some do."""
+    window = pairs.get("attention.sliding_window", int, 0) or None
+    pattern = pairs.raw("attention.sliding_window_pattern")
+    types = {} if window is None else {"layer_types": sliding_layers(pattern or 4, config["num_hidden_layers"])}
+    return {"sliding_window": window, **types}
+
+
+def olmo2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """With windows it is an OLMo 3."""
+    found = windowed(pairs, names, config)
+    return {} if found["sliding_window"] is None else {**found, "architectures": ["Olmo3ForCausalLM"]}
 
 
 def mpt(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:

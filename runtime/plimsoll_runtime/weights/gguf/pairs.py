@@ -9,6 +9,8 @@ from plimsoll_runtime.errors import ModelError
 
 T = TypeVar("T", int, float, bool, str)
 
+LAYERS_PER_PATTERN = 6
+"""Of Gemma 3, where a file does not say which of its layers slide."""
 _NEUTRAL: Mapping[str, Any] = {
     "attention.causal": True,
     "attention.sliding_window": 0,
@@ -85,6 +87,19 @@ class Pairs:
             if key in self._read or key in _NOTES or (key in _NEUTRAL and value == _NEUTRAL[key]):
                 continue
             raise ModelError(f"GGUF: {self._arch}.{key} = {shown(value)} is not supported")
+
+
+def sliding_layers(pattern: Any, layers: int) -> list[str]:
+    """Which layers slide: every n-th does not, or a list says so for each; six where nothing is said."""
+    if pattern is None:
+        pattern = LAYERS_PER_PATTERN
+    if isinstance(pattern, int) and pattern > 0:
+        sliding = [(i + 1) % pattern != 0 for i in range(layers)]
+    elif isinstance(pattern, list):
+        sliding = [bool(slides) for slides in pattern]
+    else:
+        raise ModelError(f"GGUF: attention.sliding_window_pattern is {shown(pattern)}, which is no pattern")
+    return ["sliding_attention" if slides else "full_attention" for slides in sliding]
 
 
 def shown(value: Any) -> str:

@@ -144,7 +144,8 @@ def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
 
 
 def qwen3_next(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
-    """Layers with a decay are linear."""
+    """Layers with a decay are linear. Of text all sections of a rope turn by the same positions."""
+    pairs.raw("rope.dimension_sections")
     layers, values = config["num_hidden_layers"], pairs.get("ssm.time_step_rank", int)
     pairs.get("full_attention_interval", int, 4)
     inner = pairs.get("ssm.inner_size", int)
