@@ -175,7 +175,6 @@ def test_what_would_change_the_numbers_is_refused(name: str) -> None:
         ("Qwen3ForCausalLM", {"use_sliding_window": True, "layer_types": [["x"], "y"]}, r"layer_types has \['x'\]"),
         ("Qwen3ForCausalLM", {"use_sliding_window": True, "layer_types": "full"}, "layer_types is 'full'"),
         ("Gemma3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "has 'linear_attention', which is not supp"),
-        ("Gemma3ForCausalLM", {"use_bidirectional_attention": True}, "use_bidirectional_attention = True"),
         ("Gemma3ForCausalLM", {"hidden_activation": "gelu"}, "hidden_activation = 'gelu' is not supported"),
         ("Gemma3ForCausalLM", {"attn_logit_softcapping": 50.0}, r"attn_logit_softcapping = 50\.0 is not supported"),
         ("Gemma3ForCausalLM", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0"),
