@@ -11,6 +11,7 @@ import msgspec
 from plimsoll_runtime.api.calling import Calling, calling
 from plimsoll_runtime.api.choices import Wanted, plan_choices
 from plimsoll_runtime.api.generation import Answers, Generation
+from plimsoll_runtime.api.ignored import with_more
 from plimsoll_runtime.api.prompts import check_params, encode_text, render_chat, variables_known
 from plimsoll_runtime.api.reading import AnswerReader
 from plimsoll_runtime.api.record import RequestRecord
@@ -38,6 +39,7 @@ def converse(
     body.check()
     called = calling(body, model)
     prompt = _prompt(body, called, wish, model)
+    _tell_unread(body, called, model, record)
     thinks = thinking(body, model, wish, called, prompt)
     params = _params(body, called, thinks, model)
     check_params(model, params)
@@ -73,6 +75,18 @@ def _params(body: ChatRequest, called: Calling | None, thinks: Thinking | None, 
     if (called is not None and called.format.special) or (thinks is not None and thinks.special):
         params = msgspec.structs.replace(params, skip_special_tokens=False)
     return params
+
+
+def _tell_unread(body: ChatRequest, called: Calling | None, model: ServedModel, record: RequestRecord) -> None:
+    """Variables that the chat template does not read are ignored as unknown fields are. Raises ApiError where those
+    are refused.
+    """
+    if not body.chat_template_kwargs:
+        return
+    unread = sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=called is not None))
+    if unread and model.strict_parameters:
+        raise invalid("chat_template_kwargs", f"this model's chat template knows no {unread[0]!r}")
+    record.ignored = with_more(record.ignored, (f"chat_template_kwargs.{name}" for name in unread))
 
 
 def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: ServedModel) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import quote
 
 from pydantic import BaseModel
@@ -39,9 +39,14 @@ def ignored(body: BaseModel) -> str:
     `mood, messages[3].content[1].%C3%A4`: all but letters, digits and `[]._-~` is escaped as in a URL, and what does
     not fit in `LIMIT` is cut to "...".
     """
-    shown: list[str] = []
-    room = LIMIT - len(_MORE)
-    for path in unknown_fields(body):
+    return with_more("", unknown_fields(body))
+
+
+def with_more(told: str, paths: Iterable[str]) -> str:
+    """Such a value, and these paths behind it."""
+    shown = [told] if told else []
+    room = LIMIT - len(_MORE) - len(told)
+    for path in paths:
         entry = quote(path[:_LONGEST], safe="[]", errors="replace") + (_MORE if len(path) > _LONGEST else "")
         room -= len(entry) + len(", ")
         if room < 0:

@@ -69,10 +69,11 @@ def render_chat(
 ) -> str:
     """The text of a chat's prompt, in which earlier thoughts are as the `reasoning` format's templates know them.
 
-    Raises ApiError, also for a variable that the template does not know.
+    Raises ApiError, also for a variable that is a field of the request.
     """
     template = template_of(model)
-    _check_variables(variables_known(model, tools=tools is not None), variables or {})
+    if reserved := sorted(RESERVED & (variables or {}).keys()):
+        raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
     rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
     if reasoning is not None:
         rendered = [reasoning.shown(message) for message in rendered]
@@ -104,14 +105,6 @@ def variables_known(model: ServedModel, *, tools: bool) -> frozenset[str]:
     template = template_of(model)
     with told("messages"):
         return template.variables(tools=tools)
-
-
-def _check_variables(known: frozenset[str], variables: Mapping[str, Any]) -> None:
-    """Raises ApiError for those that would be without effect, and for those that are fields of the request."""
-    if reserved := sorted(RESERVED & variables.keys()):
-        raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
-    if unknown := sorted(variables.keys() - known):
-        raise invalid("chat_template_kwargs", f"this model's chat template knows no {unknown[0]!r}")
 
 
 def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

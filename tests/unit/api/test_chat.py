@@ -220,7 +220,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"modalities": ["audio"]}, "modalities[0]", "should be 'text'"),
     ({"reasoning_effort": "low"}, "reasoning_effort", "knows no levels of thinking"),
     ({"reasoning_effort": "much"}, "reasoning_effort", "'medium'"),
-    ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs", "knows no 'enable_thinking'"),
     ({"thinking_budget": 3}, "thinking_budget", "--reasoning-format"),
     ({"thinking_token_budget": 3}, "thinking_token_budget", "--reasoning-format"),
     ({"thinking_budget": 3, "thinking_token_budget": 3}, "thinking_token_budget", "says it already"),

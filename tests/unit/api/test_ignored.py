@@ -44,6 +44,21 @@ async def test_they_change_nothing_and_are_named(fresh: Any, stream: bool) -> No
     assert asked[0].prompt_token_ids == asked[1].prompt_token_ids
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_so_are_variables_that_the_template_does_not_read(run_server: Any, stream: bool) -> None:
+    body = {"model": "fake", "messages": [HELLO], "stream": stream, "mood": 1}
+    body["chat_template_kwargs"] = {"enable_thinking": False, "a b": 1}
+    async with run_server() as server, server.http() as http:
+        answer = await http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200
+        told = "mood, chat_template_kwargs.a%20b, chat_template_kwargs.enable_thinking"
+        assert answer.headers["x-plimsoll-ignored"] == told
+    del body["mood"]
+    async with run_server(strict_parameters=True) as server, server.http() as http:
+        refused = (await http.post("/v1/chat/completions", json=body)).json()["error"]
+        assert (refused["param"], "knows no 'a b'" in refused["message"]) == ("chat_template_kwargs", True)
+
+
 async def test_they_are_named_by_tokenize(fresh: Any) -> None:
     async with fresh.http() as http:
         answer = await http.post("/tokenize", json={"messages": [HELLO | {"mood": 1}]})

@@ -206,7 +206,6 @@ async def test_effort_is_told_to_the_template(thinking: Any) -> None:
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     (QWEN, {"reasoning_effort": "high"}, "reasoning_effort", "'none' switches thinking off, 'medium' on"),
     (OSS, {"reasoning_effort": "minimal"}, "reasoning_effort", "low, medium, high"),
-    (OSS, {"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs", "knows no 'enable_thinking'"),
     (QWEN, {"thinking_budget": -1}, "thinking_budget", "greater than or equal to 0"),
 ]
 
