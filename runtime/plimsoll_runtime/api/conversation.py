@@ -39,6 +39,15 @@ def converse(
     called = calling(body, model)
     prompt = _prompt(body, called, wish, model)
     thinks = thinking(body, model, wish, called, prompt)
+    if (
+        called is not None
+        and called.form is not None
+        and thinks is not None
+        and thinks.format.name == called.format.name
+    ):
+        raise invalid(
+            body.constraint_field, "this model writes calls and thoughts in one form, beside which is no other"
+        )
     params = _params(body, called, thinks, model)
     check_params(model, params)
     ids = _encoded(body, prompt, model)
