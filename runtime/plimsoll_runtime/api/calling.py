@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -15,6 +16,7 @@ from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.tools.choose import fitting, named
 from plimsoll_runtime.tools.entries import UnknownFormat
 from plimsoll_runtime.tools.format import ToolFormat
+from plimsoll_runtime.tools.grammar import or_document
 from plimsoll_runtime.tools.parts import Tool
 
 # Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
@@ -28,7 +30,8 @@ _ANY: Mapping[str, Any] = {"type": "object"}
 @dataclass(frozen=True, slots=True)
 class Calling:
     """What a request says of tools. A call is `required`, of the one tool that it has `by_name`, several are
-    `parallel`. `old`: in the fields that OpenAI had before, `functions` and `function_call`.
+    `parallel`. `old`: in the fields that OpenAI had before, `functions` and `function_call`. `form`: the documents that
+    an answer without calls is one of; then there are no words beside calls.
     """
 
     format: ToolFormat
@@ -38,6 +41,7 @@ class Calling:
     by_name: bool
     parallel: bool
     old: bool
+    form: Constraint | None = None
 
     @property
     def shown(self) -> list[dict[str, Any]]:
@@ -66,11 +70,14 @@ class Calling:
             found = tokenizer.token_id(marker)
             return found if found in tokenizer.special_ids else None
 
+        wordless = self.required or self.form is not None
         try:
-            grammar = self.format.grammar(tools, special_id, required=self.required, parallel=self.parallel)
+            grammar = self.format.grammar(tools, special_id, required=wordless, parallel=self.parallel)
+            if self.form is not None:
+                grammar = or_document(grammar, json.loads(self.form.source))
             return Constraint("lark", grammar)
         except ConstraintError as error:
-            if not self.required:
+            if not wordless:
                 return None
             raise invalid(self.field, str(error)) from error
 
@@ -95,10 +102,12 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
     tools = [definition.tool() for definition in definitions if not by_name or definition.name == choice]
     if not tools:
         raise invalid("function_call" if old else "tool_choice", f"there is no tool {choice!r}")
-    if body.constraint() is not None:
-        raise invalid(body.constraint_field, "an answer is kept to its tools' schemas or to another form, not both")
+    form = body.constraint()
+    if form is not None and form.kind != "json":
+        raise invalid(body.constraint_field, "beside tools an answer can be a JSON document, and is of no other form")
     parallel = body.parallel_tool_calls is not False and not old and not by_name
-    return Calling(chosen, definitions, tools, choice != "auto", by_name, parallel, old)
+    required = choice != "auto"
+    return Calling(chosen, definitions, tools, required, by_name, parallel, old, None if required else form)
 
 
 def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:

@@ -41,6 +41,15 @@ def converse(
     prompt = _prompt(body, called, wish, model)
     _tell_unread(body, called, model, record)
     thinks = thinking(body, model, wish, called, prompt)
+    if (
+        called is not None
+        and called.form is not None
+        and thinks is not None
+        and thinks.format.name == called.format.name
+    ):
+        raise invalid(
+            body.constraint_field, "this model writes calls and thoughts in one form, beside which is no other"
+        )
     params = _params(body, called, thinks, model)
     check_params(model, params)
     ids = _encoded(body, prompt, model)

@@ -15,6 +15,8 @@ from plimsoll_runtime.tools.parts import Tool
 ANY = r"(.|\n)"
 ANY_TEXT = f"{ANY}*"
 """Patterns of a character, and of any text."""
+_OBJECTS = '\ncall_0: "{'
+_START = re.compile("^start:", re.MULTILINE)
 
 SpecialId = Callable[[str], int | None]
 
@@ -95,6 +97,15 @@ def answers(rules: str, marker: str, special_id: SpecialId, *, required: bool, a
         return f"start: {sign} inner{more}\n{rules}"
     start = "(head inner)* TEXT" if again else "head inner | TEXT"
     return f"start: {start}\n{words_before('head', marker, special_id)}{rules}"
+
+
+def or_document(grammar: str, kind: Any) -> str:
+    """The answers of a grammar, or one JSON document of the schema `kind`. Raises ConstraintError where calls begin as
+    documents may: which of the two an answer is going to be would be decided by its first character.
+    """
+    if grammar.startswith("start: calls\n") and _OBJECTS in grammar:
+        raise ConstraintError("calls of this model are bare JSON, beside which an answer is of no other form")
+    return f"start: called | document\n{_START.sub('called:', grammar, count=1)}document: {schema(kind)}\n"
 
 
 def opening(rules: str, begins: Sequence[str], *, required: bool) -> str:

@@ -349,7 +349,7 @@ def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model:
         asked.append(city)
         return "rain"
 
-    async def run(*, stream: bool) -> agents.result.RunResultBase:
+    async def run(*, stream: bool, output_type: type | None = None) -> agents.result.RunResultBase:
         async with openai.AsyncOpenAI(base_url=served.client.base_url, api_key="none", max_retries=0) as client:
             agent = agents.Agent(
                 name="tiny",
@@ -359,6 +359,7 @@ def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model:
                 model_settings=agents.ModelSettings(
                     tool_choice="required", parallel_tool_calls=False, extra_body={"seed": 1}
                 ),
+                output_type=output_type,
             )
             config = agents.RunConfig(tracing_disabled=True)
             if not stream:
@@ -377,6 +378,8 @@ def test_an_agent_works_with_responses(serve: Callable[..., Served], tiny_model:
             "MessageOutputItem",
         ]
     assert len(asked) == 2
+    of_a_form = asyncio.run(run(stream=False, output_type=Verdict))
+    assert isinstance(of_a_form.final_output, Verdict)
     assert set(asked) <= {"Bonn", "Rome"}
 
 

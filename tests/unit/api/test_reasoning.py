@@ -269,3 +269,11 @@ async def test_the_server_s_own_choice(tokenizer: Tokenizer) -> None:
     async with running_server(tokenizer, reasoning_format="none", thinking_budget=9) as running:
         answer = await ask(running, THOUGHT + "Two.")
         assert answer["choices"][0]["message"]["content"] == THOUGHT + "Two."
+
+
+async def test_beside_calls_and_thoughts_of_one_form_is_no_other(thinking: Any) -> None:
+    refused = await ask(thinking, "", OSS, tools=TOOLS, response_format={"type": "json_object"})
+    assert (refused["error"]["param"], "one form" in refused["error"]["message"]) == ("response_format", True)
+    answer = await ask(thinking, THOUGHT + '{"a": 5}', tools=TOOLS, response_format={"type": "json_object"})
+    message = answer["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Hm, größer.", '{"a": 5}')

@@ -213,6 +213,21 @@ async def test_a_schema_that_cannot_be_enforced_and_need_not_be(calling: Any) ->
     assert (refused.status_code, "uniqueItems" in refused.text) == (400, True)
 
 
+@pytest.mark.parametrize(
+    ("choice", "answer", "calls"),
+    [("auto", '{"a": 5}', 0), ("auto", CALL, 1), ("required", CALL, 1)],
+)
+async def test_an_answer_of_a_form_or_a_call(calling: Any, choice: str, answer: str, calls: int) -> None:
+    """A call that is required is no answer of the form."""
+    form = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    kept: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": form}}
+    found = await ask(calling, answer, tool_choice=choice, response_format=kept)
+    message = found.choices[0].message
+    assert (len(message.tool_calls or ()), message.content) == (calls, None if calls else answer)
+    [asked] = calling.engine.asked
+    assert ("document: %json" in asked.params.constraint.source) == (choice == "auto")
+
+
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "retrieval"}]}, "tools[0].type", "'function'"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "pattern"),
@@ -226,7 +241,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "tool_choice",
         "there is no tool 'other'",
     ),
-    ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format", "not both"),
+    ({"tools": TOOLS, "structured_outputs": {"regex": "a+"}}, "structured_outputs", "no other form"),
     (
         {"tools": [{"type": "function", "function": UNENFORCEABLE | {"strict": True}}]},
         "tools",

@@ -14,6 +14,7 @@ from tool_support.walk import SpecialId, Walk, takes, wander
 
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.tools.choose import FORMATS
+from plimsoll_runtime.tools.grammar import or_document
 from plimsoll_runtime.tools.parts import Tool
 
 if TYPE_CHECKING:
@@ -117,6 +118,26 @@ def test_what_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) 
             assert takes(source, two, spelling, special_id) == parallel
             assert takes(source, "It rains, {as} <ever>.", spelling, special_id) == (not required)
             assert takes(source, "", spelling, special_id) == (not required)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_document_in_place_of_calls(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
+    """It is read as text, and never as a call. Calls that are bare objects cannot be told from it in time."""
+    form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    for parallel in (True, False):
+        calls = FORMATS[name].grammar(TOOLS, special_id, required=True, parallel=parallel)
+        if name in ("llama3", "gemma3_json"):
+            with pytest.raises(ConstraintError, match="bare JSON"):
+                or_document(calls, form)
+            continue
+        source = or_document(calls, form | {"additionalProperties": False})
+        assert takes(source, answer(name, GOOD), spelling, special_id)
+        document = '{"name": "Oslo"}'
+        assert takes(source, document, spelling, special_id)
+        for other in ("", "It rains.", "{}", '{"name": 3}', f"So: {document}", f"{document}{answer(name, GOOD)}"):
+            assert not takes(source, other, spelling, special_id)
+        assert "".join(map(str, read(FORMATS[name], TOOLS, [document]))) == document
+        assert "".join(map(str, read(FORMATS[name], TOOLS, list(document)))) == document
 
 
 @pytest.mark.parametrize("name", BODIES)

@@ -192,6 +192,16 @@ async def test_an_answer_of_a_form(talk: Talk) -> None:
     assert json.loads(talk.engine.asked[-1].params.constraint.source) == {"type": "object"}
 
 
+async def test_an_answer_of_a_form_beside_tools(talk: Talk) -> None:
+    """What agents ask for that are to end with a result of a type."""
+    form: Any = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
+    for answer, kind in (('{"a": 5}', "message"), (CALL, "function_call")):
+        talk.answers(answer)
+        response = await talk.create(tools=[WEATHER], text={"format": form})
+        assert [item.type for item in response.output] == [kind]
+        assert "document: %json" in talk.engine.asked[-1].params.constraint.source
+
+
 async def test_log_probabilities(talk: Talk) -> None:
     response = await talk.create(include=LOGPROBS, top_logprobs=2)
     [message] = response.output
