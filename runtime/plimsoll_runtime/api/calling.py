@@ -24,9 +24,6 @@ _fitting = lru_cache(64)(fitting)
 _named = lru_cache(64)(named)
 
 
-_ANY: Mapping[str, Any] = {"type": "object"}
-
-
 @dataclass(frozen=True, slots=True)
 class Calling:
     """What a request says of tools. A call is `required`, of the one tool that it has `by_name`, several are
@@ -55,13 +52,15 @@ class Calling:
         """
         return self._kept_to(self.callable, model)
 
-    def looser(self, model: ServedModel) -> Constraint | None:
-        """What the answer is kept to where the schemas of the arguments cannot be enforced, and nobody asked that they
-        be: a call has any JSON object for arguments. None where that was asked.
+    def instead(self, model: ServedModel) -> Sequence[Constraint | None]:
+        """What the answer may be kept to where the schemas of the arguments cannot be enforced, and nobody asked that
+        they be: their names and types, or nothing but what calls are read by. None of it where that was asked.
         """
         if self.required or any(definition.strict for definition in self.definitions):
-            return None
-        return self._kept_to([replace(tool, parameters=_ANY) for tool in self.callable], model)
+            return ()
+        return self._kept_to(
+            [replace(tool, parameters=_shallow(tool.parameters)) for tool in self.callable], model
+        ), None
 
     def _kept_to(self, tools: Sequence[Tool], model: ServedModel) -> Constraint | None:
         tokenizer = model.tokenizer
@@ -108,6 +107,16 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
     parallel = body.parallel_tool_calls is not False and not old and not by_name
     required = choice != "auto"
     return Calling(chosen, definitions, tools, required, by_name, parallel, old, None if required else form)
+
+
+def _shallow(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The names of an object's fields with their types, and which of them must be there."""
+    fields = schema.get("properties")
+    known = fields.items() if isinstance(fields, dict) else ()
+    types = {
+        name: {"type": field["type"]} if isinstance(field, dict) and "type" in field else {} for name, field in known
+    }
+    return {"type": "object", "properties": types} | {key: schema[key] for key in ("required",) if key in schema}
 
 
 def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:

@@ -36,8 +36,8 @@ class Choice:
     prompt: int
     request: AddRequest
 
-    def kept_to(self, constraint: Constraint) -> Choice:
-        """The same with another constraint."""
+    def kept_to(self, constraint: Constraint | None) -> Choice:
+        """The same with another constraint, or with none."""
         params = msgspec.structs.replace(self.request.params, constraint=constraint)
         return Choice(self.index, self.prompt, msgspec.structs.replace(self.request, params=params))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,9 +61,9 @@ def converse(
     wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=most, cache_salt=body.cache_salt)
     constrained_by = body.constraint_field if called is None else called.field
     choices = plan_choices(model, wanted, record)
-    otherwise = None if called is None else called.looser(model)
     answers = partial(form, partial(AnswerReader, called, thinks))
-    return Generation(model, choices, record, answers, constrained_by, otherwise=otherwise)
+    job = Generation(model, choices, record, answers, constrained_by)
+    return job if called is None else replace(job, instead=partial(called.instead, model))
 
 
 def tokens_of(body: ChatRequest, model: ServedModel, wish: Wish = NO_WISH) -> list[int]:

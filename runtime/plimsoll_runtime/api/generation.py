@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -48,8 +48,8 @@ class Answers(Protocol):
 class Generation:
     """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
     meter has counted by then. The tokens of answers that are not `counted` are not told. `constrained_by` is the field
-    of the body that says what answers are to be kept to, where one does; `otherwise` what they are kept to instead
-    where that cannot be, and the client would rather have an answer.
+    of the body that says what answers are to be kept to, where one does; `instead` what they are kept to where that
+    cannot be and the client would rather have an answer: the first that can be.
     """
 
     model: ServedModel
@@ -58,7 +58,7 @@ class Generation:
     form: Callable[[Generation, UsageMeter], Answers]
     constrained_by: str = "response_format"
     counted: bool = True
-    otherwise: Constraint | None = None
+    instead: Callable[[], Sequence[Constraint | None]] = tuple
 
     async def whole(self) -> msgspec.Struct:
         """The answers as one. Raises ApiError."""
@@ -117,12 +117,14 @@ class Generation:
         params = self.choices[0].request.params
         try:
             await admit(self.model, params, self.constrained_by)
-        except ApiError:
-            if params.constraint is None or self.otherwise is None:
-                raise
-            await admit(self.model, replace(params, constraint=self.otherwise), self.constrained_by)
-            return [choice.kept_to(self.otherwise) for choice in self.choices]
-        return self.choices
+            return self.choices
+        except ApiError as error:
+            refused = error
+        for constraint in () if params.constraint is None else self.instead():
+            with suppress(ApiError):
+                await admit(self.model, replace(params, constraint=constraint), self.constrained_by)
+                return [choice.kept_to(constraint) for choice in self.choices]
+        raise refused
 
 
 def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:

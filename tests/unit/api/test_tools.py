@@ -205,7 +205,10 @@ async def test_a_schema_that_cannot_be_enforced_and_need_not_be(calling: Any) ->
             assert json.loads(answer.choices[0].message.tool_calls[0].function.arguments) == ARGUMENTS
         constraint = calling.engine.asked[0].params.constraint
         assert (constraint.kind, "uniqueItems" in constraint.source) == ("lark", False)
-        assert "get_weather" in constraint.source
+        assert '"days": {"type": "array"}' in constraint.source
+    unreadable = {"name": "get_time", "parameters": {"type": "object", "properties": {"a": {"type": "any thing"}}}}
+    await ask(calling, CALL, tools=[TOOLS[0], {"type": "function", "function": unreadable}])
+    assert calling.engine.asked[0].params.constraint is None
     calling.engine.reset()
     required = {"model": "fake", "messages": HELLO, "tools": tools, "tool_choice": "required"}
     async with calling.http() as http:
