@@ -17,6 +17,11 @@ import pytest
 from plimsoll_runtime.api.batches.checking import MAX_FAULTS
 from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.batches.records import FINAL
+from plimsoll_runtime.api.batches.vault import BATCHES, WORK, Vault
+from plimsoll_runtime.api.batches.worker import MOST_TRIES
+from plimsoll_runtime.batch.journal import Journal, Mark
+from plimsoll_runtime.batch.row import Tally
+from plimsoll_runtime.batch.store import JOURNAL
 from plimsoll_runtime.engine.pooling import PoolingInfo
 
 CHAT = "/v1/chat/completions"
@@ -324,3 +329,34 @@ async def test_lines_come_last_where_priorities_count(
         said = {"priority": -3} if policy == "priority" else {}
         await ended(client, await begin(client, [line(0, **said), line(1)]))
         assert sorted(request.params.priority for request in running.engine.asked) == priorities
+
+
+async def test_a_batch_that_ends_every_server_is_given_up(run_server: Any, kept: BatchOptions) -> None:
+    vault = Vault(kept.folder, kept.most_bytes)
+    async with run_server(batches=kept) as running:
+        running.engine.pause()
+        name = await begin(running.openai(), [line(number) for number in range(3)])
+        await running.engine.until(lambda: len(running.engine.running) == 3)
+    stored = vault.batch("", name)
+    assert stored.tries == 1
+    vault.keep_batch(msgspec.structs.replace(stored, tries=MOST_TRIES))
+    async with run_server(batches=kept) as running:
+        batch = await ended(running.openai(), name)
+        assert (batch.status, batch.errors.data[0].code) == ("failed", "no_progress")
+        assert running.engine.asked == []
+
+
+async def test_work_that_is_damaged_fails_its_batch(run_server: Any, kept: BatchOptions) -> None:
+    vault = Vault(kept.folder, kept.most_bytes)
+    async with run_server(batches=kept) as running:
+        running.engine.pause()
+        name = await begin(running.openai(), [line(0)])
+        await running.engine.until(lambda: len(running.engine.running) == 1)
+    journal = Journal(vault.path("", BATCHES, name, f"{WORK}.work") / JOURNAL)
+    list(journal.records())
+    journal.add(Mark(0, [], 99, 0, Tally(), 0.0))
+    journal.sync()
+    journal.close()
+    async with run_server(batches=kept) as running:
+        batch = await ended(running.openai(), name)
+        assert (batch.status, batch.errors.data[0].code) == ("failed", "work_lost")
