@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from prometheus_client import Counter
 
 from plimsoll_runtime.api.batches.answering import Answering
 from plimsoll_runtime.api.batches.checking import check_lines
@@ -66,12 +67,13 @@ WINDOW = Window(512, 2 * 2**20)
 @dataclass(frozen=True, slots=True)
 class Shift:
     """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
-    the same vault, so that a model that is not here may be there.
+    the same vault, so that a model that is not here may be there. `lines` counts, by model and outcome.
     """
 
     models: ModelTable
     pace: Pace
     shared: bool
+    lines: Counter
 
 
 class Worker:
@@ -261,7 +263,9 @@ class _Work:
 
         async def in_turn(row: Row) -> Answered:
             async with self._shift.pace.turn():
-                return await answering(row)
+                answered = await answering(row)
+            self._shift.lines.labels(self._told.model, "failed" if answered.failed else "answered").inc()
+            return answered
 
         runner = Runner(in_turn, self._store, self._shift.pace.most, window=WINDOW)
         running = asyncio.create_task(runner.run(self._rows()))

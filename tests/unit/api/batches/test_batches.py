@@ -360,3 +360,13 @@ async def test_work_that_is_damaged_fails_its_batch(run_server: Any, kept: Batch
     async with run_server(batches=kept) as running:
         batch = await ended(running.openai(), name)
         assert (batch.status, batch.errors.data[0].code) == ("failed", "work_lost")
+
+
+async def test_lines_are_counted(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        await ended(client, await begin(client, [line(0), line(1), line(2, temperature=-1)]))
+        async with running.http() as http:
+            shown = (await http.get("/metrics")).text
+    assert 'plimsoll_batch_lines_total{model="fake",outcome="answered"} 2.0' in shown
+    assert 'plimsoll_batch_lines_total{model="fake",outcome="failed"} 1.0' in shown
