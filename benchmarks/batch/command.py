@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,10 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from offline import memory
 from serving.models import Shape
 from serving.systems.base import KV_TOKENS
 from serving.systems.plimsoll import MAX_LEN
 from serving.workloads import Request
+
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,27 @@ def run_batch(shape: Shape, model: str, threads: int, requests: Iterable[Request
                 print(_line(request), file=file)
         command = [program, "batch", given, output, "--model", model, "--threads", str(threads), *options]
         with subprocess.Popen([str(word) for word in command], stdout=log, stderr=log) as process:
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
+            peak = _watched(process)
         if process.returncode:
             log.seek(0)
             raise RuntimeError(f"plimsoll batch ended with {process.returncode}: {log.read()[-2000:]}")
         summary = json.loads((Path(folder) / "out.summary.json").read_text())
-    return Ran(summary["tally"]["rows"], summary["seconds"], usage.ru_maxrss * 1024)
+    return Ran(summary["tally"]["rows"], summary["seconds"], peak)
+
+
+def _watched(process: subprocess.Popen[bytes]) -> int:
+    """The most memory that it was seen to hold; returns once it has ended. (What wait4 says of it counts its parent's
+    memory too, as of the fork.)
+    """
+    peak = 0
+    while True:
+        with contextlib.suppress(ProcessLookupError):
+            peak = memory.peak_bytes(process.pid)
+        try:
+            process.wait(LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        return peak
 
 
 def _line(request: Request) -> str:

@@ -13,9 +13,14 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text(RESET_PEAK)
 
 
-def peak_bytes() -> int:
-    """The high-water mark of resident memory."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def peak_bytes(process: int | None = None) -> int:
+    """The high-water mark of resident memory, of this process or another one. Raises ProcessLookupError without one."""
+    name = "self" if process is None else process
+    try:
+        lines = Path(f"/proc/{name}/status").read_text().splitlines()
+    except FileNotFoundError as error:
+        raise ProcessLookupError(f"there is no process {name}") from error
+    for line in lines:
         if line.startswith("VmHWM:"):
             return 1024 * int(line.split()[1])
-    raise RuntimeError("/proc/self/status has no VmHWM")
+    raise ProcessLookupError(f"the process {name} has ended")

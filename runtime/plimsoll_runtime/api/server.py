@@ -73,7 +73,7 @@ class Server:
         keeper = Keeper(config.response_bounds, config.response_store)
         self._batches = BatchService(config.batches)
         self.state.at_end(self._batches.stop)
-        app = build_app(self.state, keeper=keeper, batches=self._batches.routes)
+        app = build_app(self.state, (self._batches.lines,), keeper=keeper, batches=self._batches.routes)
         self._http = HttpServer(app, config.door)
 
     async def run(self) -> int:

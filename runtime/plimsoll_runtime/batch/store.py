@@ -31,8 +31,12 @@ KEPT_BYTES = 64 * 2**20
 """Of the journal: what is written is dropped once it is so long."""
 
 
+class BusyError(UsageError):
+    """Another process has the work."""
+
+
 class Store:
-    """The answers of one run. To be used with `with`; one process at a time has it (UsageError)."""
+    """The answers of one run. To be used with `with`; one process at a time has it (BusyError)."""
 
     def __init__(
         self,
@@ -234,5 +238,5 @@ def discard(places: Places) -> None:
         path.unlink(missing_ok=True)
 
 
-def _busy(places: Places) -> UsageError:
-    return UsageError(f"another run is writing {places.output} now; wait for it, or give another OUTPUT")
+def _busy(places: Places) -> BusyError:
+    return BusyError(f"another run is writing {places.output} now; wait for it, or give another OUTPUT")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 from pathlib import Path
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     from plimsoll_runtime.cli.batch_board import board
     from plimsoll_runtime.cli.progress import console_progress
 
-    with board(sys.stderr) as shown, console_progress(sys.stderr) as progress:
+    with contextlib.ExitStack() as loading, board(sys.stderr, loading.close) as shown:
+        progress = loading.enter_context(console_progress(sys.stderr))
         outcome = run_batch(config, shown, progress)
     _print_summary(config, outcome)
     return SOME_FAILED if outcome.summary.tally.failed else 0

@@ -43,6 +43,11 @@ class Board:
         if self._tally.rows % LOOK_ROWS == 0:
             self._show(self._words(), self._read)
 
+    def finish(self) -> None:
+        """Show what it has come to."""
+        if self._tally.rows:
+            self._show(self._words(), self._read)
+
     def _words(self) -> str:
         tally, seconds = self._tally, time.monotonic() - self._began
         tokens = tally.prompt_tokens + tally.completion_tokens
@@ -53,10 +58,10 @@ class Board:
 
 
 @contextlib.contextmanager
-def board(stream: TextIO) -> Iterator[Board]:
-    """A board for as long as the run takes."""
+def board(stream: TextIO, before: Callable[[], None]) -> Iterator[Board]:
+    """A board for as long as the run takes. `before`: to be done before it is shown."""
     if not stream.isatty():
-        yield _lines(stream)
+        yield _lines(stream, before)
         return
     columns = (
         BarColumn(),
@@ -68,19 +73,24 @@ def board(stream: TextIO) -> Iterator[Board]:
     task = bars.add_task("", total=None)
 
     def start(total: int) -> None:
+        before()
         bars.update(task, total=total)
         bars.start()
 
-    with contextlib.ExitStack() as stack:
-        stack.callback(bars.stop)
-        yield Board(lambda words, read: bars.update(task, description=words, completed=read), start)
+    shown = Board(lambda words, read: bars.update(task, description=words, completed=read), start)
+    try:
+        yield shown
+        shown.finish()
+    finally:
+        bars.stop()
 
 
-def _lines(stream: TextIO) -> Board:
+def _lines(stream: TextIO, before: Callable[[], None]) -> Board:
     last, whole = time.monotonic(), 1
 
     def start(total: int) -> None:
         nonlocal last, whole
+        before()
         last, whole = time.monotonic(), max(1, total)
 
     def show(words: str, read: int) -> None:

@@ -145,13 +145,16 @@ class KeptFile(msgspec.Struct):
 
 class KeptBatch(msgspec.Struct):
     """A batch as it is kept: `owner` and `tenant` are those of who made it (see `RequestRecord`), `ends_as` what it
-    becomes once its files are in their places, where that is known.
+    becomes once its files are in their places, where that is known. `tries`: how often it was taken up since it had
+    `rows` answers and no more.
     """
 
     told: BatchAnswer
     owner: str
     tenant: str
     ends_as: str | None = None
+    tries: int = 0
+    rows: int = 0
 
 
 class BatchRequest(Lenient):

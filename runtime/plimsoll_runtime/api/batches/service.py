@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from prometheus_client import Counter
+
 from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.batches.pace import Pace
 from plimsoll_runtime.api.batches.routes import BatchRoutes
@@ -25,13 +27,17 @@ class BatchService:
         self._vault = None if options is None else Vault(options.folder, options.most_bytes)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
+        self.lines = Counter(
+            "plimsoll_batch_lines", "Lines of batches, by what became of them.", ("model", "outcome"), registry=None
+        )
         self.routes = BatchRoutes(self._vault, lambda: self._worker)
 
     def start(self, models: ModelTable, live: Callable[[], int]) -> None:
         """Work, once there are models; `live`: how many requests of clients are in flight."""
         if self._options is None or self._vault is None:
             return
-        self._worker = Worker(self._vault, Shift(models, Pace(self._options.at_once, live), self._options.shared))
+        pace = Pace(self._options.at_once, live)
+        self._worker = Worker(self._vault, Shift(models, pace, self._options.shared, self.lines))
         self._working = asyncio.create_task(self._worker.run())
         self._working.add_done_callback(_log_failure)
 

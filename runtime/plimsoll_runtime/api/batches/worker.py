@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from prometheus_client import Counter
 
 from plimsoll_runtime.api.batches.answering import Answering
 from plimsoll_runtime.api.batches.checking import check_lines
@@ -43,7 +44,7 @@ from plimsoll_runtime.batch.places import JSONL, FileKind, Places
 from plimsoll_runtime.batch.reading import read_rows
 from plimsoll_runtime.batch.row import Answered, Row
 from plimsoll_runtime.batch.run import Runner
-from plimsoll_runtime.batch.store import ANSWERS, ERRORS, Store
+from plimsoll_runtime.batch.store import ANSWERS, ERRORS, BusyError, Store
 from plimsoll_runtime.batch.window import Window
 from plimsoll_runtime.errors import UsageError
 
@@ -55,6 +56,8 @@ SWEEP_SECONDS = 600.0
 """Between two times that what is over is deleted."""
 KEEP_SECONDS = 2.0
 """Between two times that a batch's counts are kept."""
+MOST_TRIES = 5
+"""Takings-up without an answer more: a line that ends the engine would otherwise end every server that comes after."""
 AT_ONCE = 4
 """Batches under way at a time: a long one holds up no short one."""
 WINDOW = Window(512, 2 * 2**20)
@@ -64,12 +67,13 @@ WINDOW = Window(512, 2 * 2**20)
 @dataclass(frozen=True, slots=True)
 class Shift:
     """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
-    the same vault, so that a model that is not here may be there.
+    the same vault, so that a model that is not here may be there. `lines` counts, by model and outcome.
     """
 
     models: ModelTable
     pace: Pace
     shared: bool
+    lines: Counter
 
 
 class Worker:
@@ -143,9 +147,11 @@ class Worker:
         opening = asyncio.ensure_future(asyncio.to_thread(self._store, kept))
         try:
             store = await asyncio.shield(opening)
-        except UsageError as error:
-            logger.debug("batch %s: %s", kept.told.id, error)
+        except BusyError:
             return False
+        except UsageError as error:
+            await asyncio.to_thread(self._lost, kept, str(error))
+            return True
         except asyncio.CancelledError:
             opening.add_done_callback(_close)
             raise
@@ -161,6 +167,12 @@ class Worker:
             finally:
                 self._wakes.remove(work.wake)
         return True
+
+    def _lost(self, kept: KeptBatch, reason: str) -> None:
+        """Its work cannot be gone on with."""
+        kept.told.errors = BatchFaults([BatchFault("work_lost", f"The batch's work cannot be used: {reason}.")])
+        kept.told.status, kept.told.failed_at = FAILED, int(self._now())
+        self._vault.keep_batch(kept)
 
     def _store(self, kept: KeptBatch) -> Store:
         output = self._vault.path(kept.owner, BATCHES, kept.told.id, WORK)
@@ -211,7 +223,10 @@ class _Work:
             if not self._input.exists():
                 await self._fail([BatchFault("input_file_missing", "The input file is gone.", "input_file_id")])
                 return
-            await self._answer()
+            if await self._is_hopeless():
+                await self._close_as(FAILED)
+            else:
+                await self._answer()
         await self._finalize()
 
     async def _validate(self) -> bool:
@@ -248,7 +263,9 @@ class _Work:
 
         async def in_turn(row: Row) -> Answered:
             async with self._shift.pace.turn():
-                return await answering(row)
+                answered = await answering(row)
+            self._shift.lines.labels(self._told.model, "failed" if answered.failed else "answered").inc()
+            return answered
 
         runner = Runner(in_turn, self._store, self._shift.pace.most, window=WINDOW)
         running = asyncio.create_task(runner.run(self._rows()))
@@ -265,7 +282,24 @@ class _Work:
             raise error
         if early == EXPIRED:
             await asyncio.to_thread(self._tell_expired)
-        self._kept.ends_as = COMPLETED if early is None or not running.cancelled() else early
+        await self._close_as(COMPLETED if early is None or not running.cancelled() else early)
+
+    async def _is_hopeless(self) -> bool:
+        """Whether servers that took it up have ended again and again, with not one answer more."""
+        kept, rows = self._kept, self._store.tally.rows
+        if rows > kept.rows:
+            kept.tries, kept.rows = 0, rows
+        kept.tries += 1
+        if kept.tries > MOST_TRIES:
+            message = f"The batch was begun {MOST_TRIES} times without one more answer: its next lines may be at fault."
+            kept.told.errors = BatchFaults([BatchFault("no_progress", message)])
+            return True
+        await self._keep()
+        return False
+
+    async def _close_as(self, status: str) -> None:
+        """No more lines are asked."""
+        self._kept.ends_as = status
         self._told.status, self._told.finalizing_at = FINALIZING, int(self._now())
         self._count()
         await self._keep()
@@ -300,6 +334,8 @@ class _Work:
         told.status = self._kept.ends_as or COMPLETED
         if told.status == COMPLETED:
             told.completed_at = now
+        elif told.status == FAILED:
+            told.failed_at = now
         elif told.status == EXPIRED:
             told.expired_at = now
         else:

@@ -60,7 +60,7 @@ class HostServer:
         keeper = Keeper(config.response_bounds, config.response_store)
         self._batches = BatchService(config.batches)
         self.state.at_end(self._batches.stop)
-        app = build_app(self.state, (HostCollector(host),), keeper, self._batches.routes)
+        app = build_app(self.state, (HostCollector(host), self._batches.lines), keeper, self._batches.routes)
         self._open = HttpServer(app, config.door)
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 

@@ -13,10 +13,20 @@ import httpx
 import msgspec
 import openai
 import pytest
+from gateway_support.front import gateway_before
 
+from plimsoll_gateway.credential import Credential
+from plimsoll_gateway.keys.folder import KeyFolder
+from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.keys.secret import digest_of, new_key
 from plimsoll_runtime.api.batches.checking import MAX_FAULTS
 from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.batches.records import FINAL
+from plimsoll_runtime.api.batches.vault import BATCHES, WORK, Vault
+from plimsoll_runtime.api.batches.worker import MOST_TRIES
+from plimsoll_runtime.batch.journal import Journal, Mark
+from plimsoll_runtime.batch.row import Tally
+from plimsoll_runtime.batch.store import JOURNAL
 from plimsoll_runtime.engine.pooling import PoolingInfo
 
 CHAT = "/v1/chat/completions"
@@ -324,3 +334,69 @@ async def test_lines_come_last_where_priorities_count(
         said = {"priority": -3} if policy == "priority" else {}
         await ended(client, await begin(client, [line(0, **said), line(1)]))
         assert sorted(request.params.priority for request in running.engine.asked) == priorities
+
+
+async def test_a_batch_that_ends_every_server_is_given_up(run_server: Any, kept: BatchOptions) -> None:
+    vault = Vault(kept.folder, kept.most_bytes)
+    async with run_server(batches=kept) as running:
+        running.engine.pause()
+        name = await begin(running.openai(), [line(number) for number in range(3)])
+        await running.engine.until(lambda: len(running.engine.running) == 3)
+    stored = vault.batch("", name)
+    assert stored.tries == 1
+    vault.keep_batch(msgspec.structs.replace(stored, tries=MOST_TRIES))
+    async with run_server(batches=kept) as running:
+        batch = await ended(running.openai(), name)
+        assert (batch.status, batch.errors.data[0].code) == ("failed", "no_progress")
+        assert running.engine.asked == []
+
+
+async def test_work_that_is_damaged_fails_its_batch(run_server: Any, kept: BatchOptions) -> None:
+    vault = Vault(kept.folder, kept.most_bytes)
+    async with run_server(batches=kept) as running:
+        running.engine.pause()
+        name = await begin(running.openai(), [line(0)])
+        await running.engine.until(lambda: len(running.engine.running) == 1)
+    journal = Journal(vault.path("", BATCHES, name, f"{WORK}.work") / JOURNAL)
+    list(journal.records())
+    journal.add(Mark(0, [], 99, 0, Tally(), 0.0))
+    journal.sync()
+    journal.close()
+    async with run_server(batches=kept) as running:
+        batch = await ended(running.openai(), name)
+        assert (batch.status, batch.errors.data[0].code) == ("failed", "work_lost")
+
+
+async def test_lines_are_counted(run_server: Any, kept: BatchOptions) -> None:
+    async with run_server(batches=kept) as running:
+        client = running.openai()
+        await ended(client, await begin(client, [line(0), line(1), line(2, temperature=-1)]))
+        async with running.http() as http:
+            shown = (await http.get("/metrics")).text
+    assert 'plimsoll_batch_lines_total{model="fake",outcome="answered"} 2.0' in shown
+    assert 'plimsoll_batch_lines_total{model="fake",outcome="failed"} 1.0' in shown
+
+
+async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOptions, tmp_path: Path) -> None:
+    """With keys of the gateway's, each of which has what is its own."""
+    (tmp_path / "token").write_text("0123456789abcdef")
+    (tmp_path / "keys").mkdir()
+    keys = [new_key() for _ in KEYS]
+    for name, key in zip(KEYS, keys, strict=True):
+        (tmp_path / "keys" / f"{name}.json").write_text(f'{{"hashes": ["{digest_of(key.encode())}"]}}')
+    keyring, credential = Keyring(KeyFolder(tmp_path / "keys")), Credential(tmp_path / "token")
+    async with (
+        run_server(batches=kept, gateway_tokens=("0123456789abcdef",)) as running,
+        gateway_before(running.url, ["fake"], keyring=keyring, credential=credential, files_model="fake") as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0], max_retries=0) as mine,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[1], max_retries=0) as other,
+    ):
+        batch = await ended(mine, await begin(mine, [line(number) for number in range(12)]))
+        assert (batch.status, batch.request_counts.completed) == ("completed", 12)
+        assert len(await lines_of(mine, batch.output_file_id)) == 12
+        assert {request.cache_salt for request in running.engine.asked} == {"gateway:one/"}
+        with pytest.raises(openai.NotFoundError):
+            await other.batches.retrieve(batch.id)
+        with pytest.raises(openai.NotFoundError):
+            await other.files.content(batch.output_file_id)
+        assert (await mine.files.delete(batch.input_file_id)).deleted
