@@ -1,13 +1,21 @@
-"""Options of the whole suite."""
+"""Options of the whole suite. Triton's kernels run wherever they can: on a GPU, or interpreted on the CPU."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from port_support.held import held_port
+
+GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+
+if not any(device.exists() for device in GPU_DEVICES):
+    # Triton reads this when it is imported, and decides then what every kernel of the process becomes.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # How long an example takes, and which are drawn, says something about the machine and about luck: neither fails a test.
 settings.register_profile(

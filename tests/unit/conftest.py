@@ -1,4 +1,4 @@
-"""Triton's kernels run here wherever they can: on a GPU, or interpreted on the CPU; and Ctrl-C is heard."""
+"""The device on which Triton's kernels are tried; and Ctrl-C is heard."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ import os
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-
-GPU_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
-
-if not any(device.exists() for device in GPU_DEVICES):
-    # Triton reads this when it is imported, and decides then what every kernel of the process becomes.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
