@@ -116,7 +116,7 @@ def test_a_bad_end_and_errors_in_the_log_are_found() -> None:
 
 def test_every_series_that_is_judged_is_one_that_a_server_has() -> None:
     state = ServerState(("m", "other"))
-    info = SimpleNamespace(max_model_len=64, num_blocks=7, block_size=16)
+    info = SimpleNamespace(max_model_len=64, num_blocks=7, block_size=16, pooling=None)
     engine: Any = SimpleNamespace(stats=EngineStats(blocks_total=7), info=info)
     tokenizer: Any = None
     state.ready(OneModel(ServedModel(("m",), engine, tokenizer, 0)))
