@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 
 from plimsoll_runtime.batch.row import Answered, Row
 from plimsoll_runtime.batch.store import Store
@@ -60,6 +61,8 @@ class Runner:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             while self._marking is not None:  # its thread goes on, whoever waits for it
                 await asyncio.wait({self._marking})
+            with suppress(OSError):  # whoever goes on asks again for what cannot be kept
+                self._store.flush()
         if self._failure is not None:
             raise self._failure
 

@@ -82,7 +82,11 @@ def run(args: argparse.Namespace) -> int:
 
     with contextlib.ExitStack() as loading, board(sys.stderr, loading.close) as shown:
         progress = loading.enter_context(console_progress(sys.stderr))
-        outcome = run_batch(config, shown, progress)
+        try:
+            outcome = run_batch(config, shown, progress)
+        except KeyboardInterrupt:
+            print("broken off; the same command goes on from here", file=sys.stderr)
+            raise
     _print_summary(config, outcome)
     return SOME_FAILED if outcome.summary.tally.failed else 0
 

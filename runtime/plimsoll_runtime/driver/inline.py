@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from plimsoll_runtime.driver.mailbox import Mailbox
+from plimsoll_runtime.driver.mailbox import Mailbox, joined
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
@@ -102,12 +102,12 @@ class InlineEngine:
         if mailbox is None:
             return
         held = self._held.get(output.request_id)
-        if held is not None:
-            held.append(output)
-            if output.finish_reason is None:
-                return
-        for part in held or (output,):
-            mailbox.put(part)
+        if held is None:
+            mailbox.put(output)
+            return
+        held.append(output)
+        if output.finish_reason is not None:
+            mailbox.put(joined(held))
 
     def _lose(self, error: PlimsollError) -> None:
         if self._error is not None:

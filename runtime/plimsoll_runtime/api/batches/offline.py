@@ -132,7 +132,8 @@ def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
         inputs,
         config.shard,
         {
-            "model": [engine.model, engine.revision, engine.dtype, *config.names],
+            "model": [engine.model, engine.revision, engine.dtype, engine.model_impl, engine.task, *config.names],
+            "reading": [config.tool_format, config.reasoning_format],
             "endpoint": config.endpoint,
             "prompting": [prompting.column, prompting.template, prompting.field, prompting.id_column],
             "defaults": {name: bytes(value).decode() for name, value in sorted(config.defaults.items())},
