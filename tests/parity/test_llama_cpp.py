@@ -26,10 +26,14 @@ from plimsoll_runtime.weights.sources import resolve
 pytestmark = pytest.mark.skipif(
     not places.has_llama_cpp(), reason="llama.cpp is not installed: `make bench-peers` builds it"
 )
-CASES = {**FAMILIES, **MORE, **CONVERTED, **HYBRIDS}
+NOT_TINY = ("gemma3n",)
+"""llama.cpp has the number of layers and the sizes of the two published models for constants."""
+CASES = {name: case for name, case in {**FAMILIES, **MORE, **CONVERTED, **HYBRIDS}.items() if name not in NOT_TINY}
 VOCAB = 300
 TOLERANCE = 0.01
 """Its products are in float32 as ours are, but for what it rounds on the way (measured: below 0.004)."""
+ROUNDED = {"gemma4": 0.02}
+"""Gates that are looked up in a table of half precision, twice in each layer (measured: 0.013)."""
 PROMPTS = prompts((20,), vocab=VOCAB, seed=3) + prompts((20,), vocab=VOCAB, seed=4)
 STARTS_SECONDS = 60
 
@@ -81,12 +85,15 @@ def likeliest(url: str, prompt: Sequence[int]) -> dict[int, float]:
 @pytest.mark.parametrize("name", CASES)
 def test_its_log_probabilities(name: str, tmp_path: Path) -> None:
     case, path = CASES[name], tmp_path / "model.gguf"
-    write_gguf(make_model(case.config, {**case.values, "vocab_size": VOCAB}), path, Kind.F32, spelt=True, **case.extra)
+    sizes = {
+        name: VOCAB for name in ("vocab_size", "vocab_size_per_layer_input") if name in {"vocab_size", *case.values}
+    }
+    write_gguf(make_model(case.config, {**case.values, **sizes}), path, Kind.F32, spelt=True, **case.extra)
     ours = of_decoder(resolve(str(path)), PROMPTS, chunk=64)
-    compared = 0
+    compared, tolerance = 0, ROUNDED.get(name, TOLERANCE)
     with server(path) as url:
         for prompt, expected in zip(PROMPTS, ours, strict=True):
             theirs = likeliest(url, prompt)
             compared += len(theirs)
-            assert all(abs(value - float(expected[-1][token])) < TOLERANCE for token, value in theirs.items())
+            assert all(abs(value - float(expected[-1][token])) < tolerance for token, value in theirs.items())
     assert compared >= 20

@@ -115,10 +115,10 @@ HYBRID: Mapping[str, Any] = {
 SLIDING, FULL = "sliding_attention", "full_attention"
 GEMMA: Mapping[str, Any] = {
     **BLOCKS,
-    "num_hidden_layers": 5,
+    "num_hidden_layers": 6,
     "head_dim": 32,
     "sliding_window": 16,
-    "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+    "layer_types": [SLIDING, FULL, SLIDING, FULL, SLIDING, FULL],
     "num_kv_shared_layers": 2,
     "hidden_size_per_layer_input": 32,
 }
@@ -127,8 +127,9 @@ CONVERTED: Mapping[str, Case] = {
         "Gemma3nTextConfig",
         {
             **GEMMA,
-            "intermediate_size": [96, 64, 64, 32, 64],
-            "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0, 0.0],
+            "intermediate_size": [64] * 6,
+            "activation_sparsity_pattern": [0.9, 0.0, 0.5, 0.0, 0.0, 0.0],
+            "hidden_size_per_layer_input": 256,
             "vocab_size_per_layer_input": 20,
             "final_logit_softcapping": 7.0,
         },
@@ -313,7 +314,7 @@ HYBRIDS: Mapping[str, Case] = {
         "NemotronHConfig",
         {
             **BLOCKS,
-            "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp", "moe"],
+            "layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "moe"],
             "mamba_num_heads": 4,
             "mamba_head_dim": 32,
             "n_groups": 2,
