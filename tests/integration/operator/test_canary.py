@@ -201,5 +201,6 @@ async def test_a_canary_has_its_share_of_as_many_pods_as_are_needed(
 
         assert await holds(direct, lambda: canary(direct) == (1, 0, "TakenBack"), serve_badly)
         assert await holds(direct, lambda: set(made_of(direct)) == {stable})
-        assert await holds(direct, lambda: len(made_of(direct)) == status(direct)["desiredReplicas"] > 3)
+        # Of what a replica carries, the scaler learns on: it may want one less by now.
+        assert await holds(direct, lambda: len(made_of(direct)) == status(direct)["desiredReplicas"] > 2)
     assert direct.model("m")["spec"]["replicas"] == 1, "people's"
