@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 from operator_support.objects import Json
 
+from plimsoll_operator.events import CONTROLLER
 from plimsoll_operator.identity import API_VERSION, CONTAINER, KIND, selector
 
 MODELS = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"
@@ -134,9 +135,14 @@ class Direct:
         self.ask("DELETE", self._core("services", name))
 
     def events(self, name: str) -> list[tuple[str, str, str]]:
-        """(type, reason, note) of the events about an object, oldest first."""
+        """(type, reason, note) of the operator's events about an object, oldest first.
+
+        The API server writes its own about a Service of the same name, when it comes past between the Service and its
+        address (ClusterIPNotAllocated).
+        """
         found = self.ask("GET", f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")["items"]
-        ours = sorted((e for e in found if e["regarding"]["name"] == name), key=lambda e: str(e["eventTime"]))
+        ours = [e for e in found if e["regarding"]["name"] == name and e.get("reportingController") == CONTROLLER]
+        ours.sort(key=lambda e: str(e["eventTime"]))
         return [(e["type"], e["reason"], e["note"]) for e in ours]
 
     def create_pod(self, body: Json) -> Json:
