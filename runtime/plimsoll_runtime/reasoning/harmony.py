@@ -7,9 +7,20 @@ from typing import Any
 
 from plimsoll_runtime.reasoning.format import Marks
 from plimsoll_runtime.tools.growing import PartReader
-from plimsoll_runtime.tools.harmony import CALL, CHANNEL, END, MESSAGE, RECIPIENT, RETURN, START, Header, header
+from plimsoll_runtime.tools.harmony import (
+    CALL,
+    CHANNEL,
+    END,
+    MESSAGE,
+    RECIPIENT,
+    RETURN,
+    START,
+    THOUGHT,
+    Header,
+    header,
+)
 from plimsoll_runtime.tools.parts import Reasoning, Text
-from plimsoll_runtime.tools.reading import Ended, NoCall, Page, Reading, before, blanks, either, given
+from plimsoll_runtime.tools.reading import Ended, NoCall, Page, Reading, ahead, before, either, given
 
 _ENDS = (END, RETURN, CALL)
 _BREAK = "\n\n"
@@ -21,7 +32,7 @@ class Harmony:
 
     name = "harmony"
     marks = Marks(
-        begin=f"{CHANNEL}analysis{MESSAGE}",
+        begin=f"{THOUGHT}{MESSAGE}",
         end=END,
         closing=f"{END}{START}assistant{CHANNEL}",
         then=("final", "commentary"),
@@ -32,8 +43,8 @@ class Harmony:
     efforts: Sequence[str] | None = ("low", "medium", "high")
 
     def fits(self, template: str) -> bool:
-        """Its channels stand there."""
-        return f"{CHANNEL}analysis" in template
+        """Its thoughts stand there."""
+        return THOUGHT in template
 
     def opened_by(self, prompt: str) -> bool:
         """Prompts end before a message's header, and so in no thought."""
@@ -57,7 +68,7 @@ class Harmony:
 
 def _messages(page: Page) -> Reading[None]:
     told: set[type] = set()
-    marker = yield from _first(page)
+    marker = yield from ahead(page, START, CHANNEL, RECIPIENT)  # the prompt may have begun the header
     while True:
         if marker in (START, CHANNEL, RECIPIENT):
             yield from _message(page, marker, told)
@@ -67,18 +78,6 @@ def _messages(page: Page) -> Reading[None]:
         if page.is_over():
             return
         marker = yield from either(page, START, CHANNEL, *_ENDS)
-
-
-def _first(page: Page) -> Reading[str]:
-    """What stands where the answer begins, in the middle of a header that the prompt has begun."""
-    try:
-        yield from blanks(page)
-        found = yield from either(page, START, CHANNEL, RECIPIENT)
-    except Ended:
-        found = ""
-    if not found:
-        page.at = page.kept
-    return found
 
 
 def _message(page: Page, marker: str, told: set[type]) -> Reading[None]:

@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll_runtime.reasoning.format import Marks
 from plimsoll_runtime.tools.growing import PartReader
 from plimsoll_runtime.tools.parts import Reasoning, Text
-from plimsoll_runtime.tools.reading import WHITE, Ended, Page, Reading, all_of, before, blanks, either
+from plimsoll_runtime.tools.reading import WHITE, Ended, Page, Reading, ahead, all_of, before, blanks, either
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,9 @@ def _answer(page: Page, form: TagFormat, *, opened: bool) -> Reading[None]:
 
 
 def _begun(page: Page, *tags: str) -> Reading[str]:
-    """The tag that stands behind white space, where both are read, or an empty text."""
-    try:
-        yield from blanks(page)
-        found = yield from either(page, *tags)
-    except Ended:
-        found = ""
-    if found:
-        page.keep()
-    else:
-        page.at = page.kept
+    """The tag that stands behind white space, both of them left out; empty where none does."""
+    found = yield from ahead(page, *tags)
+    page.keep()
     return found
 
 

@@ -30,7 +30,10 @@ class Fields:
         before, and Ended where the answer ends within the text."""
         yield from self._key(name)
         types = types_of(self._tool, name)
-        yield from self._string(page, ends) if types == {"string"} else self._value(page, ends, types)
+        if types == {"string"}:
+            yield from string(page, self._calls, *ends)
+        else:
+            yield self._calls.arguments(in_json((yield from _ended(page, ends)), types))
 
     def literal(self, name: str, text: str) -> Reading[None]:
         """One argument whose value says its type itself, as JSON or Python writes it; other text is a string."""
@@ -48,31 +51,31 @@ class Fields:
         self._seen.add(name)
         yield self._calls.arguments(f"{lead}{json.dumps(name, ensure_ascii=False)}: ")
 
-    def _string(self, page: Page, ends: tuple[str, ...]) -> Reading[None]:
-        yield self._calls.arguments('"')
-        while piece := (yield from before(page, *ends, cut=True)):
-            yield self._calls.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
-        yield from either(page, *ends)
-        yield self._calls.arguments('"')
 
-    def _value(self, page: Page, ends: tuple[str, ...], types: frozenset[str]) -> Reading[None]:
-        yield self._calls.arguments(in_json((yield from _ended(page, ends)), types))
+def string(page: Page, calls: Calls, *ends: str) -> Reading[None]:
+    """A text up to the first of its ends, which is read, as a JSON string that is given as it comes."""
+    yield calls.arguments('"')
+    while piece := (yield from before(page, *ends, cut=True)):
+        yield calls.arguments(json.dumps(piece, ensure_ascii=False)[1:-1])
+    yield from either(page, *ends)
+    yield calls.arguments('"')
 
 
 def _ended(page: Page, ends: tuple[str, ...]) -> Reading[str]:
-    """A value up to its end, which is read. One within JSON that is not whole ends nothing, unless no other comes."""
-    text, end = yield from until(page, *ends)
-    if text.lstrip(WHITE)[:1] not in ("[", "{", '"'):
-        return text
-    value, found, first = JsonValue(), text, (text, page.at - page.kept)
+    """A value up to its end, which is read. What looks like an end within JSON that is not whole yet belongs to the
+    JSON, unless that is broken or never becomes whole: then the value ends there after all."""
+    first, end = yield from until(page, *ends)
+    if first.lstrip(WHITE)[:1] not in ("[", "{", '"'):
+        return first
+    value, found, behind = JsonValue(), first, page.at - page.kept
     try:
-        value.take(text, 0)
+        value.take(first, 0)
         while not value.done:
             value.take(end, 0)
-            text, after = yield from until(page, *ends)
-            found, end = found + end + text, after
-            value.take(text, 0)
+            more, after = yield from until(page, *ends)
+            found, end = found + end + more, after
+            value.take(more, 0)
     except (BrokenJson, Ended):
-        page.at = page.kept + first[1]
-        return first[0]
+        page.at = page.kept + behind
+        return first
     return found

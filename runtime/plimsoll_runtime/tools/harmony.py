@@ -9,6 +9,8 @@ from plimsoll_runtime.tools.reading import Page, Reading, until
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
+THOUGHT = f"{CHANNEL}analysis"
+"""What a thought begins with, which is its channel. Chat templates of gpt-oss have it."""
 RECIPIENT = "to="
 FUNCTIONS = "functions."
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from plimsoll_runtime.tools.answer import Calls
 from plimsoll_runtime.tools.json_text import BrokenJson, JsonValue
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.reading import NoCall, Page, Reading, blanks, expect, peek
+from plimsoll_runtime.tools.sections import listed
 
 ARGUMENTS = ("arguments", "parameters")
 
@@ -86,13 +88,7 @@ def call_objects(page: Page, calls: Calls, keys: Sequence[str] = ARGUMENTS) -> R
         yield from call_object(page, calls, keys)
         return
     yield from expect(page, "[")
-    end = ","
-    while end == ",":
-        yield from blanks(page)
-        yield from call_object(page, calls, keys)
-        page.keep()
-        yield from blanks(page)
-        end = yield from expect(page, ",", "]")
+    yield from listed(page, calls, partial(call_object, keys=keys))
 
 
 def _key(page: Page) -> Reading[object]:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.tools.answer import Calls
+from plimsoll_runtime.tools.fields import string
 from plimsoll_runtime.tools.grammar import SpecialId, marked, schema, separated, text
 from plimsoll_runtime.tools.json_calls import json_value
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.plain import Argument, Texts, arguments_of
-from plimsoll_runtime.tools.reading import NoCall, Page, Reading, before, blanks, either, expect, peek, until
+from plimsoll_runtime.tools.reading import NoCall, Page, Reading, blanks, either, expect, peek, until
 from plimsoll_runtime.tools.sections import MOST_NAME
 from plimsoll_runtime.tools.values import ANY, in_json, types_of
 
@@ -44,7 +45,7 @@ class Quoted:
                 raise NoCall
             lead = ", " if seen else ""
             seen.add(key)
-            yield self._calls.arguments(f"{lead}{_json(key)}: ")
+            yield self._calls.arguments(f"{lead}{json.dumps(key, ensure_ascii=False)}: ")
             yield from self._value(ANY if tool is None else types_of(tool, key), depth - 1)
             yield from self._between("}")
         yield self._calls.arguments("}")
@@ -66,7 +67,7 @@ class Quoted:
             raise NoCall
         yield from blanks(page)
         if (yield from either(page, self._quote)):
-            yield from self._text()
+            yield from string(page, self._calls, self._quote)
         elif (yield from either(page, "{")):
             yield from self._object(None, depth)
         elif (yield from either(page, "[")):
@@ -77,13 +78,6 @@ class Quoted:
             bare, stop = yield from until(page, *_STOPS)
             page.at -= len(stop)
             yield self._calls.arguments(in_json(bare.rstrip(), types))
-
-    def _text(self) -> Reading[None]:
-        yield self._calls.arguments('"')
-        while piece := (yield from before(self._page, self._quote, cut=True)):
-            yield self._calls.arguments(_json(piece)[1:-1])
-        yield from either(self._page, self._quote)
-        yield self._calls.arguments('"')
 
     def _key(self) -> Reading[str]:
         page = self._page
@@ -123,7 +117,3 @@ def _pair(tool: Tool, argument: Argument, texts: Texts, quote: str, special_id: 
     if argument.is_text:
         return f"{text(f'{argument.name}:')} {marked(quote, special_id)} {texts.text(argument, quote, quote)}"
     return f"{text(f'{argument.name}:')} {schema(argument.value)}"
-
-
-def _json(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)

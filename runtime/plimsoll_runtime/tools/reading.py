@@ -88,6 +88,19 @@ def either(page: Page, *options: str) -> Reading[str]:
     return found
 
 
+def ahead(page: Page, *options: str) -> Reading[str]:
+    """The longest of some texts that stands behind white space, both read; where none does it is empty, and all that
+    is not settled is unread."""
+    try:
+        yield from blanks(page)
+        found = yield from either(page, *options)
+    except Ended:
+        found = ""
+    if not found:
+        page.at = page.kept
+    return found
+
+
 def expect(page: Page, *options: str) -> Reading[str]:
     """One of some texts. Raises NoCall where none stands here."""
     found = yield from either(page, *options)

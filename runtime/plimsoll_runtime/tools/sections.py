@@ -1,4 +1,4 @@
-"""Calls that stand in a section, each behind a marker of its own."""
+"""Calls that stand in a list, or in a section, where each is behind a marker of its own."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from plimsoll_runtime.tools.reading import Page, Reading, blanks, either, expect
 
 MOST_NAME = 256
 """Characters of what may stand where a name is expected."""
+
+
+def listed(page: Page, calls: Calls, read: Callable[[Page, Calls], Reading[None]]) -> Reading[None]:
+    """Calls with commas between them, behind a bracket that was read, up to the one that ends them, which is read."""
+    end = ","
+    while end == ",":
+        yield from blanks(page)
+        yield from read(page, calls)
+        page.keep()
+        yield from blanks(page)
+        end = yield from expect(page, ",", "]")
 
 
 def section(

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
 from plimsoll_runtime.tools.grammar import SpecialId, arguments, marked, one_of, text, words_before
-from plimsoll_runtime.tools.harmony import CALL, CHANNEL, CONSTRAIN, END, FUNCTIONS, MESSAGE, RECIPIENT, START, header
+from plimsoll_runtime.tools.harmony import (
+    CALL,
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    FUNCTIONS,
+    MESSAGE,
+    RECIPIENT,
+    START,
+    THOUGHT,
+    header,
+)
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.reading import NoCall, Page, Reading, blanks, closing
-
-_CHANNEL_SIGN = "<|channel|>analysis"
 
 
 class Harmony:
@@ -24,8 +33,8 @@ class Harmony:
     special = True
 
     def fits(self, template: str) -> bool:
-        """Its channels stand there."""
-        return _CHANNEL_SIGN in template
+        """Its thoughts stand there."""
+        return THOUGHT in template
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
         """For one answer. The prompt may have begun a message, so that an answer begins with the recipient."""

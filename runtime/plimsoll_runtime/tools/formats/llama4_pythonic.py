@@ -9,6 +9,7 @@ from plimsoll_runtime.tools.grammar import SpecialId, one_of, opening, text
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.pythonic import call, keywords
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, expect
+from plimsoll_runtime.tools.sections import listed
 
 _BEGIN, _END = "<|python_start|>", "<|python_end|>"
 
@@ -43,13 +44,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     if marker == _BEGIN:
         yield from blanks(page)
         yield from expect(page, "[")
-    end = ","
-    while end == ",":
-        yield from blanks(page)
-        yield from call(page, calls)
-        page.keep()
-        yield from blanks(page)
-        end = yield from expect(page, ",", "]")
+    yield from listed(page, calls, call)
     yield from closing(page, _END)
 
 
