@@ -11,15 +11,17 @@ from plimsoll_runtime.tools.parts import Part
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """What stands around a thought, as text.
+    """What stands around a thought, as text: `begin` before it, `end` behind it.
 
-    - `closing` is written where a thought ends because its budget is used up, and one of `then` behind it: the first
-      where no tool may be called.
-    - `gap` stands between a thought and an answer that is kept to something.
-    - `implied`: texts that end a thought as well, and are part of what follows.
-    - `anywhere`: thoughts begin anywhere in an answer, and not only where it does.
-    - `answer`: what stands before an answer proper, one after the other; None where it is what no thought is. Before
-      one that is kept to something, one of several texts alone follows another one (`steer`).
+    - `closing` is what ends a thought whose budget is used up. One of `then` follows it, the first where no tool may be
+      called.
+    - `gap` stands between a thought and an answer that is kept to a schema or another form.
+    - `implied`: texts that end a thought, too, and are part of what follows it (a call, say).
+    - `anywhere`: thoughts may begin anywhere in an answer, and not only where it begins.
+    - `answer`: the texts, one after the other, behind which the answer proper begins. None: it is all that is no
+      thought.
+    - `steer`: before an answer that is kept to a form, this text may be followed by one of these alone, so that the
+      model thinks or answers, and says nothing else first.
     """
 
     begin: str

@@ -28,7 +28,7 @@ class PooledText:
 
 
 class PooledTexts:
-    """Of one model. Raises TextError for what cannot be encoded."""
+    """Makes token ids of texts for one model. Raises TextError for what cannot be encoded."""
 
     def __init__(self, tokenizer: Tokenizer, info: PoolingInfo) -> None:
         self._tokenizer = tokenizer

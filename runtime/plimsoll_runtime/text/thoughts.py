@@ -16,8 +16,8 @@ class Thoughts:
 
     - `inside`: whether the next token is within a thought.
     - `tokens`: how many are part of thoughts, with their markers, and `used` how many without.
-    - `forced`: what the next tokens are, each one of several.
-    - `stray`: the token that ended a thought begins something else as well.
+    - `forced`: the next tokens, where the model may not choose them freely: for each the ids of which it is one.
+    - `stray`: the token that ended a thought has the beginning of what follows in it.
     """
 
     def __init__(self, thought: Thought, spell: Callable[[int], bytes], *, constrained: bool = False) -> None:

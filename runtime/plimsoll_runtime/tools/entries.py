@@ -22,7 +22,8 @@ class UnknownFormat(ValueError):
 
 
 class Entries(Generic[FormatT]):
-    """The formats of one kind under an entry point group. `kind` names it to users, `needed` are its attributes."""
+    """The formats of one kind under an entry point group. `kind` names it to users; a format has the attributes
+    `needed`."""
 
     def __init__(self, group: str, kind: str, needed: Sequence[str]) -> None:
         self._group = group

@@ -16,6 +16,7 @@ ANY = r"(.|\n)"
 ANY_TEXT = f"{ANY}*"
 """Patterns of a character, and of any text."""
 _OBJECTS = '\ncall_0: "{'
+"""How `one_of` writes a first call that begins with a brace."""
 _START = re.compile("^start:", re.MULTILINE)
 
 SpecialId = Callable[[str], int | None]

@@ -17,24 +17,13 @@ from plimsoll_runtime.tools.grammar import ANY, ANY_TEXT, SpecialId, escaped, ma
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.values import resolved, types_of
 
+_DEFINITIONS = ("$defs", "definitions")
 NOTES = frozenset(
     {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$schema", "$id"}
 )
 """What a schema may say that no value has to obey."""
-_OBJECT = NOTES | {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
-_TEXT = NOTES | {
-    "type",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "format",
-    "enum",
-    "const",
-    "anyOf",
-    "$defs",
-    "definitions",
-}
-_DEFINITIONS = ("$defs", "definitions")
+_OBJECT = NOTES | {"type", "properties", "required", "additionalProperties", *_DEFINITIONS}
+_TEXT = NOTES | {"type", "minLength", "maxLength", "pattern", "format", "enum", "const", "anyOf", *_DEFINITIONS}
 
 _DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
@@ -80,7 +69,8 @@ def arguments_of(tool: Tool) -> Sequence[Argument]:
 
 
 def _is_loose(value: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
-    """Whether any text is of a schema, whatever it is read as: texts are, and all of any other type that is."""
+    """Whether every text is of a schema, be it read as a text or as another value (`null`, `3`): texts are allowed, and
+    nothing is asked of the other types that are."""
     value = resolved(value, root)
     branches = value.get("anyOf")
     if isinstance(branches, list) and value.keys() <= NOTES | {"anyOf", *_DEFINITIONS}:
@@ -151,11 +141,7 @@ def _forms(value: Mapping[str, Any], root: Mapping[str, Any], where: str) -> Seq
         return [form for branch in branches for form in _forms(branch, root, where)]
     if "const" in value or "enum" in value:
         _check(value, NOTES | {"type", "const", "enum", *_DEFINITIONS}, where)
-        options = (
-            [value["const"]]
-            if "const" in value
-            else _typed(value, "enum", where, lambda found: _is_list(found, object))
-        )
+        options = [value["const"]] if "const" in value else _typed(value, "enum", where, lambda v: isinstance(v, list))
         texts = [_Form(option) for option in options if isinstance(option, str)]
         if not texts:
             raise ConstraintError(f"{where}: no text satisfies it")
