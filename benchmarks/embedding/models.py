@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
-from plimsoll_runtime.weights.cache import cache_root
+from peers import places
 
 VOCAB = 30_522
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -60,7 +60,7 @@ MODELS = (ENCODER, DECODER)
 
 def folder_of(model: Model) -> Path:
     """Where it is, made once: random weights, whose vectors mean nothing and cost what others cost."""
-    folder = cache_root() / "benchmarks" / f"embedding-{model.name}"
+    folder = places.cache() / "benchmarks" / f"embedding-{model.name}"
     if (folder / "modules.json").is_file():
         return folder
     import transformers
@@ -89,8 +89,11 @@ def texts(count: int, seed: int) -> list[str]:
     """Most of some dozen words, some of hundreds: lengths are log-normal around 40, from 3 to 400 words."""
     rng, words = random.Random(seed), _words()
     lengths = [min(400, max(3, round(rng.lognormvariate(3.7, 0.9)))) for _ in range(count)]
-    pick: Callable[[], str] = lambda: words[min(int(rng.expovariate(1 / 2000)), len(words) - 1)]  # noqa: E731
-    return [" ".join(pick() for _ in range(length)) for length in lengths]
+
+    def word() -> str:
+        return words[min(int(rng.expovariate(1 / 2000)), len(words) - 1)]
+
+    return [" ".join(word() for _ in range(length)) for length in lengths]
 
 
 def _words() -> list[str]:

@@ -73,14 +73,15 @@ def _measure(model: Model, dtype: str, chosen: Options) -> dict[str, Any]:
     folder = folder_of(model)
     tokenizer = load_tokenizer(resolve(str(folder)))
     count = max(16, round(COUNT * chosen.scale))
+    asked = [texts(count, seed) for seed in range(1, chosen.rounds + 1)]
     with (
         Peer(folder, chosen.threads) as peer,
         LLM(str(folder), dtype=dtype, threads=chosen.threads, kv_memory="256MiB", engine="child") as ours,
     ):
         _check(ours, peer, dtype)
-        rounds = [_round(ours, peer, dtype, texts(count, seed), chosen) for seed in range(1, chosen.rounds + 1)]
+        rounds = [_round(ours, peer, dtype, each) for each in asked]
         backend = ours.info.attention_backend
-    tokens = [sum(len(tokenizer.encode(text)) for text in texts(count, seed)) for seed in range(1, chosen.rounds + 1)]
+    tokens = [sum(len(tokenizer.encode(text)) for text in each) for each in asked]
     flops = _product_rate(dtype, chosen.threads)
     floors = [2 * model.body * each / flops for each in tokens]
     return {
@@ -108,7 +109,7 @@ def _check(ours: LLM, peer: Peer, dtype: str) -> None:
         raise ValueError(f"vectors differ by {difference:.2g} in {dtype}")
 
 
-def _round(ours: LLM, peer: Peer, dtype: str, asked: Sequence[str], chosen: Options) -> dict[str, float]:
+def _round(ours: LLM, peer: Peer, dtype: str, asked: Sequence[str]) -> dict[str, float]:
     busy = quiet.cores_in_use()
     began = time.perf_counter()
     ours.embed(asked)
