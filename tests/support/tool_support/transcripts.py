@@ -593,6 +593,7 @@ GEMMA = [
         ("now", "{}"),
         ("now", "{}"),
     ),
+    _one("gemma3", "white space in a list", "```tool_code\n[ now(), now() ]\n```", ("now", "{}"), ("now", "{}")),
     _one("gemma3", "other code", *["```tool_code\nimport os\n```"] * 2),
     _one("gemma3", "another fence", *["```python\nnow()\n```"] * 2),
     _one("gemma3", "cut", '```tool_code\nget_weather(city="Oslo", days=', ("get_weather", '{"city": "Oslo"')),

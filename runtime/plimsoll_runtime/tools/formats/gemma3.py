@@ -9,6 +9,7 @@ from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.pythonic import call, keywords
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, either, expect
+from plimsoll_runtime.tools.sections import listed
 
 _FENCE, _END = "```tool_code", "```"
 _PRINT = "print("
@@ -42,16 +43,14 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
         if (yield from either(page, _END)):
             return
         around = yield from either(page, _PRINT, "[")
-        yield from call(page, calls)
-        page.keep()
-        yield from blanks(page)
-        while around == "[" and (yield from expect(page, ",", "]")) == ",":
-            yield from blanks(page)
+        if around == "[":
+            yield from listed(page, calls, call)
+        else:
             yield from call(page, calls)
             page.keep()
             yield from blanks(page)
-        if around == _PRINT:
-            yield from expect(page, ")")
+            if around == _PRINT:
+                yield from expect(page, ")")
         page.keep()
 
 
