@@ -18,13 +18,13 @@ _NAME = re.compile(r"[\w.-]+")
 
 def call(page: Page, calls: Calls) -> Reading[None]:
     """One call, whose name stands here."""
-    found = yield from name(page)
+    found = yield from _name(page)
     yield from expect(page, "(")
     fields = Fields(calls, calls.tool(found))
     yield from fields.begin()
     yield from blanks(page)
     while (yield from peek(page)) != ")":
-        keyword = yield from name(page)
+        keyword = yield from _name(page)
         yield from blanks(page)
         yield from expect(page, "=")
         yield from fields.literal(keyword, (yield from _expression(page)))
@@ -35,8 +35,8 @@ def call(page: Page, calls: Calls) -> Reading[None]:
     yield from fields.end()
 
 
-def name(page: Page) -> Reading[str]:
-    """As far as it goes."""
+def _name(page: Page) -> Reading[str]:
+    """A name, as far as it goes."""
     found = ""
     while (char := (yield from peek(page))).isalnum() or char in "_-.":
         found += char

@@ -1,25 +1,36 @@
-"""Runs a parser over an answer, and puts its parts together."""
+"""Cuts an answer, runs a parser over its pieces, and puts the parts together."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
-from plimsoll_runtime.tools.format import ToolFormat
+from plimsoll_runtime.reasoning.format import ReasoningParser
+from plimsoll_runtime.tools.format import ToolFormat, ToolParser
 from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text, Tool
 
 Found = list[str | tuple[str, str]]
 """What an answer holds, in order: texts, and calls with their names and arguments."""
 
 
-def read(form: ToolFormat, tools: Sequence[Tool], pieces: Iterable[str]) -> Found:
-    """What a parser finds in an answer that comes in these pieces."""
-    parser = form.parser(tools)
+def pieces_of(text: str, cuts: Sequence[int]) -> list[str]:
+    """A text in pieces, cut at these places as far as it has them."""
+    ends = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(ends)]
+
+
+def parts_of(parser: ToolParser | ReasoningParser, pieces: Iterable[str]) -> list[Part]:
+    """All that a parser gives for an answer in these pieces."""
     parts: list[Part] = []
     for piece in pieces:
         parts += parser.push(piece)
-        parser.check_integrity()  # type: ignore[attr-defined]
-    parts += parser.finish()
-    return together(parts)
+        parser.check_integrity()  # type: ignore[union-attr]
+    return [*parts, *parser.finish()]
+
+
+def read(form: ToolFormat, tools: Sequence[Tool], pieces: Iterable[str]) -> Found:
+    """What a parser finds in an answer that comes in these pieces."""
+    return together(parts_of(form.parser(tools), pieces))
 
 
 def together(parts: Iterable[Part]) -> Found:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tool_support.reading import parts_of
+
 from plimsoll_runtime.reasoning.format import ReasoningFormat
-from plimsoll_runtime.tools.parts import Part, Reasoning, Text
+from plimsoll_runtime.tools.parts import Reasoning, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +25,7 @@ class Thoughtful:
 
 def split(form: ReasoningFormat, pieces: Iterable[str], *, opened: bool) -> tuple[str, str]:
     """What is thought and what is said in an answer that comes in these pieces."""
-    parser = form.parser(opened=opened)
-    parts: list[Part] = []
-    for piece in pieces:
-        parts += parser.push(piece)
-        parser.check_integrity()  # type: ignore[attr-defined]
-    parts += parser.finish()
+    parts = parts_of(form.parser(opened=opened), pieces)
     assert all(isinstance(part, Reasoning | Text) and part.text for part in parts)
     thought = "".join(part.text for part in parts if isinstance(part, Reasoning))
     return thought, "".join(part.text for part in parts if isinstance(part, Text))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tool_support.reading import pieces_of
 from tool_support.thoughts import ANSWERS, Thoughtful, split
 
 from plimsoll_runtime.reasoning.choose import FORMATS
@@ -14,11 +13,6 @@ from plimsoll_runtime.reasoning.format import ReasoningFormat
 from plimsoll_runtime.tools.parts import Part, Reasoning, Text
 
 NAMES = [f"{answer.form}: {answer.says}" for answer in ANSWERS]
-
-
-def pieces_of(text: str, cuts: list[int]) -> list[str]:
-    ends = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
-    return [text[start:end] for start, end in pairwise(ends)]
 
 
 def test_every_format_has_answers() -> None:

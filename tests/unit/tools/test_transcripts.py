@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tool_support.reading import read
+from tool_support.reading import pieces_of, read
 from tool_support.transcripts import TOOLS, TRANSCRIPTS, Transcript
 
 from plimsoll_runtime.tools.choose import FORMATS
 
 NAMES = [f"{transcript.form}: {transcript.says}" for transcript in TRANSCRIPTS]
-
-
-def pieces_of(text: str, cuts: list[int]) -> list[str]:
-    ends = [0, *sorted(cut for cut in cuts if cut <= len(text)), len(text)]
-    return [text[start:end] for start, end in pairwise(ends)]
 
 
 def test_every_format_has_transcripts() -> None:
