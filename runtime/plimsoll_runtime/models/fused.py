@@ -202,7 +202,9 @@ class _Parts:
         table = None
         if not head.head.tied:
             table = self._places.keep(self._reader.read(embed, keep=not self._places.copies))
-        return table, PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
+        packed = PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
+        self._reader.forget(head.weight)
+        return table, packed
 
     def pooled(self, head: PooledHead) -> Callable[[Tensor], Tensor]:
         """What computes a head of pooled vectors, in torch."""

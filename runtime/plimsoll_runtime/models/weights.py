@@ -68,6 +68,10 @@ class WeightReader:
             self._kept[name] = tensor
         return tensor
 
+    def forget(self, weight: Weight) -> None:
+        """Nobody asks for it again: what several ops share is kept here until then."""
+        self._kept.pop(str(weight), None)
+
     def joined(self, weights: Sequence[Weight]) -> Tensor:
         """See Weights."""
         tensors = [self.read(weight) for weight in weights]

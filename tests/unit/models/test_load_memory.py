@@ -31,6 +31,16 @@ CONFIG: dict[str, Any] = {
     "num_local_experts": 12,
     "num_experts_per_tok": 2,
 }
+TIED: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "tie_word_embeddings": True,
+    "vocab_size": 12288,
+    "hidden_size": 1024,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+}
 MEASURE = """
 import sys, threading
 from pathlib import Path
@@ -107,9 +117,19 @@ def test_a_mixture_is_never_there_twice(
     tmp_path: Path, architecture: str, backend: str, said: dict[str, Any], stored: Stored
 ) -> None:
     """To float32, so that each matrix is converted, joined and packed: 3 x 72 MiB of experts."""
+    assert_never_twice(tmp_path, {**CONFIG, **said, "architectures": [architecture]}, backend, stored)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux says what memory is whose")
+def test_a_table_that_is_the_output_layer_too_is_never_there_twice(tmp_path: Path) -> None:
+    """48 MiB as they are read, and as they are packed; 7 layers of 28 MiB come after them."""
+    assert_never_twice(tmp_path, TIED, "cpu", in_bfloat16)
+
+
+def assert_never_twice(tmp_path: Path, config: dict[str, Any], backend: str, stored: Stored) -> None:
+    """In another process: loaded into float32, a model takes little more than what it keeps, at any time."""
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("the kernels were not built")
-    config = {**CONFIG, **said, "architectures": [architecture]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     shapes = program_of(describe(config)).stored_shapes()
     tensors = {key: tensor for name, shape in shapes.items() for key, tensor in stored(name, shape).items()}
