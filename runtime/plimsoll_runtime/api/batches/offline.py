@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,21 +174,12 @@ async def _answer(
     async with loading as model:
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
-        runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
+        runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told, board.passed)
         store.start()
         with seldom_collected():
-            await runner.run(_missing(read_rows(inputs, config.shard, config.prompting), store, board))
+            await runner.run(read_rows(inputs, config.shard, config.prompting))
         if model.engine.failure is not None:
             raise model.engine.failure
-
-
-def _missing(rows: Iterator[Row], store: Store, board: Board) -> Iterator[Row]:
-    """Those that no run has answered yet."""
-    for row in rows:
-        if row.number in store.done:
-            board.passed(row)
-        else:
-            yield row
 
 
 @asynccontextmanager
