@@ -122,7 +122,7 @@ def fit(args: argparse.Namespace) -> int:
     if kept := facts.state_bytes(size):
         rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
     if found.snapshots:
-        rows.append(("snapshots of states", str(found.snapshots), "so many bytes each; counted in the step"))
+        rows.append(("snapshots of states", str(found.snapshots), "each as large as a sequence's; counted in the step"))
     if token := facts.token_bytes(size):
         rows += [
             ("KV cache, a token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),
