@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from plimsoll_runtime.api.batches.vault import COMING, FILES, Vault
 from plimsoll_runtime.api.body import body_pieces, linger
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.background import in_thread_to_its_end
 from plimsoll_runtime.batch.growing import write_at
 
 MAX_FILE_BYTES = 512 * 2**20
@@ -113,7 +115,7 @@ class _Coming:
         """Put what has come on the disk, once it is worth it."""
         if len(self._buffer) >= PIECE_BYTES or all_of_it:
             data, self._buffer = self._buffer, bytearray()
-            await asyncio.to_thread(self._write, data)
+            await in_thread_to_its_end(partial(self._write, data))
 
     async def keep(self) -> FileAnswer:
         """The form is whole: its file is one from here on. Raises ApiError."""
@@ -125,7 +127,7 @@ class _Coming:
         if await asyncio.to_thread(self._vault.used_bytes) > self._vault.most_bytes:
             raise _full(self._vault)
         told = FileAnswer(self._name, self._size, now, self._filename, purpose, expires_at=expires_at)
-        await asyncio.to_thread(self._keep, told)
+        await in_thread_to_its_end(partial(self._keep, told))
         return told
 
     def close(self) -> None:

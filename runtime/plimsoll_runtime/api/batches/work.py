@@ -33,6 +33,7 @@ from plimsoll_runtime.api.batches.records import (
 from plimsoll_runtime.api.batches.vault import DATA, FILES, Vault
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.background import in_thread_to_its_end
 from plimsoll_runtime.batch.inputs import InputFile
 from plimsoll_runtime.batch.job import ALL
 from plimsoll_runtime.batch.places import JSONL, FileKind
@@ -153,7 +154,7 @@ class Work:
         if not running.cancelled() and (error := running.exception()) is not None:
             raise error
         if early == EXPIRED:
-            await asyncio.to_thread(self._tell_expired)
+            await in_thread_to_its_end(self._tell_expired)
         await self._close_as(COMPLETED if early is None or not running.cancelled() else early)
 
     async def _may_try(self) -> bool:
@@ -175,7 +176,7 @@ class Work:
         self._told.status, self._told.finalizing_at = FINALIZING, int(self._now())
         self._count()
         await self._keep()
-        await asyncio.to_thread(self._store.finish)
+        await in_thread_to_its_end(self._store.finish)
 
     async def _wait(self, running: asyncio.Task[None]) -> None:
         """A while, or until it is done, or there is something to look at."""
