@@ -80,8 +80,8 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Put a file in its place, whole or not at all."""
+def write_durably(path: Path, data: bytes) -> None:
+    """Put a file in its place, whole or not at all; it outlives the machine's end from here on."""
     fresh = path.with_name(f"{path.name}.new")
     with fresh.open("wb") as file:
         file.write(data)

@@ -18,7 +18,7 @@ import msgspec
 
 from plimsoll_runtime.batch.compressed import wrapped
 from plimsoll_runtime.batch.journal import End
-from plimsoll_runtime.batch.places import CSV, JSONL, PARQUET, Places, sync, write_whole
+from plimsoll_runtime.batch.places import CSV, JSONL, PARQUET, Places, sync, write_durably
 from plimsoll_runtime.batch.row import Tally
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS
 from plimsoll_runtime.batch.tables import PIECE_ROWS
@@ -50,7 +50,7 @@ def publish(places: Places, job: Mapping[str, Any], end: End, table: Table, flat
             errors.unlink()
     sync(places.output.parent)
     summary = Summary(dict(job), end.tally, end.seconds)
-    write_whole(places.summary, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    write_durably(places.summary, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
     return summary
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from plimsoll_runtime.api.batches.records import FINAL, KeptBatch, KeptFile
 from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.batch.places import Places, write_whole
+from plimsoll_runtime.batch.places import Places, write_durably
 from plimsoll_runtime.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class Vault:
 
     def keep_record(self, owner: str, kept: KeptFile) -> None:
         """The same for data that is in its place already."""
-        write_whole(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
+        write_durably(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
 
     def keep_batch(self, kept: KeptBatch) -> None:
         """What a batch is now."""
@@ -116,7 +116,7 @@ class Vault:
         if kept.told.status not in FINAL:
             self.make_folder(kept.owner, BATCHES)
             is_open.touch()
-        write_whole(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
+        write_durably(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
         if kept.told.status in FINAL:
             is_open.unlink(missing_ok=True)
 
