@@ -1,4 +1,4 @@
-"""Slow work beside an event loop, in threads that never keep a process from ending."""
+"""Slow work beside an event loop, in threads."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from typing import TypeVar
 ResultT = TypeVar("ResultT")
 
 
+async def in_thread_to_its_end(work: Callable[[], ResultT]) -> ResultT:
+    """What `work` returns or raises. Cancelled, this ends once the thread has: only then may what it uses be closed."""
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    finally:
+        await asyncio.gather(working, return_exceptions=True)
+
+
 async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:
-    """What `work` returns or raises. Cancelled, the thread goes on to its end, and nobody hears of it."""
+    """What `work` returns or raises. Cancelled, the thread goes on to its end, and nobody hears of it. It never keeps
+    the process from ending.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[ResultT] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""What the C library does with memory that was freed, and Python with what refers to itself.
+"""When the C library gives freed memory back, and how often Python searches its objects for cycles.
 
 glibc gives large blocks pages of their own, and "large" grows with each such block that is freed, up to 32 MiB. While
 weights are read, what is converted and joined then lies between what is packed and kept, and leaves holes that nothing
@@ -16,10 +16,10 @@ MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """glibc's M_MMAP_THRESHOLD and M_TRIM_THRESHOLD."""
 LARGE = 2**20
 """Bytes of a block that gets pages of its own where it is to be kept."""
-YOUNG = 20_000
-"""Objects that are made, and still there, between two searches for cycles."""
 GROWN = 2**25
 """What glibc's own threshold ends at, for blocks that come and go: they are not to be mapped anew each time."""
+YOUNG = 20_000
+"""New objects after which Python searches the youngest for cycles, while that is to come seldom."""
 
 
 @contextlib.contextmanager
@@ -34,9 +34,10 @@ def own_pages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def seldom_collected() -> Iterator[None]:
-    """Python's search for cycles leaves alone what is there now, and comes seldom while the block runs.
+    """While the block runs, Python searches for cycles seldom, and only among objects that are made in it.
 
-    It went through what torch's modules hold again and again: half of what a batch of short rows cost beside computing.
+    It used to go through all that torch's modules hold again and again, which was half of what a batch of short rows
+    cost beside computing.
     """
     before = gc.get_threshold()
     gc.collect()

@@ -46,7 +46,7 @@ Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
 
 
-class Progress(Protocol):
+class _Progress(Protocol):
     """A request while it runs."""
 
     def push(self, output: RequestOutput) -> bool:
@@ -246,11 +246,13 @@ class LLM:
         return AddRequest(request_id=str(next(self._ids)), prompt_token_ids=ids, params=params)
 
     def _run(self, requests: Sequence[AddRequest], texts: Sequence[str | None]) -> list[Generation]:
-        found = {r.request_id: _Progress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)}
+        found = {
+            r.request_id: _GenerationProgress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)
+        }
         self._drive(requests, found)
         return [progress.result for progress in found.values()]
 
-    def _drive(self, requests: Sequence[AddRequest], progress_of: Mapping[str, Progress]) -> None:
+    def _drive(self, requests: Sequence[AddRequest], progress_of: Mapping[str, _Progress]) -> None:
         """Run requests until all are over; each output is pushed to the one that it belongs to."""
         engine, under_way = self._engine, dict(progress_of)
         # Ctrl-C comes between two steps. A child is waited for, however long it takes, so there it comes at any time,
@@ -275,8 +277,8 @@ class LLM:
                     engine.abort(list(under_way))
 
 
-class _Progress:
-    """One request while it runs."""
+class _GenerationProgress:
+    """A request for generated tokens while it runs."""
 
     def __init__(self, request: AddRequest, text: str | None, tokenizer: Any) -> None:
         wanted = request.params.logprobs is not None

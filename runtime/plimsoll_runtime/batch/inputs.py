@@ -54,10 +54,16 @@ def _is_known(path: Path) -> bool:
     return True
 
 
-def _input(path: Path) -> InputFile:
+def checked_kind(path: Path) -> FileKind:
+    """What a file's name says of it. Raises UsageError where a library is missing to read or write it."""
     kind = kind_of(path)
     check_compression(path, kind.compression)
     if kind.format == PARQUET:
         check_parquet(path)
+    return kind
+
+
+def _input(path: Path) -> InputFile:
+    kind = checked_kind(path)
     status = path.stat()
     return InputFile(path, kind, status.st_size, status.st_mtime_ns)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from plimsoll_runtime.batch.part import write_at
+from plimsoll_runtime.batch.growing import GrowingFile
 from plimsoll_runtime.batch.row import Answered, Tally
 from plimsoll_runtime.errors import UsageError
 
@@ -61,22 +61,15 @@ class Place(NamedTuple):
     size: int
 
 
-class Journal:
-    """An open journal. Not for several threads."""
+class Journal(GrowingFile):
+    """An open journal."""
 
     def __init__(self, path: Path) -> None:
         """Open it, empty where it is not there yet."""
+        super().__init__(path)
         self.path = path
         self._decode: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
         self._encode = msgspec.msgpack.Encoder()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._rest = bytearray()
-        self._written = os.fstat(self._fd).st_size
-
-    @property
-    def size(self) -> int:
-        """Bytes, those that are still to be written too."""
-        return self._written + len(self._rest)
 
     def records(self) -> Iterator[tuple[Place, Record]]:
         """All whole records in their order. At the end what is left of one that was cut short is gone."""
@@ -84,8 +77,7 @@ class Journal:
         while (found := self._at(offset)) is not None:
             yield found
             offset = found[0].offset + found[0].size
-        os.ftruncate(self._fd, offset)
-        self._written = offset
+        self._cut(offset)
 
     def add(self, record: Record) -> Place:
         """Put a record behind the others."""
@@ -95,27 +87,11 @@ class Journal:
         self._rest += data
         return place
 
-    def flush(self) -> None:
-        """What was added outlives the process from here on."""
-        if self._rest:
-            write_at(self._fd, self._rest, self._written)
-            self._written += len(self._rest)
-            self._rest.clear()
-
     def read(self, place: Place) -> Record:
         """The record at a place."""
         if place.offset >= self._written:
             self.flush()
         return self._decode.decode(os.pread(self._fd, place.size, place.offset))
-
-    def sync(self) -> None:
-        """What was added outlives the machine's end from here on."""
-        self.flush()
-        os.fsync(self._fd)
-
-    def close(self) -> None:
-        """Let go of the file, and of what was not written."""
-        os.close(self._fd)
 
     def _at(self, offset: int) -> tuple[Place, Record] | None:
         head = os.pread(self._fd, _HEAD.size, offset)

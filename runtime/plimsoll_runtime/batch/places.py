@@ -71,21 +71,21 @@ class Places:
         return self.output, self.errors, self.summary
 
 
-def sync_folder(folder: Path) -> None:
-    """The names in a folder outlive the machine's end from here on."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path) -> None:
+    """What is in a file, or the names that are in a folder, outlive the machine's end from here on."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Put a file in its place, whole or not at all."""
+def write_durably(path: Path, data: bytes) -> None:
+    """Put a file in its place, whole or not at all; it outlives the machine's end from here on."""
     fresh = path.with_name(f"{path.name}.new")
     with fresh.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -18,7 +18,7 @@ import msgspec
 
 from plimsoll_runtime.batch.compressed import wrapped
 from plimsoll_runtime.batch.journal import End
-from plimsoll_runtime.batch.places import CSV, PARQUET, Places, sync_folder, write_whole
+from plimsoll_runtime.batch.places import CSV, JSONL, PARQUET, Places, sync, write_durably
 from plimsoll_runtime.batch.row import Tally
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS
 from plimsoll_runtime.batch.tables import PIECE_ROWS
@@ -48,9 +48,9 @@ def publish(places: Places, job: Mapping[str, Any], end: End, table: Table, flat
         else:
             places.errors.unlink(missing_ok=True)
             errors.unlink()
-    sync_folder(places.output.parent)
+    sync(places.output.parent)
     summary = Summary(dict(job), end.tally, end.seconds)
-    write_whole(places.summary, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    write_durably(places.summary, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
     return summary
 
 
@@ -63,27 +63,25 @@ def read_summary(places: Places) -> Summary | None:
 
 
 def _put_answers(answers: Path, places: Places, table: Table, flatten: Flatten) -> None:
-    kind = places.kind
-    made = answers
-    if kind.format == PARQUET:
+    kind, made = places.kind, answers
+    if kind.format != JSONL or kind.compression:
         made = places.work / "output"
-        _write_parquet(answers, made, table, flatten)
-    elif kind.format == CSV or kind.compression:
-        made = places.work / "output"
-        with made.open("wb") as raw, wrapped(raw, kind.compression, "wb") as file:
-            if kind.format == CSV:
-                _write_csv(answers, file, table, flatten)
-            else:
-                _copy(answers, file)
-        _sync(made)
+        if kind.format == PARQUET:
+            _write_parquet(answers, made, table, flatten)
+        else:
+            with made.open("wb") as raw, wrapped(raw, kind.compression, "wb") as file:
+                if kind.format == CSV:
+                    _write_csv(answers, file, table, flatten)
+                else:
+                    _copy(answers, file)
+        sync(made)
     made.replace(places.output)
     answers.unlink(missing_ok=True)
 
 
 def _copy(source: Path, target: IO[bytes]) -> None:
     with source.open("rb") as file:
-        while piece := file.read(2**20):
-            target.write(piece)
+        shutil.copyfileobj(file, target, 2**20)
 
 
 def _write_csv(source: Path, target: IO[bytes], table: Table, flatten: Flatten) -> None:
@@ -103,18 +101,9 @@ def _write_parquet(source: Path, target: Path, table: Table, flatten: Flatten) -
     with parquet.ParquetWriter(target, schema) as writer:
         while piece := list(islice(rows, PIECE_ROWS)):
             writer.write_batch(arrow.RecordBatch.from_pylist(piece, schema=schema))
-    _sync(target)
 
 
 def _rows(source: Path, flatten: Flatten) -> Iterator[dict[str, Any]]:
     with source.open("rb") as file:
         for line in file:
             yield from flatten(line)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 
 from plimsoll_runtime.batch.row import Answered, Row
@@ -19,7 +19,8 @@ Answer = Callable[[Row], Awaitable[Answered]]
 class Runner:
     """Answers the rows of one run. What `answer` raises ends it: a row that merely fails has an answer that says so.
 
-    `at_once`: how many rows may be under way. `told` hears of each answer.
+    `at_once`: how many rows may be under way. `told` hears of each answer, and `passed` of each row that has one
+    already.
     """
 
     def __init__(
@@ -28,12 +29,14 @@ class Runner:
         store: Store,
         at_once: int,
         told: Callable[[Row, Answered], None] = lambda row, answered: None,
+        passed: Callable[[Row], None] = lambda row: None,
         window: Window = WIDE,
         most_ahead: int = MOST_AHEAD,
     ) -> None:
         self._answer = answer
         self._store = store
         self._told = told
+        self._passed = passed
         self._window = window
         self._most_ahead = most_ahead
         self._free = asyncio.Semaphore(at_once)
@@ -46,9 +49,8 @@ class Runner:
 
     async def run(self, rows: Iterable[Row]) -> None:
         """Until all of them are answered. Ended early, by an error or cancelled, it leaves nothing under way."""
-        done = self._store.done
         try:
-            for row in windows((row for row in rows if row.number not in done), self._window):
+            for row in windows(self._missing(rows), self._window):
                 await self._room_for(row)
                 task = asyncio.create_task(self._one(row))
                 self._tasks.add(task)
@@ -65,6 +67,13 @@ class Runner:
                 self._store.flush()
         if self._failure is not None:
             raise self._failure
+
+    def _missing(self, rows: Iterable[Row]) -> Iterator[Row]:
+        for row in rows:
+            if row.number in self._store.done:
+                self._passed(row)
+            else:
+                yield row
 
     async def _room_for(self, row: Row) -> None:
         """Raises what has ended the run."""

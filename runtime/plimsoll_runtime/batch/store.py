@@ -19,16 +19,17 @@ from plimsoll_runtime.batch.done import Done
 from plimsoll_runtime.batch.job import check_same
 from plimsoll_runtime.batch.journal import Begin, End, Journal, Mark, Place
 from plimsoll_runtime.batch.part import Part
-from plimsoll_runtime.batch.places import Places, sync_folder
+from plimsoll_runtime.batch.places import Places, sync
 from plimsoll_runtime.batch.row import Answered, Tally
 from plimsoll_runtime.errors import UsageError
 
 LOCK, JOURNAL, ANSWERS, ERRORS = "lock", "journal", "answers.jsonl", "errors.jsonl"
 MARK_SECONDS = 5.0
 MARK_BYTES = 16 * 2**20
-"""Of the journal: what the machine's end may cost, and what is read again when a run goes on."""
+"""How much the journal grows until a mark is due: at most so much is lost at the machine's end, or written again when a
+run goes on."""
 KEPT_BYTES = 64 * 2**20
-"""Of the journal: what is written is dropped once it is so long."""
+"""How long the journal may be: a mark then writes it anew, with only what is still needed."""
 
 
 class BusyError(UsageError):
@@ -182,8 +183,8 @@ class Store:
         self._parts.append(Part(self._places.work / ERRORS, mark.errors))
         if not begun:
             self._journal.add(self._begin)
-            sync_folder(self._places.work)
-            sync_folder(self._places.work.parent)
+            sync(self._places.work)
+            sync(self._places.work.parent)
         for number, place in since.items():
             self.done.add(number)
             if self._ordered:
@@ -217,7 +218,7 @@ class Store:
         self._pending = {number: fresh.add(self._answered(place)) for number, place in self._pending.items()}
         fresh.sync()
         fresh_path.replace(path)
-        sync_folder(path.parent)
+        sync(path.parent)
         fresh.path = path
         self._journal.close()
         self._journal = fresh

@@ -97,6 +97,7 @@ def batch_config(args: argparse.Namespace) -> BatchConfig:
     from plimsoll_runtime.api.batches.offline import BatchConfig
     from plimsoll_runtime.api.config import default_name
 
+    # "chat" for /v1/chat/completions, "embeddings" for /v1/embeddings
     paths = {path.rpartition("/v1/")[2].partition("/")[0]: path for path in ENDPOINTS}
     return BatchConfig(
         engine=engine_config(args),

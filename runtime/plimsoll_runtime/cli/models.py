@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -97,6 +96,8 @@ def show(args: argparse.Namespace) -> int:
 
 def fit(args: argparse.Namespace) -> int:
     """Print the memory that a model needs; 1 where it is more than there is."""
+    from tempfile import TemporaryDirectory
+
     from plimsoll_runtime.driver.fit import fit as fit_of
     from plimsoll_runtime.engine.config import EngineConfig
     from plimsoll_runtime.execution.memory import longest_held
@@ -106,7 +107,7 @@ def fit(args: argparse.Namespace) -> int:
     config = EngineConfig(
         model=args.model, dtype=args.dtype, max_batch_tokens=args.max_batch_tokens, max_sequences=args.max_sequences
     )
-    with tempfile.TemporaryDirectory(prefix="plimsoll-headers-") as folder:
+    with TemporaryDirectory(prefix="plimsoll-headers-") as folder:
         found = fit_of(_headers(args, Path(folder)), config)
     facts, layout, size = found.facts, found.layout, NAMES[args.dtype].itemsize
     whole = layout.sequence_bytes(facts.max_positions) if facts.attention else 0
@@ -122,7 +123,7 @@ def fit(args: argparse.Namespace) -> int:
     if kept := facts.state_bytes(size):
         rows.append(("states, a sequence", f"{kept / 2**20:.1f} MiB", "however long it is; counted in the step"))
     if found.snapshots:
-        rows.append(("snapshots of states", str(found.snapshots), "so many bytes each; counted in the step"))
+        rows.append(("snapshots of states", str(found.snapshots), "each as large as a sequence's; counted in the step"))
     if token := facts.token_bytes(size):
         rows += [
             ("KV cache, a token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),

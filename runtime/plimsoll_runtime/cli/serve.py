@@ -38,7 +38,8 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="MODEL",
         help="a folder, a .gguf file, demo://gemma-3-270m or a Hugging Face id (hf://ORG/NAME[@REVISION][:FILE])",
     )
-    _add_server_options(parser)
+    _add_server_options(parser.add_argument_group("server"))
+    add_batch_options(parser.add_argument_group("files and batches"))
     add_response_options(parser.add_argument_group("responses"))
     add_engine_options(parser)
     parser.set_defaults(func=run)
@@ -85,8 +86,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
     )
 
 
-def _add_server_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("server")
+def _add_server_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--name",
         action="append",
@@ -95,7 +95,6 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         help="a name that requests may use for the model; repeat for more (default: from MODEL)",
     )
     add_server_options(group)
-    add_batch_options(parser.add_argument_group("files and batches"))
     group.add_argument(
         "--max-waiting",
         type=values.positive,

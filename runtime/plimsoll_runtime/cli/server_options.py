@@ -8,13 +8,15 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plimsoll_runtime.api.responses.store import Bounds
+from plimsoll_runtime.api.batches.options import FILES_BYTES, LINES_AT_ONCE, BatchOptions
+from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.api.batches.options import BatchOptions
     from plimsoll_runtime.api.door import Door
+
+DAY_SECONDS = 86_400.0
 
 
 def add_server_options(group: argparse._ArgumentGroup) -> None:
@@ -87,21 +89,21 @@ def add_response_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-responses",
         type=values.positive,
-        default=10_000,
+        default=USUAL.count,
         metavar="N",
         help="how many responses are kept; what was used least recently goes first (default: %(default)s)",
     )
     group.add_argument(
         "--max-response-bytes",
         type=values.amount,
-        default=64 * 2**20,
+        default=USUAL.bytes,
         metavar="SIZE",
         help="how many bytes they may have together (default: 64MiB)",
     )
     group.add_argument(
         "--response-days",
         type=values.positive,
-        default=30,
+        default=round(USUAL.seconds / DAY_SECONDS),
         metavar="DAYS",
         help="how long after its last use a response is kept (default: %(default)s)",
     )
@@ -109,7 +111,7 @@ def add_response_options(group: argparse._ArgumentGroup) -> None:
 
 def response_bounds(args: argparse.Namespace) -> Bounds:
     """How much is kept of responses."""
-    return Bounds(args.max_responses, args.max_response_bytes, args.response_days * 86_400.0)
+    return Bounds(args.max_responses, args.max_response_bytes, args.response_days * DAY_SECONDS)
 
 
 def add_batch_options(group: argparse._ArgumentGroup) -> None:
@@ -124,20 +126,20 @@ def add_batch_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--files-shared",
         action="store_true",
-        help="the folder is shared with other servers (one claim), or PLIMSOLL_FILES_SHARED=1 in the environment: each "
-        "works on the batches of its own models",
+        help="the folder is shared with other servers (one PersistentVolumeClaim), or PLIMSOLL_FILES_SHARED=1 in the "
+        "environment: each works on the batches of its own models",
     )
     group.add_argument(
         "--files-size",
         type=values.amount,
-        default="10GiB",
+        default=FILES_BYTES,
         metavar="SIZE",
         help="how much all files may take (default: 10GiB)",
     )
     group.add_argument(
         "--batch-lines",
         type=values.positive,
-        default=32,
+        default=LINES_AT_ONCE,
         metavar="N",
         help="most lines of batches that are answered at once, a quarter of it while clients' requests are in flight "
         "(default: %(default)s)",
@@ -146,8 +148,6 @@ def add_batch_options(group: argparse._ArgumentGroup) -> None:
 
 def batch_options(args: argparse.Namespace) -> BatchOptions | None:
     """What they say; None where there is no folder."""
-    from plimsoll_runtime.api.batches.options import BatchOptions
-
     folder = args.files_dir or os.environ.get("PLIMSOLL_FILES_DIR", "")
     if not folder:
         return None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.local.placementtext import memory_line, placement_line
-from plimsoll_runtime.local.table import HOST_SLOT
 
 if TYPE_CHECKING:
     from plimsoll_runtime.local.run_folder import RunFolder
@@ -53,6 +52,8 @@ def _host(run: RunFolder) -> dict[str, Any]:
 
 
 def _describe(record: Mapping[str, Any]) -> str:
+    from plimsoll_runtime.local.table import HOST_SLOT
+
     lines = [f"{record['url']}/v1 (pid {record['pid']}, since {record['began']})"]
     host = record.get("host")
     known = {(m["namespace"], m["name"]): m for m in host["models"]} if isinstance(host, dict) else {}

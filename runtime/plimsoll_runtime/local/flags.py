@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ON = frozenset({"prefixCaching"})
-"""What is on without a flag; there is none that says so."""
+"""Fields that are true by default: `plimsoll serve` has no flag that switches them on."""
 
 
 def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from plimsoll_runtime.local.launch import HOST, SERVE, GatewayLaunch, HostLaunch
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.run_folder import RunFolder, write_atomically
 from plimsoll_runtime.local.table import HOST_SLOT, replica_slots, table_document
+from plimsoll_runtime.local.talk.place import first_key
 from plimsoll_runtime.local.talk.stream import AskError, Server
 
 GATEWAY_SLOT = "gateway"
@@ -209,8 +210,7 @@ class Run:
 
 def _api_key(model: LocalModel) -> str | None:
     """One of the keys that the runtime was started with, if any."""
-    keys = {**os.environ, **dict(model.environment)}.get("PLIMSOLL_API_KEY", "")
-    return next((key.strip() for key in keys.split(",") if key.strip()), None)
+    return first_key({**os.environ, **dict(model.environment)})
 
 
 def _to_stdout(text: str) -> None:

@@ -76,7 +76,7 @@ class Answering:
                 await self._pause(RETRY_AFTER)
 
     def _prepared(self, line: Line, record: RequestRecord, model: ServedModel) -> Job:
-        """Beside others, a line that says no priority has the last one, where the engine heeds any."""
+        """The line's job. Beside live requests it has the last priority unless it says one, where priorities count."""
         body = line.body
         if not self._alone and model.engine.info.policy == "priority" and getattr(body, "priority", 0) is None:
             body = body.model_copy(update={"priority": PRIORITY_LIMIT})

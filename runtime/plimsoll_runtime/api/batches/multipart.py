@@ -52,7 +52,7 @@ class _State(Enum):
 
 
 def boundary_of(content_type: str) -> bytes:
-    """What parts the body's parts. Raises MultipartError where the header names none."""
+    """What stands between the parts of the body. Raises MultipartError where the header names none."""
     kind, _, rest = content_type.partition(";")
     found = _BOUNDARY.search(rest)
     if kind.strip().lower() != "multipart/form-data" or found is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from plimsoll_runtime.api.batches.table import COLUMNS, rows_of
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
-from plimsoll_runtime.batch.inputs import InputFile, find_inputs
+from plimsoll_runtime.batch.inputs import InputFile, checked_kind, find_inputs
 from plimsoll_runtime.batch.job import ALL, Shard, check_same, describe, id_of
 from plimsoll_runtime.batch.places import JSONL, Places, kind_of
 from plimsoll_runtime.batch.prompting import Prompting
@@ -28,7 +28,6 @@ from plimsoll_runtime.batch.reading import read_rows
 from plimsoll_runtime.batch.row import Answered, Row
 from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
-from plimsoll_runtime.batch.tables import check_parquet
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.heap import seldom_collected
@@ -117,8 +116,7 @@ def _check(config: BatchConfig, places: Places, inputs: list[InputFile]) -> None
         raise UsageError(f"there is no folder {places.output.parent}; make it first")
     if places.output.is_dir():
         raise UsageError(f"{places.output} is a folder; name a file in it")
-    if kind_of(places.output).format == "parquet":
-        check_parquet(places.output)
+    checked_kind(places.output)
     if config.prompting is not None:
         config.prompting.check()
     elif tables := [file for file in inputs if file.kind.format != JSONL]:
@@ -174,21 +172,12 @@ async def _answer(
     async with loading as model:
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
-        runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told)
+        runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told, board.passed)
         store.start()
         with seldom_collected():
-            await runner.run(_missing(read_rows(inputs, config.shard, config.prompting), store, board))
+            await runner.run(read_rows(inputs, config.shard, config.prompting))
         if model.engine.failure is not None:
             raise model.engine.failure
-
-
-def _missing(rows: Iterator[Row], store: Store, board: Board) -> Iterator[Row]:
-    """Those that no run has answered yet."""
-    for row in rows:
-        if row.number in store.done:
-            board.passed(row)
-        else:
-            yield row
 
 
 @asynccontextmanager

@@ -156,6 +156,10 @@ class KeptBatch(msgspec.Struct):
     tries: int = 0
     rows: int = 0
 
+    def fail(self, faults: list[BatchFault], now: float) -> None:
+        """End it, for these reasons."""
+        self.told.errors, self.told.status, self.told.failed_at = BatchFaults(faults), FAILED, int(now)
+
 
 class BatchRequest(Lenient):
     """What makes a batch of a file."""

@@ -38,7 +38,7 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.table import ModelTable
 
 MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
-"""Of one answer, and how many batches it has where nobody says."""
+"""How many entries a list has at most, and how many batches where its request does not say."""
 
 ToldT = TypeVar("ToldT", FileAnswer, BatchAnswer)
 
@@ -116,13 +116,14 @@ class BatchRoutes:
 
     async def list_batches(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """The owner's batches."""
-        query = _Query(request, USUAL_BATCHES, MOST_BATCHES)
-        kept = await asyncio.to_thread(self._vault.batches, record.owner)
-        return json_response(BatchList(*query.page([self._shown(each) for each in kept])))
+        query, vault = _Query(request, USUAL_BATCHES, MOST_BATCHES), self._vault
+        told = await asyncio.to_thread(lambda: [_shown(vault, each) for each in vault.batches(record.owner)])
+        return json_response(BatchList(*query.page(told)))
 
     async def show_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """One of them."""
-        return json_response(self._shown(await self._batch(request, record)))
+        kept = await self._batch(request, record)
+        return json_response(await asyncio.to_thread(_shown, self._vault, kept))
 
     async def cancel_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """End one of them early."""
@@ -136,17 +137,10 @@ class BatchRoutes:
             )
         await asyncio.to_thread(self._vault.cancel, kept)
         self._look()
-        return json_response(self._shown(kept))
+        return json_response(await asyncio.to_thread(_shown, self._vault, kept))
 
     async def _batch(self, request: Request, record: RequestRecord) -> KeptBatch:
         return await asyncio.to_thread(self._vault.batch, record.owner, request.path_params["batch_id"])
-
-    def _shown(self, kept: KeptBatch) -> BatchAnswer:
-        """What a client sees: from when it was cancelled until it has ended, a batch is about to."""
-        told = kept.told
-        if told.status not in FINAL and (at := self._vault.cancelled_at(kept.owner, told.id)) is not None:
-            return msgspec.structs.replace(told, status=CANCELLING, cancelling_at=at)
-        return told
 
     def _look(self) -> None:
         if (worker := self._worker()) is not None:
@@ -172,6 +166,14 @@ class _Query:
         page = ordered[: self._limit]
         more = len(ordered) > len(page)
         return (page, more, page[0].id, page[-1].id) if page else (page, more, None, None)
+
+
+def _shown(vault: Vault, kept: KeptBatch) -> BatchAnswer:
+    """What a client sees: a batch that was cancelled and has not ended yet is about to be."""
+    told = kept.told
+    if told.status not in FINAL and (at := vault.cancelled_at(kept.owner, told.id)) is not None:
+        return msgspec.structs.replace(told, status=CANCELLING, cancelling_at=at)
+    return told
 
 
 def _input_of(vault: Vault, owner: str, name: str) -> Any:

@@ -12,7 +12,8 @@ from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.batches.pace import Pace
 from plimsoll_runtime.api.batches.routes import BatchRoutes
 from plimsoll_runtime.api.batches.vault import Vault
-from plimsoll_runtime.api.batches.worker import Shift, Worker
+from plimsoll_runtime.api.batches.work import Shift
+from plimsoll_runtime.api.batches.worker import Worker
 from plimsoll_runtime.api.table import ModelTable
 
 logger = logging.getLogger(__name__)

@@ -8,17 +8,18 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
 from starlette.requests import Request
 
 from plimsoll_runtime.api.batches.multipart import (
+    Event,
     MultipartError,
     MultipartReader,
     PartBegins,
     PartData,
-    PartEnds,
     boundary_of,
 )
 from plimsoll_runtime.api.batches.records import INPUT, FileAnswer, KeptFile
@@ -26,6 +27,8 @@ from plimsoll_runtime.api.batches.vault import COMING, FILES, Vault
 from plimsoll_runtime.api.body import body_pieces, linger
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.background import in_thread_to_its_end
+from plimsoll_runtime.batch.growing import write_at
 
 MAX_FILE_BYTES = 512 * 2**20
 """As much as OpenAI takes."""
@@ -53,7 +56,7 @@ async def receive_file(request: Request, vault: Vault, owner: str) -> FileAnswer
     try:
         reader = MultipartReader(boundary_of(request.headers.get("content-type", "")))
     except MultipartError as error:
-        raise ApiError(f"Invalid body: {error}.", code="invalid_multipart") from error
+        raise _told(error) from error
     pieces = body_pieces(request)
     await _check_room(request, pieces, vault)
     coming = _Coming(vault, owner)
@@ -100,7 +103,7 @@ class _Coming:
         self._size = 0
         self._descriptor: int | None = None
 
-    def take(self, event: PartBegins | PartData | PartEnds) -> None:
+    def take(self, event: Event) -> None:
         """What the form says next. Raises ApiError."""
         match event:
             case PartBegins(name, filename):
@@ -112,7 +115,7 @@ class _Coming:
         """Put what has come on the disk, once it is worth it."""
         if len(self._buffer) >= PIECE_BYTES or all_of_it:
             data, self._buffer = self._buffer, bytearray()
-            await asyncio.to_thread(self._write, data)
+            await in_thread_to_its_end(partial(self._write, data))
 
     async def keep(self) -> FileAnswer:
         """The form is whole: its file is one from here on. Raises ApiError."""
@@ -124,7 +127,7 @@ class _Coming:
         if await asyncio.to_thread(self._vault.used_bytes) > self._vault.most_bytes:
             raise _full(self._vault)
         told = FileAnswer(self._name, self._size, now, self._filename, purpose, expires_at=expires_at)
-        await asyncio.to_thread(self._keep, told)
+        await in_thread_to_its_end(partial(self._keep, told))
         return told
 
     def close(self) -> None:
@@ -161,11 +164,9 @@ class _Coming:
 
     def _write(self, data: bytearray) -> None:
         if self._descriptor is None:
+            self._vault.make_folder(self._owner, FILES)
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with memoryview(data) as view:
-            done = 0
-            while done < len(view):
-                done += os.write(self._descriptor, view[done:])
+        write_at(self._descriptor, data, self._size - len(data))  # the file's last bytes so far
 
     def _keep(self, told: FileAnswer) -> None:
         assert self._descriptor is not None
@@ -202,6 +203,7 @@ def _plain_name(given: str) -> str:
 
 
 def _told(error: MultipartError | ApiError) -> ApiError:
+    """What the client is told of it."""
     return error if isinstance(error, ApiError) else ApiError(f"Invalid body: {error}.", code="invalid_multipart")
 
 

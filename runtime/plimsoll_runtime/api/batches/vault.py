@@ -20,7 +20,7 @@ import msgspec
 
 from plimsoll_runtime.api.batches.records import FINAL, KeptBatch, KeptFile
 from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.batch.places import write_whole
+from plimsoll_runtime.batch.places import Places, write_durably
 from plimsoll_runtime.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,9 @@ _PREFIX: Final = {FILES: "file-", BATCHES: "batch_"}
 
 
 class Vault:
-    """The folder. Its methods wait for the disk: not for the event loop."""
+    """The folder. Its methods wait for the disk, so they are not for the event loop, but for `new_id`, `folder`, `path`
+    and `places`, which only make up names.
+    """
 
     def __init__(self, root: Path, most_bytes: int) -> None:
         """Raises UsageError where it cannot be written to."""
@@ -54,14 +56,20 @@ class Vault:
         return f"{_PREFIX[kind]}{self.store}{secrets.token_hex(12)}"
 
     def folder(self, owner: str, kind: str) -> Path:
-        """Where an owner's files or batches are."""
-        folder = self._root / sha256(owner.encode()).hexdigest()[:32] / kind
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        """Where an owner's files or batches are, once there is one."""
+        return self._root / sha256(owner.encode()).hexdigest()[:32] / kind
+
+    def make_folder(self, owner: str, kind: str) -> None:
+        """See to it that the folder is there."""
+        self.folder(owner, kind).mkdir(parents=True, exist_ok=True)
 
     def path(self, owner: str, kind: str, name: str, suffix: str) -> Path:
         """A place for something of a file or batch."""
         return self.folder(owner, kind) / f"{name}{suffix}"
+
+    def places(self, owner: str, name: str) -> Places:
+        """Where a batch is worked on."""
+        return Places(self.path(owner, BATCHES, name, WORK))
 
     def file(self, owner: str, name: str) -> KeptFile:
         """Raises ApiError (404) for what is not there, or is somebody else's."""
@@ -81,18 +89,17 @@ class Vault:
         """All of them, the newest first."""
         now = time.time()
         kept = [each for each in self._all(self.folder(owner, FILES), KeptFile) if not each.is_over(now)]
-        return sorted(kept, key=lambda each: (each.told.created_at, each.told.id), reverse=True)
+        return sorted(kept, key=_age, reverse=True)
 
     def batches(self, owner: str) -> list[KeptBatch]:
         """All of them, the newest first."""
-        kept = list(self._all(self.folder(owner, BATCHES), KeptBatch))
-        return sorted(kept, key=lambda each: (each.told.created_at, each.told.id), reverse=True)
+        return sorted(self._all(self.folder(owner, BATCHES), KeptBatch), key=_age, reverse=True)
 
     def unfinished(self) -> list[KeptBatch]:
         """Everybody's batches that have not come to their end, the oldest first."""
         opened = self._root.glob(f"*/{BATCHES}/*{OPEN}")
         found = [each for path in opened if (each := _read(path.with_suffix(RECORD), KeptBatch)) is not None]
-        return sorted(found, key=lambda each: (each.told.created_at, each.told.id))
+        return sorted(found, key=_age)
 
     def keep_file(self, owner: str, kept: KeptFile, data: Path) -> None:
         """A file is whole: `data`, which is safe, becomes its own."""
@@ -101,14 +108,15 @@ class Vault:
 
     def keep_record(self, owner: str, kept: KeptFile) -> None:
         """The same for data that is in its place already."""
-        write_whole(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
+        write_durably(self.path(owner, FILES, kept.told.id, RECORD), msgspec.json.encode(kept))
 
     def keep_batch(self, kept: KeptBatch) -> None:
         """What a batch is now."""
         is_open = self.path(kept.owner, BATCHES, kept.told.id, OPEN)
         if kept.told.status not in FINAL:
+            self.make_folder(kept.owner, BATCHES)
             is_open.touch()
-        write_whole(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
+        write_durably(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
         if kept.told.status in FINAL:
             is_open.unlink(missing_ok=True)
 
@@ -178,6 +186,11 @@ def _read(path: Path, form: type[KeptT]) -> KeptT | None:
     except msgspec.MsgspecError as error:
         logger.warning("%s is not a record that this version can read: %s", path, error)
         return None
+
+
+def _age(kept: KeptFile | KeptBatch) -> tuple[int, str]:
+    """The oldest is first by this."""
+    return kept.told.created_at, kept.told.id
 
 
 def _is_name(kind: str, name: str) -> bool:

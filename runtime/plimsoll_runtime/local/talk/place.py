@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ async def find(
     wish: Wish, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: Callable[[str, float], None]
 ) -> Place:
     """Where it answers. A server that is started ends with the stack. Raises AskError."""
-    key = _key()
+    key = first_key(os.environ)
     if wish.url is not None:
         server = Server(wish.url.rstrip("/").removesuffix("/v1"), key)
         return Place(server, _chosen(wish.model, await names(session, server), server))
@@ -75,7 +75,7 @@ def _is_source(model: str) -> bool:
     return "://" in model or model.endswith(".gguf") or Path(model).exists() or model.count("/") == 1
 
 
-def _key() -> str | None:
-    """The first of the keys in the environment."""
-    keys = os.environ.get("PLIMSOLL_API_KEY", "")
+def first_key(environment: Mapping[str, str]) -> str | None:
+    """The first of the keys in an environment, if there are any."""
+    keys = environment.get("PLIMSOLL_API_KEY", "")
     return next((key.strip() for key in keys.split(",") if key.strip()), None)

@@ -205,6 +205,18 @@ def test_what_cannot_be_read_is_told(
         batch("in*", "out.jsonl", **options)
 
 
+@pytest.mark.parametrize(("output", "library"), [("out.jsonl.zst", "zstandard"), ("out.parquet", "pyarrow.parquet")])
+def test_a_library_that_is_missing_is_told_before_the_model_is_loaded(
+    batch: Any, loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, library: str
+) -> None:
+    (tmp_path / "in.jsonl").write_bytes(jsonl(PLAIN))
+    monkeypatch.setitem(sys.modules, library, None)
+    count = len(loader.mirrors)
+    with pytest.raises(UsageError, match=r"pip install 'plimsoll-serving\[batch\]'"):
+        batch("in.jsonl", output)
+    assert len(loader.mirrors) == count
+
+
 def test_a_template_sees_plain_values_in_a_sandbox(batch: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(jsonl([{"a": "x"}]))
     for template in ("{{ a.__class__ }}", "{{ missing }}", "{% for i in range(10**9) %}x{% endfor %}"):
