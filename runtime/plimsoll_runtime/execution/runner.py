@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -138,4 +139,4 @@ def _merge(
         return SequenceOutput(prompt_logprobs=prompt)
     if not prompt:
         return output
-    return SequenceOutput(output.token_id, output.logprob, prompt, output.error)
+    return msgspec.structs.replace(output, prompt_logprobs=prompt)
