@@ -11,11 +11,9 @@ import torch
 
 from plimsoll_runtime.driver.model import backends_of, outline_of
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
 from plimsoll_runtime.execution.precision import NAMES
-from plimsoll_runtime.execution.states import snapshot_rows
-from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
+from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import checked_source, imagined_decoder
 from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.models.tasks import TOLD, task_of
@@ -55,9 +53,7 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     if isinstance(outline, Program):
         checked_source(files, outline)
     facts = outline.facts
-    tokens = step_tokens(config.max_batch_tokens, facts.max_positions, whole=bool(facts.whole))
-    snapshots = snapshot_rows(config, facts)
-    step = LargestStep(tokens, config.max_sequences, facts.max_positions, snapshots)
+    step = largest_step(config, facts, facts.max_positions)
     packed = backends_of(config, outline, device, dtype)[0].fused
     if packed:
         decoder, _ = imagined_decoder(outline, dtype)
@@ -65,7 +61,7 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     else:
         weights, largest = outline.weight_bytes(dtype), by_outline(outline, dtype, step)
     layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize, paired=packed)
-    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, tokens, snapshots)
+    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots)
 
 
 def stored_sizes(files: ModelFiles) -> Mapping[str, int]:
