@@ -15,8 +15,9 @@ from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
 from plimsoll_runtime.execution.precision import NAMES
 from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import checked_source, imagined_decoder
+from plimsoll_runtime.models.pooled import served_as
 from plimsoll_runtime.models.program import Facts, Program
-from plimsoll_runtime.models.tasks import TOLD, task_of
+from plimsoll_runtime.models.tasks import task_of
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
@@ -47,9 +48,8 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = NAMES[config.dtype]
-    task = task_of(files.config)
-    told = files.config if task == "generate" else {**files.config, TOLD: task}
-    outline = outline_of(told, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
+    described = served_as(files.config, task_of(files.config))
+    outline = outline_of(described, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
     if isinstance(outline, Program):
         checked_source(files, outline)
     facts = outline.facts
