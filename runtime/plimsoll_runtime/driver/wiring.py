@@ -97,8 +97,8 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     grammars, overlapped = Grammars(), overlaps(config, model.device.type)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlapped else timeline
-    decodes = probe is None and model.pooling is None
-    graphs_of = partial(_graphs, config, decoder, cache, states, kv.max_model_len) if decodes else None
+    replays = probe is None and model.pooling is None
+    graphs_of = partial(_graphs, config, decoder, cache, states, kv.max_model_len) if replays else None
     forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     host = None if tiers is None else tiers.host
     runner: Runner
