@@ -53,7 +53,6 @@ class StateCache:
         snapshots: int = 0,
     ) -> None:
         self.nobody = slots
-        self.snapshots = snapshots
         self.device = device
         # Zeros and not `empty`: on a CPU the pages are not taken before they are written.
         rows = slots + 1 + snapshots

@@ -44,7 +44,7 @@ class WholePrompts:
     fused: ClassVar[bool] = False
 
     def __init__(self, cache: KvCache) -> None:
-        if unknown := [shape for shape in cache.whole if not shape.whole or not _plain(shape)]:
+        if unknown := [shape for shape in cache.whole if not _plain(shape)]:
             raise ValueError(f"attention of the shape {unknown[0]} is not computed over whole prompts")
         self._shapes = cache.whole
         self._device = cache.device
@@ -76,7 +76,7 @@ class WholePrompts:
 
 
 def _plain(shape: AttentionShape) -> bool:
-    """Whether it says nothing beyond heads, scale and window."""
+    """Whether it sees whole prompts, and says nothing else beyond heads, scale and window."""
     return shape == AttentionShape(
         shape.heads, shape.kv_heads, shape.head_dim, shape.scale, window=shape.window, whole=True
     )
