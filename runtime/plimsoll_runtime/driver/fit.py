@@ -26,9 +26,11 @@ from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, OTHERS, S
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Bytes. `stored`: of the files' tensors, by what they are stored as. `weights`: as they are kept, `packed` for our
-    CPU kernels or plain; `step`: of the largest one, of so many `tokens`, with what recurrent layers keep, `snapshots`
-    of it included.
+    """What a model needs, in bytes.
+
+    `stored` in its files, by what tensors are stored as. `weights` as an engine keeps them, `packed` for our CPU
+    kernels or plain. `step`: the largest, of so many `tokens`, with all that recurrent layers keep of sequences and so
+    many `snapshots` of that.
     """
 
     facts: Facts

@@ -104,7 +104,7 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     runner: Runner
     if model.pooling is None:
         vocab_size = model.outline.facts.vocab_size
-        # A step that is planned before the one before it is over cannot have what that one forces.
+        # Where steps overlap, a step is planned before it is known which tokens the one before it forces.
         constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
         sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
         runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)

@@ -24,7 +24,7 @@ from plimsoll_runtime.sizes import is_share, parse_size
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9
 NAMED_BLOCKS = 4096
-"""Blocks that say of prefixes that they were computed before, where blocks have no bytes."""
+"""Where blocks have no bytes: how many more there are than running sequences take, to find earlier ones' prefixes."""
 
 
 @dataclass(frozen=True, slots=True)
