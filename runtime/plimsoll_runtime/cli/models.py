@@ -161,12 +161,12 @@ def _windows(layout: KvLayout) -> str:
 
 def _outline(args: argparse.Namespace) -> Outline:
     from plimsoll_runtime.driver.model import outline_of
-    from plimsoll_runtime.models.tasks import TOLD, task_of
+    from plimsoll_runtime.models.pooled import served_as
+    from plimsoll_runtime.models.tasks import task_of
     from plimsoll_runtime.weights.sources import resolve_config
 
     config = resolve_config(args.model, args.revision)
-    task = task_of(config)
-    return outline_of(config if task == "generate" else {**config, TOLD: task})
+    return outline_of(served_as(config, task_of(config)))
 
 
 def _size(count: int) -> str:

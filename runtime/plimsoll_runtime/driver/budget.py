@@ -9,7 +9,6 @@ from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.execution.memory import (
@@ -23,10 +22,9 @@ from plimsoll_runtime.execution.memory import (
     longest_held,
     no_kv_cache,
     plan_kv_cache,
-    whole_prompts,
 )
 from plimsoll_runtime.execution.tiers.open import staging_beside
-from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu, on_an_accelerator
+from plimsoll_runtime.execution.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.sizes import is_share, parse_size
 
@@ -93,8 +91,7 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
 def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
     """The same where nothing is cached: what recurrent layers keep is in the workspace."""
     model = loaded.model
-    facts = model.outline.facts
-    kv = (whole_prompts if facts.whole else no_kv_cache)(config, facts.max_positions)
+    kv = no_kv_cache(config, model.outline.facts)
     workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
     if grant is not None:
         grant.check_workspace(workspace)
@@ -105,8 +102,7 @@ def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) ->
 
 def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
     """Bytes of the largest step that the config allows, and the backends but those that have failed at it."""
-    rows = step_tokens(config.max_batch_tokens, longest, whole=bool(model.outline.facts.whole))
-    step = LargestStep(rows, config.max_sequences, longest, model.snapshots)
+    step = largest_step(config, model.outline.facts, longest)
     if model.device.type == "cpu":
         return on_a_cpu(decoder, step), model.backends
     return on_an_accelerator(decoder, model.backends, config.block_size, step)

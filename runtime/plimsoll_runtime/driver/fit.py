@@ -11,14 +11,13 @@ import torch
 
 from plimsoll_runtime.driver.model import backends_of, outline_of
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
 from plimsoll_runtime.execution.precision import NAMES
-from plimsoll_runtime.execution.states import snapshot_rows
-from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
+from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import checked_source, imagined_decoder
+from plimsoll_runtime.models.pooled import served_as
 from plimsoll_runtime.models.program import Facts, Program
-from plimsoll_runtime.models.tasks import TOLD, task_of
+from plimsoll_runtime.models.tasks import task_of
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
@@ -27,9 +26,11 @@ from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, OTHERS, S
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Bytes. `stored`: of the files' tensors, by what they are stored as. `weights`: as they are kept, `packed` for our
-    CPU kernels or plain; `step`: of the largest one, of so many `tokens`, with what recurrent layers keep, `snapshots`
-    of it included.
+    """What a model needs, in bytes.
+
+    `stored` in its files, by what tensors are stored as. `weights` as an engine keeps them, `packed` for our CPU
+    kernels or plain. `step`: the largest, of so many `tokens`, with all that recurrent layers keep of sequences and so
+    many `snapshots` of that.
     """
 
     facts: Facts
@@ -49,15 +50,12 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = NAMES[config.dtype]
-    task = task_of(files.config)
-    told = files.config if task == "generate" else {**files.config, TOLD: task}
-    outline = outline_of(told, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
+    described = served_as(files.config, task_of(files.config))
+    outline = outline_of(described, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
     if isinstance(outline, Program):
         checked_source(files, outline)
     facts = outline.facts
-    tokens = step_tokens(config.max_batch_tokens, facts.max_positions, whole=bool(facts.whole))
-    snapshots = snapshot_rows(config, facts)
-    step = LargestStep(tokens, config.max_sequences, facts.max_positions, snapshots)
+    step = largest_step(config, facts, facts.max_positions)
     packed = backends_of(config, outline, device, dtype)[0].fused
     if packed:
         decoder, _ = imagined_decoder(outline, dtype)
@@ -65,7 +63,7 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     else:
         weights, largest = outline.weight_bytes(dtype), by_outline(outline, dtype, step)
     layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize, paired=packed)
-    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, tokens, snapshots)
+    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots)
 
 
 def stored_sizes(files: ModelFiles) -> Mapping[str, int]:

@@ -8,16 +8,9 @@ from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.memory import (
-    granted_kv_cache,
-    least_kv_bytes,
-    most_kv_bytes,
-    no_kv_cache,
-    whole_prompts,
-)
-from plimsoll_runtime.execution.workspace import LargestStep, by_outline, on_a_cpu
+from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
+from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
 from plimsoll_runtime.sizes import is_share, parse_size
 from plimsoll_runtime.weights.sources import resolve
@@ -47,11 +40,10 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
         model_limit=limit,
     )
     longest = budget.max_model_len
-    step = LargestStep(config.max_batch_tokens, config.max_sequences, longest, model.snapshots)
     return Needs(
         image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
         private=model.beside_image,
-        workspace=_workspace(model, step),
+        workspace=_workspace(config, model, longest),
         block_bytes=layout.block_bytes,
         kv_least=max(least, budget.kv_bytes),
         kv_most=max(least, most_kv_bytes(config.max_sequences, longest, layout)),
@@ -62,19 +54,15 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
 
 def _without_cache(config: EngineConfig, model: Model, overhead: int) -> Needs:
     """Where no layer attends: what recurrent layers keep is in the workspace, and any length has room."""
-    facts = model.outline.facts
-    budget = (whole_prompts if facts.whole else no_kv_cache)(config, facts.max_positions)
-    longest = budget.max_model_len
-    rows = step_tokens(config.max_batch_tokens, longest, whole=bool(facts.whole))
-    step = LargestStep(rows, config.max_sequences, longest, model.snapshots)
+    longest = no_kv_cache(config, model.outline.facts).max_model_len
     return Needs(
         image=image_bytes(model.outline, model.dtype, fused=model.fused) + len(model.described),
         private=model.beside_image,
-        workspace=_workspace(model, step),
+        workspace=_workspace(config, model, longest),
         block_bytes=0,
         kv_least=0,
         kv_most=0,
-        max_model_len=budget.max_model_len,
+        max_model_len=longest,
         overhead=overhead,
     )
 
@@ -90,7 +78,8 @@ def _asked(config: EngineConfig) -> int | None:
     return parse_size(config.kv_memory, 0)
 
 
-def _workspace(model: Model, step: LargestStep) -> int:
+def _workspace(config: EngineConfig, model: Model, longest: int) -> int:
+    step = largest_step(config, model.outline.facts, longest)
     if not model.fused:
         return by_outline(model.outline, model.dtype, step)
     decoder, _ = imagined_decoder(model.outline, model.dtype)

@@ -29,10 +29,10 @@ from plimsoll_runtime.models.foreign.outline import transformers_outline
 from plimsoll_runtime.models.foreign.shipped import own_code
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.outline import Outline
-from plimsoll_runtime.models.pooled import SCORE_TOKENS, pooled_program, pooling_info
+from plimsoll_runtime.models.pooled import pooled_program, pooling_info, served_as
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe, has_program
-from plimsoll_runtime.models.tasks import TOLD, has_labels, task_of
+from plimsoll_runtime.models.tasks import TOLD, by_tokens, task_of
 from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.text.score_tokens import score_tokens
 from plimsoll_runtime.weights.files import ModelFiles
@@ -49,9 +49,8 @@ Backends = Sequence[type[AttentionBackend]]
 class Model:
     """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends.
 
-    `snapshots`: how many of a sequence's recurrent states are kept beside those of sequences.
     `described`: the config.json that the outline was made of, as an image keeps it. `pooling`: what it gives in place
-    of tokens, None where it generates.
+    of tokens, None where it generates. `snapshots`: how many of recurrent states there is room for.
     """
 
     outline: Outline
@@ -154,15 +153,12 @@ def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) ->
     return Model(outline, described, pooling, dtype, device, backends, end_ids(files), files, snapshots)
 
 
-def _with_task(config: EngineConfig, files: ModelFiles) -> dict[str, Any]:
-    """The config of the files, with what the model is served for where that is not to generate. Raises UsageError."""
+def _with_task(config: EngineConfig, files: ModelFiles) -> Mapping[str, Any]:
+    """The config of the files, with what the model is served for. Raises ModelError, UsageError."""
     task = task_of(files.config, config.task)
-    if task == "generate":
-        return dict(files.config)
-    if files.format == "gguf":
+    if task != "generate" and files.format == "gguf":
         raise ModelError(f"GGUF files are served to generate, and not for the task {task}: use safetensors")
-    tokens = {SCORE_TOKENS: score_tokens(files)} if task == "score" and not has_labels(files.config) else {}
-    return {**files.config, TOLD: task, **tokens}
+    return served_as(files.config, task, score_tokens(files) if by_tokens(files.config, task) else ())
 
 
 def _pooling(described: Mapping[str, Any], outline: Outline) -> PoolingInfo | None:

@@ -97,14 +97,14 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     grammars, overlapped = Grammars(), overlaps(config, model.device.type)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlapped else timeline
-    decodes = probe is None and model.pooling is None
-    graphs_of = partial(_graphs, config, decoder, cache, states, kv.max_model_len) if decodes else None
+    replays = probe is None and model.pooling is None
+    graphs_of = partial(_graphs, config, decoder, cache, states, kv.max_model_len) if replays else None
     forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     host = None if tiers is None else tiers.host
     runner: Runner
     if model.pooling is None:
         vocab_size = model.outline.facts.vocab_size
-        # A step that is planned before the one before it is over cannot have what that one forces.
+        # Where steps overlap, a step is planned before it is known which tokens the one before it forces.
         constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
         sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
         runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)

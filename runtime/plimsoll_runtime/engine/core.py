@@ -24,7 +24,8 @@ from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 WAIT_SECONDS = 0.02
-"""How long to wait at a time when there is nothing to do but to wait for the disk: commands are heard in between."""
+"""How long to wait at a time for the disk, or for a constraint, when there is nothing else to do: commands are heard in
+between."""
 
 
 class Runner(Protocol):

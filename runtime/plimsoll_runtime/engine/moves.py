@@ -18,9 +18,10 @@ class Merge(NamedTuple):
 
 
 class Moves:
-    """Of the step that is being planned, in this order; the merges come once it is over.
+    """What the step that is being planned moves, in this order, before it computes.
 
-    Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target).
+    Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target). The merges
+    come once the step is over.
     """
 
     __slots__ = ("copies", "merges", "restores", "spills")

@@ -44,7 +44,7 @@ class Pacer:
         self._left = 0
 
     def next(self, decodes: int, newcomers: int) -> Pace:
-        """The size of a step for `decodes` sequences that decode and `newcomers` whose prompts are not yet computed."""
+        """The size of a step for `decodes` tokens of sequences that decode, and `newcomers` with prompts to compute."""
         if not newcomers or not self._paced:
             self._left = 0
             return Pace(self._most)

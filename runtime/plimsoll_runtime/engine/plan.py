@@ -111,9 +111,9 @@ MOST_FORCED = 32
 
 
 class SequenceOutput(msgspec.Struct, frozen=True):
-    """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say). `forced` are the
-    tokens behind the chosen one that nothing else could follow: no step has to choose them.
+    """What came of one scheduled sequence. `error` says why it cannot go on (NaN in its logits, say).
 
+    `forced`: the tokens behind the chosen one for which its grammar leaves no choice: no step has to choose them.
     `vector`: of a prompt from which nothing is generated, float32 in the machine's order.
     """
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 from plimsoll_runtime.engine.admission import Admission
 from plimsoll_runtime.engine.allocator import KvAllocator
@@ -31,6 +30,7 @@ from plimsoll_runtime.engine.running import RunningSequences
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 from plimsoll_runtime.engine.statistics import Counters, engine_stats
 from plimsoll_runtime.engine.step import Step
+from plimsoll_runtime.engine.tiers.costs import Costs
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.errors import UsageError
 
@@ -135,10 +135,17 @@ class Scheduler:
             return None
         moves, merges = self._kv.moves, self._kv.sharing.end_step()
         freed = self._running.slots.collect_freed()
-        plan = StepPlan(build.entries, freed, build.new_slots, moves.copies, moves.spills, moves.restores)
-        if self._kv.borders is not None:
-            rows = self._kv.borders.rows
-            plan = replace(plan, resumes=rows.resumes, snapshots=rows.saves)
+        rows = None if self._kv.borders is None else self._kv.borders.rows
+        plan = StepPlan(
+            build.entries,
+            freed,
+            build.new_slots,
+            moves.copies,
+            moves.spills,
+            moves.restores,
+            resumes=() if rows is None else rows.resumes,
+            snapshots=() if rows is None else rows.saves,
+        )
         return Step(plan, build.sequences, merges, build.tokens, self._clock())
 
     def _resize(self, wanted: int) -> Step | None:
@@ -161,9 +168,10 @@ class Scheduler:
         if len(result.outputs) != len(step.sequences):
             raise ValueError(f"{len(result.outputs)} outputs came for {len(step.sequences)} sequences")
         self._counters.steps += 1
-        if self._kv.tiers is not None:
-            self._learn(step)
-            self._kv.tiers.over(step.plan.spills, step.plan.restores)
+        if (tiers := self._kv.tiers) is not None:
+            if step.tokens and self._admission.prefetches.active:
+                self._learn(step, tiers.index.costs)
+            tiers.over(step.plan.spills, step.plan.restores)
         self._kv.sharing.merge(step.merges)
         outputs: list[RequestOutput] = []
         finished = False
@@ -184,13 +192,11 @@ class Scheduler:
             self._running.drop_finished()
         return outputs
 
-    def _learn(self, step: Step) -> None:
+    def _learn(self, step: Step, costs: Costs) -> None:
         """What a step of prompts took: from when it was planned or, if that came later, the one before it was over."""
-        if self._kv.tiers is None or not step.tokens or not self._admission.prefetches.active:
-            return
         began, self._committed_ns = max(step.planned_ns, self._committed_ns), self._clock()
         if step.mostly_prompts:
-            self._kv.tiers.index.costs.learn_computed(step.plan.num_tokens, self._committed_ns - began)
+            costs.learn_computed(step.plan.num_tokens, self._committed_ns - began)
 
     def stats(self) -> EngineStats:
         """Gauges and counters as of now."""

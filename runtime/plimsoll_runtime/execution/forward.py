@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
+from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make
 from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.inputs import StepInputs
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.states import StateCache
@@ -88,15 +90,17 @@ class ForwardPass:
                 first = first or failure
                 self._fall_back(failure, first)
 
-    def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Have the states of sequences that begin now, (snapshot, slot)."""
-        assert isinstance(self._states, StateCache)
-        self._states.resume(pairs)
-
-    def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Keep the states that the last pass has left, (slot, snapshot)."""
-        assert isinstance(self._states, StateCache)
-        self._states.take_snapshots(pairs)
+    def step(self, plan: StepPlan, inputs: StepInputs) -> Tensor:
+        """A call for a plan's rows, before which sequences resume from snapshots, and behind which some are taken."""
+        states = self._states
+        if plan.resumes:
+            assert isinstance(states, StateCache)
+            states.resume(plan.resumes)
+        hidden = self(inputs.token_ids, inputs.positions, inputs.batch, [s.slot for s in plan.sequences])
+        if plan.snapshots:
+            assert isinstance(states, StateCache)
+            states.take_snapshots(plan.snapshots)
+        return hidden
 
     def free(self, slots: Iterable[int]) -> None:
         """No sequence is in these slots any more."""

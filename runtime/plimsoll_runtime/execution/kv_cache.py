@@ -64,16 +64,16 @@ class KvCache:
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
-        places = places_of(self.shapes, self.groups)
-        if places is None and paired:
-            raise ValueError("layers of different heads that share memory cannot lie in pairs")
-        self._offsets = None if places is not None else offsets_of(self.shapes, self.groups)
         self.keys: list[Tensor]
         self.values: list[Tensor]
-        if places is not None:
+        self._offsets: Offsets | None = None
+        if (places := places_of(self.shapes, self.groups)) is not None:
             self._allocate(places, paired=paired)
+        elif paired:
+            raise ValueError("layers of different heads that share memory cannot lie in pairs")
         else:
-            self._allocate_together(offsets_of(self.shapes, self.groups))
+            self._offsets = offsets_of(self.shapes, self.groups)
+            self._allocate_together(self._offsets)
 
     def _allocate(self, places: Places, *, paired: bool) -> None:
         """A tensor of keys and one of values for each place."""
@@ -122,13 +122,16 @@ class KvCache:
         self._tensors, self._parts, self._regions = [whole[None]], [whole], [whole]
 
     def row_strides(self, shape: AttentionShape) -> tuple[int, int]:
-        """Of layers of a shape, seen as rows of a block's tokens of one head: from head to head, and block to block."""
+        """How many `rows` a layer of a shape has from one head to the next, and from one block to the next."""
         if self._offsets is None:
             return self.num_blocks, 1
         return 1, self._offsets.width // shape.head_dim
 
     def rows(self, layer: Tensor) -> Tensor:
-        """A layer's keys, or its values, as these rows: `[rows, block_size x head_dim]`, no other layer's behind."""
+        """A layer's keys, or its values, as `[rows, block_size x head_dim]`: a row is a block's tokens of one head.
+
+        Other layers' rows may lie between its own (see `row_strides`), and none behind its last one.
+        """
         heads, blocks, tokens, dims = layer.shape
         last = (heads - 1) * layer.stride(0) + (blocks - 1) * layer.stride(1)
         row = tokens * dims

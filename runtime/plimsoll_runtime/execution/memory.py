@@ -18,12 +18,13 @@ from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule, lo
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.execution.kv_layout import KvLayout
+from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.sizes import is_share, parse_size
 
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9
 NAMED_BLOCKS = 4096
-"""Blocks that say of prefixes that they were computed before, where blocks have no bytes."""
+"""Where blocks have no bytes: how many more there are than running sequences take, to find earlier ones' prefixes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,24 +171,22 @@ def granted_kv_cache(
     return _budget(layout, kv // block_bytes, most // block_bytes, max_model_len or capacity)
 
 
-def no_kv_cache(config: EngineConfig, model_limit: int) -> KvBudget:
-    """Of a decoder none of whose layers attends: blocks of no bytes, which only say which tokens were computed.
+def no_kv_cache(config: EngineConfig, facts: Facts) -> KvBudget:
+    """Of a model that caches nothing of a token: blocks of no bytes, so many that slots alone bound how many run.
 
-    There are enough for all sequences that may run, for one more of each that the scheduler keeps for its next token
-    and for what a step computes, so that slots alone bound how many run, and some for prefixes of earlier ones.
+    An encoder's each hold a whole prompt. A decoder's only say which tokens were computed: there are enough for all
+    sequences that may run, for one more of each that the scheduler keeps for its next token and for what a step
+    computes, and some for prefixes of earlier sequences.
     """
-    _check_length(config.max_model_len, model_limit)
-    longest, size = config.max_model_len or model_limit, config.block_size
+    _check_length(config.max_model_len, facts.max_positions)
+    longest = config.max_model_len or facts.max_positions
+    if facts.whole:
+        num_blocks = 2 * config.max_sequences + 1
+        return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, longest, ONE_FULL)
+    size = config.block_size
     each = sequence_blocks(NOTHING_READ, longest, size) + 1
     num_blocks = config.max_sequences * each + -(-config.max_batch_tokens // size) + NAMED_BLOCKS + 1
     return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, size, NOTHING_READ)
-
-
-def whole_prompts(config: EngineConfig, model_limit: int) -> KvBudget:
-    """Of an encoder: blocks of no bytes, each of which holds a whole prompt, so that slots alone bound how many run."""
-    _check_length(config.max_model_len, model_limit)
-    longest, num_blocks = config.max_model_len or model_limit, 2 * config.max_sequences + 1
-    return KvBudget(num_blocks, longest, 0, num_blocks, num_blocks, longest, ONE_FULL)
 
 
 def least_kv_bytes(max_model_len: int | None, model_limit: int, layout: KvLayout) -> int:

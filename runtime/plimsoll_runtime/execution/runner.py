@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -65,11 +66,7 @@ class ModelRunner:
             self._sampler.begin([s.slot for s in plan.sequences if s.sample])
         if not plan.sequences:
             return StepResult((), self._forward_pass.fallbacks)
-        if plan.resumes:
-            self._forward_pass.resume(plan.resumes)
         hidden, last_rows = self._forward(plan)
-        if plan.snapshots:
-            self._forward_pass.take_snapshots(plan.snapshots)
         sampled = self._sample(plan.sequences, hidden, last_rows)
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
         outputs = [_merge(s, sampled, reports) for s in plan.sequences]
@@ -80,8 +77,7 @@ class ModelRunner:
     def _forward(self, plan: StepPlan) -> tuple[Tensor, list[int]]:
         """Hidden states [T, H] of all rows, and the index of each sequence's last row."""
         inputs = step_inputs(plan, self._cache.block_size, self._cache.device, self._last_chosen)
-        slots = [s.slot for s in plan.sequences]
-        hidden = self._forward_pass(inputs.token_ids, inputs.positions, inputs.batch, slots)
+        hidden = self._forward_pass.step(plan, inputs)
         self._lap(StepPhase.FORWARD)
         last_rows, row = [], -1
         for length in inputs.batch.query_lens:
@@ -138,4 +134,4 @@ def _merge(
         return SequenceOutput(prompt_logprobs=prompt)
     if not prompt:
         return output
-    return SequenceOutput(output.token_id, output.logprob, prompt, output.error)
+    return msgspec.structs.replace(output, prompt_logprobs=prompt)

@@ -19,16 +19,16 @@ SEQUENCES_A_SNAPSHOT = 4
 
 
 def snapshot_rows(config: EngineConfig, facts: Facts) -> int:
-    """How many snapshots of a sequence's states there is room for. Raises UsageError for a number that is none's."""
+    """How many snapshots of states are kept. Raises UsageError where some are asked for and cannot be kept."""
     if config.state_snapshots and not facts.states:
         raise UsageError(
             f"--state-snapshots {config.state_snapshots} is for models whose recurrent layers keep states that we can "
-            f"copy, and {facts.architecture} has none: leave it away"
+            f"copy, and {facts.architecture} has none: leave it out"
         )
     if config.state_snapshots and not config.prefix_caching:
         raise UsageError(
             f"--state-snapshots {config.state_snapshots} keeps what is known of prefixes, and --no-prefix-caching "
-            "forbids that; leave one away"
+            "forbids that; leave one out"
         )
     if not facts.states or not config.prefix_caching:
         return 0
@@ -53,7 +53,6 @@ class StateCache:
         snapshots: int = 0,
     ) -> None:
         self.nobody = slots
-        self.snapshots = snapshots
         self.device = device
         # Zeros and not `empty`: on a CPU the pages are not taken before they are written.
         rows = slots + 1 + snapshots

@@ -15,12 +15,14 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.runner import PROMPT_LOGITS
-from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.states import StateCache, snapshot_rows
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.outline import Outline
@@ -52,6 +54,14 @@ class LargestStep:
     def head_rows(self, facts: Facts) -> int:
         """Rows that go through a decoder's head at once: for logits, or the vectors of prompts."""
         return self.logits_rows(facts.vocab_size) if facts.pooling is None else self.sequences
+
+
+def largest_step(config: EngineConfig, facts: Facts, longest: int) -> LargestStep:
+    """The largest that a config allows, of sequences of at most `longest` tokens. Raises UsageError for snapshots that
+    the model cannot have.
+    """
+    rows = step_tokens(config.max_batch_tokens, longest, whole=bool(facts.whole))
+    return LargestStep(rows, config.max_sequences, longest, snapshot_rows(config, facts))
 
 
 @runtime_checkable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,23 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.pooling import Dense, Pooling, TokenScores
-from plimsoll_runtime.models.tasks import is_encoder, label_count, modules_of, settings_of
+from plimsoll_runtime.models.tasks import TOLD, by_tokens, is_encoder, label_count, modules_of, settings_of
 
 SCORE_TOKENS = "score_token_ids"
 """In a config: the ids of the tokens whose logits make a score, the one that speaks against it first."""
 _IDENTITY = "Identity"
 _OLDER_ACTIVATION = "sbert_ce_default_activation_function"
+
+
+def served_as(config: Mapping[str, Any], task: Task, score_tokens: Sequence[int] = (0, 1)) -> Mapping[str, Any]:
+    """A config with what the model is served for where that is not to generate, as an image keeps it.
+
+    Which `score_tokens` judge changes nothing of what a model needs: only who computes must know them.
+    """
+    if task == "generate":
+        return config
+    tokens = {SCORE_TOKENS: list(score_tokens)} if by_tokens(config, task) else {}
+    return {**config, TOLD: task, **tokens}
 
 
 def pooled_program(config: Mapping[str, Any], task: Task, max_model_len: int | None = None) -> Program:

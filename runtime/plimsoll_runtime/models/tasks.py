@@ -71,6 +71,11 @@ def has_labels(config: Mapping[str, Any]) -> bool:
     return architecture(config).endswith(LABELLED)
 
 
+def by_tokens(config: Mapping[str, Any], task: Task) -> bool:
+    """Whether a model that is served for a task scores by the logits of tokens, as it has no head of labels."""
+    return task == "score" and not has_labels(config)
+
+
 def label_count(config: Mapping[str, Any]) -> int:
     """How many labels it has. Raises ModelError where the config does not say it as Transformers does."""
     named, counted = config.get("id2label"), config.get("num_labels")

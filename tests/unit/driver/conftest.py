@@ -1,13 +1,15 @@
 """The child process finds the fake engine and its simulated runner where pytest finds them."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from plimsoll_kernels.cpu import library
 from plimsoll_runtime.driver import linked
 from plimsoll_runtime.driver.forkserver import ForkServer
+from plimsoll_runtime.weights.image.image import Image
 
 HERE = Path(__file__).parent
 
@@ -17,6 +19,19 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     # A machine under load must not make a killed process one that is not gone at once.
     monkeypatch.setattr(linked, "AT_ONCE_SECONDS", 60.0)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parent / "engine")]))
+
+
+@pytest.fixture
+def kernels_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine chooses, its process computes with from then on."""
+    monkeypatch.setattr(library._chosen, "name", None)
+
+
+@pytest.fixture
+def image() -> Iterator[Image]:
+    made = Image.create(2**24, "m")
+    yield made
+    made.close()
 
 
 @pytest.fixture

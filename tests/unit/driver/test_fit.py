@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -69,6 +70,16 @@ def test_weights_are_what_a_load_keeps(form: str | None, backend: str, tmp_path:
     assert ("float8_e4m3fn" in found.stored) is (form is not None)
     total = sum(path.stat().st_size for path in files.weights)
     assert 0.95 * total < sum(found.stored.values()) < total
+
+
+def test_a_reranker_whose_tokens_judge_needs_no_head_of_labels(tmp_path: Path) -> None:
+    save_model(make_model("Qwen3Config", WIDE), tmp_path)
+    generating = fit(resolve(str(tmp_path)), CONFIG)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "classifier_from_token": ["no", "yes"]}))
+    judging = fit(resolve(str(tmp_path)), CONFIG)
+    assert judging.stored == generating.stored
+    assert judging.weights < generating.weights, "two rows of the vocabulary are enough"
 
 
 def test_of_a_hub_only_headers_are_fetched(hub: Hub, tmp_path: Path) -> None:

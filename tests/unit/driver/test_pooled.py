@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import msgspec
 import pytest
 from model_support.pooled import DECODERS, ENCODERS, LONGEST, Kind, add_modules, build, save
 
-from plimsoll_kernels.cpu import library
 from plimsoll_runtime.driver import loading
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.driver.grant import Grant
@@ -23,22 +21,11 @@ from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
 from plimsoll_runtime.weights.image.image import Image
 
+pytestmark = pytest.mark.usefixtures("kernels_as_before")
+
 PROMPTS = [[1, 5, 6, 2], list(range(3, 20)) * 4, [7]]
 ONCE = SamplingParams(max_tokens=1, temperature=0.0)
 IDENTITY = "torch.nn.modules.linear.Identity"
-
-
-@pytest.fixture(autouse=True)
-def _kernels_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an engine chooses, its process computes with from then on."""
-    monkeypatch.setattr(library._chosen, "name", None)
-
-
-@pytest.fixture
-def image() -> Iterator[Image]:
-    made = Image.create(2**24, "m")
-    yield made
-    made.close()
 
 
 def config_of(folder: Path, **options: Any) -> EngineConfig:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,8 @@ from plimsoll_runtime.weights.image.header import ImageFacts
 from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.sources import resolve
 
+pytestmark = pytest.mark.usefixtures("kernels_as_before")
+
 FAMILIES = {
     "llama": ("LlamaConfig", {"head_dim": 16}),
     "mistral": ("MistralConfig", {"head_dim": 16, "sliding_window": 16}),
@@ -43,19 +44,6 @@ FAMILIES = {
 }
 CPU = torch.device("cpu")
 BACKENDS = ("cpu", "torch")
-
-
-@pytest.fixture(autouse=True)
-def _kernels_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an engine chooses, its process computes with from then on."""
-    monkeypatch.setattr(library._chosen, "name", None)
-
-
-@pytest.fixture
-def image() -> Iterator[Image]:
-    made = Image.create(2**24, "m")
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -217,9 +217,9 @@ class Graphable(ReferenceBackend):
     name: ClassVar[str] = "graphable"
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
-        [group], [cell] = paged, cells
+        [group], [own] = paged, cells
         contexts, tables = group.context_lens.tolist(), group.block_tables.tolist()
-        return super().begin(AttentionBatch([1] * len(cell), contexts, tables, cell))
+        return super().begin(AttentionBatch([1] * len(own), contexts, tables, own))
 
     def launch_key(self, sequences: int, longest: Sequence[int]) -> int:
         return longest[0]

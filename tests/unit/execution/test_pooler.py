@@ -52,8 +52,6 @@ def test_chunks_are_pooled_as_wholes(kind: PoolingKind, data: st.DataObject) -> 
 def test_half_precision_is_summed_in_float32() -> None:
     pooler = Pooler("mean", 1, 1, CPU)
     hidden = torch.full((4096, 1), 1.0 + 2**-7, dtype=torch.bfloat16)
-    parts = itertools.pairwise([0, 1000, 3000, 4096])
-    pooled = [pooler.pool([chunk(0, start, end - start, last=end == 4096)], hidden[start:end]) for start, end in parts][
-        -1
-    ]
+    for start, end in itertools.pairwise([0, 1000, 3000, 4096]):
+        pooled = pooler.pool([chunk(0, start, end - start, last=end == 4096)], hidden[start:end])
     assert pooled.item() == pytest.approx(1.0 + 2**-7, rel=1e-6)

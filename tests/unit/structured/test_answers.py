@@ -157,6 +157,17 @@ def test_who_wants_log_probabilities_gets_each_token_by_a_step_of_its_own(folder
     llm.close()
 
 
+def test_log_probabilities_of_a_prompt_take_no_forced_token_away(llm: LLM, folder: str) -> None:
+    """The step that chooses the first token, which forces the second one, tells of the prompt as well."""
+    wanted = [params(Constraint.regex("ZQ[a-z]{3}QZ"), seed=i, prompt_logprobs=0) for i in range(4)]
+    prompts = [[5 + i, 6, 7] for i in range(4)]
+    expected = [g.outputs[0].token_ids for g in llm.generate(prompts, wanted)]
+    at_once = load(folder, overlap=False)
+    assert [g.outputs[0].token_ids for g in at_once.generate(prompts, wanted)] == expected
+    assert at_once.stats.forced_tokens > 0
+    at_once.close()
+
+
 def test_log_probabilities_are_the_model_s_own(llm: LLM) -> None:
     constraint = Constraint.choice(["yes", "no"])
     [generation] = llm.generate([[5, 6]], params(constraint, seed=1, logprobs=3))

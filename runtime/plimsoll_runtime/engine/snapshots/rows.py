@@ -69,8 +69,7 @@ class SnapshotRows:
         row = self.pool.take()
         self._filled.append(row)
         self._save(slot, row)
-        self.pool.publish(row, name)
-        self.fresh[name] = tokens
+        self.name_fresh(row, name, tokens)
         return True
 
     def hold(self) -> int | None:

@@ -24,7 +24,7 @@ ROWS = 512
 """Of a long prompt that are computed at a time where they see a window of it."""
 
 Bands = dict[tuple[int, int, int, int], Tensor]
-"""Masks of a step, by what they depend on."""
+"""A step's masks, by the rows, columns, place and window that `_band` made them for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class WholePrompts:
     fused: ClassVar[bool] = False
 
     def __init__(self, cache: KvCache) -> None:
-        if unknown := [shape for shape in cache.whole if not shape.whole or not _plain(shape)]:
+        if unknown := [shape for shape in cache.whole if not _plain(shape)]:
             raise ValueError(f"attention of the shape {unknown[0]} is not computed over whole prompts")
         self._shapes = cache.whole
         self._device = cache.device
@@ -76,7 +76,7 @@ class WholePrompts:
 
 
 def _plain(shape: AttentionShape) -> bool:
-    """Whether it says nothing beyond heads, scale and window."""
+    """Whether it sees whole prompts, and says nothing else beyond heads, scale and window."""
     return shape == AttentionShape(
         shape.heads, shape.kv_heads, shape.head_dim, shape.scale, window=shape.window, whole=True
     )
@@ -125,7 +125,7 @@ def _attended(shape: AttentionShape, query: Tensor, key: Tensor, value: Tensor, 
 
 
 def _band(bands: Bands, rows: int, columns: int, ahead: int, window: int, device: torch.device) -> Tensor:
-    """What each of some rows sees, bool [rows, columns], where the first of them stands so far ahead of the columns."""
+    """Which columns each row sees, bool [rows, columns]: the first row stands at the column `ahead`."""
     kind = rows, columns, ahead, window
     if kind not in bands:
         at = torch.arange(ahead, ahead + rows, device=device)[:, None]

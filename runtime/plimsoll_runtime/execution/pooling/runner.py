@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -60,13 +61,7 @@ class PoolingRunner:
     def _computed(self, plan: StepPlan) -> Sequence[SequenceOutput]:
         sequences = plan.sequences
         inputs = step_inputs(plan, self._cache.block_size, self._cache.device, ())
-        token_ids = self._apart_by_text(sequences, inputs) if self._apart else inputs.token_ids
-        slots = [s.slot for s in sequences]
-        if plan.resumes:
-            self._forward_pass.resume(plan.resumes)
-        hidden = self._forward_pass(token_ids, inputs.positions, inputs.batch, slots)
-        if plan.snapshots:
-            self._forward_pass.take_snapshots(plan.snapshots)
+        hidden = self._forward_pass.step(plan, self._by_text(sequences, inputs))
         self._lap(StepPhase.FORWARD)
         pooled = self._pooler.pool(sequences, hidden)
         vectors = self._decoder.logits(pooled) if pooled.shape[0] else pooled
@@ -75,15 +70,15 @@ class PoolingRunner:
         self._lap(StepPhase.SAMPLE)
         return outputs
 
-    def _apart_by_text(self, sequences: Sequence[ScheduledSequence], inputs: StepInputs) -> Tensor:
-        """Token ids, larger where a second text stands: see Facts."""
-        second = [self._second_texts[s.slot] for s in sequences]
+    def _by_text(self, sequences: Sequence[ScheduledSequence], inputs: StepInputs) -> StepInputs:
+        """With larger token ids where a second text stands, if the model tells them apart: see Facts."""
+        second = [self._second_texts[s.slot] for s in sequences] if self._apart else []
         if not any(second):
-            return inputs.token_ids
+            return inputs
         lengths = [len(s.token_ids) for s in sequences]
         begins = np.repeat([begin or np.iinfo(np.int64).max for begin in second], lengths)
         later = inputs.positions >= torch.from_numpy(begins).to(inputs.positions.device)
-        return inputs.token_ids + self._apart * later
+        return replace(inputs, token_ids=inputs.token_ids + self._apart * later)
 
     def _lap(self, phase: StepPhase) -> None:
         if self._timeline is not None:

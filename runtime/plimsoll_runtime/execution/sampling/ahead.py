@@ -1,4 +1,4 @@
-"""Tokens that nothing else could follow: a guide is led past them beside the step that chooses the first of them."""
+"""Tokens without an alternative: a guide takes them while the step is computed that chooses the first of them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def only_token(mask: NDArray[np.int32]) -> int | None:
     return None if word & (word - 1) else place * WORD_BITS + word.bit_length() - 1
 
 
-def forced(guide: Guide, mask: NDArray[np.int32], ends: Collection[int], most: int) -> list[int]:
-    """What has to be next by a mask, and after that, up to `most` tokens more; empty where the mask leaves a choice.
+def take_forced(guide: Guide, mask: NDArray[np.int32], ends: Collection[int], most: int) -> list[int]:
+    """Have a guide take the only token of its mask, and up to `most` behind it as long as there is no other choice.
 
-    The guide has taken them then. Nothing comes behind one of `ends`.
+    Returns what it has taken: nothing where the mask holds several tokens. Nothing comes behind one of `ends`.
     """
     token, tokens = only_token(mask), list[int]()
     scratch = np.empty_like(mask)

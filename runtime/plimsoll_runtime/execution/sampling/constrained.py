@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_kernels.sampling.masks import TokenMasks, words_of
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.plan import SlotInit
-from plimsoll_runtime.execution.sampling.ahead import forced
+from plimsoll_runtime.execution.sampling.ahead import take_forced
 from plimsoll_runtime.execution.sampling.guide import Guide, guide_of
 from plimsoll_runtime.structured.grammars import Grammars
 
@@ -36,8 +34,9 @@ class Recorded(NamedTuple):
 class ConstrainedRows:
     """What guides the sequences in the slots, and the masks of a step's rows.
 
-    Where a row has one token to choose from alone, those that have to follow are found at once, up to `most_forced`:
-    no step is needed to choose them. Not where a sequence tells log probabilities, which only a step knows.
+    Where a row has only one token to choose from, those that have to follow it are found at once, up to `most_forced`:
+    no step is needed to choose them. Not where a sequence tells log probabilities, which only a step knows: `_silent`
+    are the slots that tell none. `_forced` has such tokens of a step's slots, the chosen one first.
 
     Nothing is imported or computed, and no thread started, before a sequence with a constraint or a budget comes.
     """
@@ -126,8 +125,6 @@ class ConstrainedRows:
         for slot, guide, row in zip(slots, guides, bits.numpy(), strict=True):
             guide.write(row)
             if self._most_forced and slot in self._silent:
-                self._lead(slot, guide, row)
-
-    def _lead(self, slot: int, guide: Guide, mask: NDArray[np.int32]) -> None:
-        if tokens := forced(guide, mask, self._grammars.ends(), self._most_forced):
-            self._forced[slot] = tokens
+                tokens = take_forced(guide, row, self._grammars.ends(), self._most_forced)
+                if tokens:
+                    self._forced[slot] = tokens

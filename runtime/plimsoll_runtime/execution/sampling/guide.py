@@ -38,7 +38,7 @@ class Guide:
 
     @property
     def limits(self) -> bool:
-        """Whether the next token is one of some."""
+        """Whether there are tokens that may not be next."""
         return self.matcher is not None or bool(self._thoughts and self._thoughts.forced)
 
     def take(self, token: int) -> None:
@@ -56,13 +56,13 @@ class Guide:
             self._thoughts = None
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """The same as `write`, with what the grammar says."""
+        """The tokens that may be next, as bits: the grammar's own, and then `write`."""
         if self.matcher is not None and self.matches:
             self.matcher.inner.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         self.write(mask)
 
     def write(self, mask: NDArray[np.int32]) -> None:
-        """The tokens that may be next, as bits. Where the grammar says something of them, its own are there."""
+        """The tokens that may be next, as bits. Where the grammar `matches`, the mask has its own already."""
         thoughts = self._thoughts
         if thoughts is None:
             return

@@ -22,8 +22,8 @@ def cache_of(*shapes: AttentionShape) -> KvCache:
 
 
 def batch_of(lengths: list[int], contexts: list[int] | None = None) -> AttentionBatch:
-    slots = torch.zeros(sum(lengths), dtype=torch.int64)
-    return AttentionBatch(lengths, contexts or lengths, [[0]] * len(lengths), slots)
+    cells = torch.zeros(sum(lengths), dtype=torch.int64)
+    return AttentionBatch(lengths, contexts or lengths, [[0]] * len(lengths), cells)
 
 
 def expected(shape: AttentionShape, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -22,7 +24,7 @@ class CacheWrites:
             if 0 < context % block_size <= query
         ]
         self._cells = batch.cells
-        self._blocks, self._offsets = self._cells // block_size, self._cells % block_size
+        self._block_size = block_size
         self._begun = torch.tensor(begun, dtype=torch.int64) if begun else None
 
     def write(self, cache: Tensor, rows: Tensor) -> None:
@@ -32,4 +34,10 @@ class CacheWrites:
         if cache.is_contiguous():
             cache.flatten(1, 2).index_copy_(1, self._cells, rows.transpose(0, 1))
         else:
-            cache[:, self._blocks, self._offsets] = rows.transpose(0, 1)
+            blocks, offsets = self._places
+            cache[:, blocks, offsets] = rows.transpose(0, 1)
+
+    @cached_property
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """The block of each row, and its offset there: only views of a shared memory are written to by these."""
+        return self._cells // self._block_size, self._cells % self._block_size
