@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,13 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         raise SourceError(f"asked the hub for {model_id} at {revision}{with_token}" + (f", {file}" if file else ""))
 
     monkeypatch.setattr(sources, "fetch_snapshot", fetch)
+
+
+def test_who_only_looks_for_files_needs_no_torch() -> None:
+    """A host's own process, which has no engine in it, and the commands that fetch or talk."""
+    modules = "residency.processes, plimsoll_runtime.local.together, plimsoll_runtime.weights.sources"
+    code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 
 
 def test_a_folder_by_path_and_by_url(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

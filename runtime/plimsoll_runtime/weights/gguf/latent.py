@@ -1,17 +1,12 @@
-"""Latent attention in GGUF files: DeepSeek's V2 and V3 and their kin."""
+"""What the metadata of models with latent attention say: DeepSeek's V2 and V3 and their kin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf.pairs import Pairs
-from plimsoll_runtime.weights.stored import Parts, Scheme
 
 SOFTMAX, SIGMOID = 1, 2
 
@@ -58,52 +53,3 @@ def _stretched(pairs: Pairs, rope: Mapping[str, Any] | None) -> Mapping[str, Any
     """The file has a tenth of what both of the config's factors of scores are."""
     tenth = pairs.get("rope.scaling.yarn_log_multiplier", float, 0.0)
     return rope if rope is None or not tenth else {**rope, "mscale": 10 * tenth, "mscale_all_dim": 10 * tenth}
-
-
-@dataclass(frozen=True, slots=True)
-class KeysAndValues:
-    """What makes each head's key, then its value, of two matrices of which the first is turned.
-
-    Parts are those of `keys` [heads, rank, plain], whose names begin so, and of `values` [heads, value, rank].
-    """
-
-    keys: Scheme
-    values: Scheme
-    plain: int
-    value: int
-
-    def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """See Scheme: [heads x (plain + value), rank]."""
-        width = self.plain + self.value
-        heads, rank = shape[0] // width, shape[1]
-        out = torch.empty(heads, width, rank, dtype=dtype)
-        out[:, : self.plain] = self.keys.converted(_of("keys", parts), (heads, rank, self.plain), dtype).mT
-        out[:, self.plain :] = self.values.converted(_of("values", parts), (heads, self.value, rank), dtype)
-        return out.view(shape)
-
-    def rows(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme: of whole heads."""
-        width = self.plain + self.value
-        if first % width or last % width:
-            raise ValueError(f"rows {first} to {last}: a head has {width}")
-        first, last = first // width, last // width
-        keys, values = (
-            scheme.rows(_of(name, parts), first, last)
-            for name, scheme in (("keys", self.keys), ("values", self.values))
-        )
-        return joined(keys, values)
-
-    def columns(self, parts: Parts, first: int, last: int) -> Parts:
-        """See Scheme: keys are turned, and are not cut."""
-        raise ValueError(f"columns {first} to {last} of keys that lie turned")
-
-
-def joined(keys: Parts, values: Parts) -> Parts:
-    """Parts of both, as KeysAndValues has them."""
-    return {
-        f"{name}.{part}": tensor for name, own in (("keys", keys), ("values", values)) for part, tensor in own.items()
-    }
-
-
-def _of(name: str, parts: Parts) -> Parts:
-    return {part.removeprefix(f"{name}."): tensor for part, tensor in parts.items() if part.startswith(f"{name}.")}

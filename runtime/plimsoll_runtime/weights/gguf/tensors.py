@@ -14,7 +14,7 @@ from torch import Tensor
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf.blocks import GgufBlocks
 from plimsoll_runtime.weights.gguf.families import family_of
-from plimsoll_runtime.weights.gguf.latent import KeysAndValues, joined
+from plimsoll_runtime.weights.gguf.keys_and_values import KeysAndValues, joined
 from plimsoll_runtime.weights.gguf.mapped import MappedFile
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS
 from plimsoll_runtime.weights.gguf.names import theirs_by_ours
