@@ -8,9 +8,8 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
 from plimsoll_runtime.weights.gguf.families import GgufFamily, family_of
-from plimsoll_runtime.weights.gguf.pairs import Pairs, sliding_layers
+from plimsoll_runtime.weights.gguf.pairs import Pairs
 
-GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 _TURNED = "rope.dimension_count"
 
 
@@ -22,8 +21,7 @@ def translate(
     `rope_factors` are the values of the tensor rope_freqs.weight. Whether embeddings are tied and which layers have
     biases is not in the metadata: the tensors' names say it.
     """
-    family, arch = family_of(metadata), str(metadata["general.architecture"])
-    pairs = Pairs(metadata, arch)
+    family, pairs = family_of(metadata), Pairs(metadata, str(metadata["general.architecture"]))
     said = {field: pairs.get(key.name, key.kind, key.default) for field, key in family.keys.items()}
     config = _decoder(pairs, family, tensor_names) | {
         **family.fixed,
@@ -35,12 +33,6 @@ def translate(
         "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
         "eos_token_id": _ends(metadata),
     }
-    if arch == "gemma2":
-        config["query_pre_attn_scalar"] = _query_scalar(config, GEMMA2_27B_LAYERS)
-    if arch == "gemma3":
-        config |= _gemma3(pairs, config)
-    if arch == "falcon":
-        config |= _falcon(config, tensor_names)
     if family.more is not None:
         config |= family.more(pairs, tensor_names, config)
     if family.gating:
@@ -134,33 +126,3 @@ def _rope_scaling(pairs: Pairs, factors: Sequence[float] | None) -> dict[str, An
         "beta_fast": pairs.get("rope.scaling.yarn_beta_fast", float, 32.0),
         "beta_slow": pairs.get("rope.scaling.yarn_beta_slow", float, 1.0),
     }
-
-
-def _gemma3(pairs: Pairs, config: Mapping[str, Any]) -> dict[str, Any]:
-    softcap = pairs.get("final_logit_softcapping", float, 0.0)
-    return {
-        "query_pre_attn_scalar": _query_scalar(config, GEMMA3_27B_LAYERS),
-        "sliding_window": pairs.get("attention.sliding_window", int),
-        "rope_local_base_freq": pairs.get("rope.freq_base_swa", float, 10_000.0),
-        "layer_types": sliding_layers(pairs.raw("attention.sliding_window_pattern"), config["num_hidden_layers"]),
-        "final_logit_softcapping": softcap or None,
-    }
-
-
-def _falcon(config: Mapping[str, Any], names: frozenset[str]) -> dict[str, Any]:
-    """The large ones have groups of heads, and a norm of its own before attention."""
-    kv_heads, own_norm = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in names
-    grouped = own_norm or kv_heads > 1
-    return {
-        "num_kv_heads": kv_heads,
-        "multi_query": not grouped,
-        "new_decoder_architecture": grouped,
-        "num_ln_in_parallel_attn": 2 if own_norm else 1,
-    }
-
-
-def _query_scalar(config: Mapping[str, Any], layers_of_27b: int) -> int:
-    """The 27B models alone scale queries by their hidden size over their heads; no key says so."""
-    if config["num_hidden_layers"] == layers_of_27b:
-        return int(config["hidden_size"]) // int(config["num_attention_heads"])
-    return int(config["head_dim"])

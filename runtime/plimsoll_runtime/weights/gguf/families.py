@@ -11,13 +11,13 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf import recurrent
-from plimsoll_runtime.weights.gguf.gemma import gemma3n, gemma4
+from plimsoll_runtime.weights.gguf.gemma import gemma2, gemma3, gemma3n, gemma4
 from plimsoll_runtime.weights.gguf.latent import deepseek
-from plimsoll_runtime.weights.gguf.others import gpt_oss, mpt, olmo2, windowed
-from plimsoll_runtime.weights.gguf.pairs import Pairs
+from plimsoll_runtime.weights.gguf.others import falcon, gpt_oss, mpt, olmo2, windowed
+from plimsoll_runtime.weights.gguf.pairs import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, Pairs
 
 More = Callable[[Pairs, frozenset[str], Mapping[str, Any]], dict[str, Any]]
-"""Of the pairs, the tensors' names, and what is known of the config by then."""
+"""Gives fields of a config by the metadata, the names of the tensors, and the fields that are known by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class GgufFamily:
     - `paired`: rows of queries and keys were reordered, so that neighbours turn together.
     - `shifted_norms`: the 1 that is added to the norms' weights is in the file.
     - `partial`: only `rope.dimension_count` dimensions of a head turn.
-    - `gating`: how a mixture's experts are scored, by llama.cpp's number; 0: there are none, or `more` looks at it.
-    - `by_layer`: heads of keys, and widths of MLPs, may be a list for the layers.
-    - `plain_heads`: there are heads of attention, and each has keys and values of one size.
-    - `more`: what else of a config the metadata and the tensors' names say, over all of this; so it may be a file of
-      one of `others` instead.
+    - `gating`: how a mixture's experts are scored (see `pairs.SOFTMAX`); 0: there are none, or `more` looks at it.
+    - `by_layer`: the number of key heads and the width of MLPs may be lists, with one number for each layer.
+    - `plain_heads`: all layers' heads have one size, of keys as of values; if not, `more` says what heads there are.
+    - `more`: gives further fields of a config, and takes precedence over all of this: it may also replace
+      `architecture` by one of `others`.
     """
 
     architecture: str
@@ -58,9 +58,6 @@ class GgufFamily:
     plain_heads: bool = True
     more: More | None = None
     others: tuple[str, ...] = ()
-
-
-SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 4
 
 
 WINDOW = {"sliding_window": Key("attention.sliding_window", int)}
@@ -100,7 +97,7 @@ MPT = {
     "n_heads": Key("attention.head_count", int),
     "n_layers": Key("block_count", int),
 }
-DELTA = _experts(
+QWEN_MOE = _experts(
     "num_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
@@ -111,8 +108,8 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "qwen2": GgufFamily("Qwen2ForCausalLM"),
     "qwen3": GgufFamily("Qwen3ForCausalLM"),
     "gemma": GgufFamily("GemmaForCausalLM", shifted_norms=True),
-    "gemma2": GgufFamily("Gemma2ForCausalLM", {**WINDOW, **CAPS}, shifted_norms=True),
-    "gemma3": GgufFamily("Gemma3ForCausalLM", shifted_norms=True),
+    "gemma2": GgufFamily("Gemma2ForCausalLM", {**WINDOW, **CAPS}, shifted_norms=True, more=gemma2),
+    "gemma3": GgufFamily("Gemma3ForCausalLM", shifted_norms=True, more=gemma3),
     "gemma3n": GgufFamily("Gemma3nForCausalLM", by_layer=True, more=gemma3n),
     "gemma4": GgufFamily("Gemma4ForCausalLM", by_layer=True, plain_heads=False, more=gemma4),
     "phi2": GgufFamily("PhiForCausalLM", epsilon="layer_norm_eps", layer_norms=True, partial=True),
@@ -164,12 +161,7 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "arcee": GgufFamily("ArceeForCausalLM", paired=True),
     "qwen2moe": GgufFamily(
         "Qwen2MoeForCausalLM",
-        _experts(
-            "num_experts",
-            "num_experts_per_tok",
-            "moe_intermediate_size",
-            shared_expert_intermediate_size=Key("expert_shared_feed_forward_length", int),
-        ),
+        QWEN_MOE,
         {"norm_topk_prob": False},
         gating=SOFTMAX,
     ),
@@ -237,6 +229,7 @@ FAMILIES: Mapping[str, GgufFamily] = {
         {"bias": False},
         epsilon="layer_norm_epsilon",
         layer_norms=True,
+        more=falcon,
     ),
     "gpt2": GgufFamily(
         "GPT2LMHeadModel",
@@ -327,7 +320,7 @@ FAMILIES: Mapping[str, GgufFamily] = {
     ),
     "qwen3next": GgufFamily(
         "Qwen3NextForCausalLM",
-        DELTA,
+        QWEN_MOE,
         {"norm_topk_prob": True},
         shifted_norms=True,
         partial=True,
@@ -337,7 +330,7 @@ FAMILIES: Mapping[str, GgufFamily] = {
     "qwen35": GgufFamily("Qwen3_5ForCausalLM", shifted_norms=True, partial=True, more=recurrent.qwen3_next),
     "qwen35moe": GgufFamily(
         "Qwen3_5MoeForCausalLM",
-        DELTA,
+        QWEN_MOE,
         shifted_norms=True,
         partial=True,
         gating=SOFTMAX,

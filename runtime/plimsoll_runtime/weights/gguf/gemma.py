@@ -1,4 +1,4 @@
-"""What the metadata of Gemma 3n and 4 say."""
+"""What the metadata of Gemma 2, 3, 3n and 4 say."""
 
 from __future__ import annotations
 
@@ -7,13 +7,31 @@ from statistics import NormalDist
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.gguf.pairs import Pairs, shown
+from plimsoll_runtime.weights.gguf.pairs import Pairs, shown, sliding_layers
 
+GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 LAUREL_RANK = 64
 """Of all files: no key says it, and llama.cpp knows no other."""
 STILL = 2.0**62
 """A pair of dimensions whose frequency is divided by as much does not turn: files have 1e30 there."""
 FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def gemma2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """By what queries are scaled."""
+    return {"query_pre_attn_scalar": _query_scalar(config, GEMMA2_27B_LAYERS)}
+
+
+def gemma3(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """By what queries are scaled, and which layers slide, with a rope of their own."""
+    softcap = pairs.get("final_logit_softcapping", float, 0.0)
+    return {
+        "query_pre_attn_scalar": _query_scalar(config, GEMMA3_27B_LAYERS),
+        "sliding_window": pairs.get("attention.sliding_window", int),
+        "rope_local_base_freq": _local_base(pairs),
+        "layer_types": sliding_layers(pairs.raw("attention.sliding_window_pattern"), config["num_hidden_layers"]),
+        "final_logit_softcapping": softcap or None,
+    }
 
 
 def gemma3n(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +45,7 @@ def gemma3n(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> d
         **_inputs(pairs, config),
         "intermediate_size": pairs.each("feed_forward_length", layers),
         "activation_sparsity_pattern": [NormalDist().cdf(each) for each in deviations] or None,
-        "rope_local_base_freq": pairs.get("rope.freq_base_swa", float, 10_000.0),
+        "rope_local_base_freq": _local_base(pairs),
         "final_logit_softcapping": pairs.get("final_logit_softcapping", float, 30.0),
         "altup_num_inputs": pairs.get("altup.num_inputs", int),
         "altup_active_idx": pairs.get("altup.active_idx", int),
@@ -68,9 +86,21 @@ def gemma4(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> di
         "rope_scaling": None,
         "rope_parameters": {
             FULL: {**rope, "rope_theta": config["rope_theta"]},
-            SLIDING: {"rope_type": "default", "rope_theta": pairs.get("rope.freq_base_swa", float, 10_000.0)},
+            SLIDING: {"rope_type": "default", "rope_theta": _local_base(pairs)},
         },
     }
+
+
+def _query_scalar(config: Mapping[str, Any], layers_of_27b: int) -> int:
+    """The 27B models alone scale queries by their hidden size over their heads; no key says so."""
+    if config["num_hidden_layers"] == layers_of_27b:
+        return int(config["hidden_size"]) // int(config["num_attention_heads"])
+    return int(config["head_dim"])
+
+
+def _local_base(pairs: Pairs) -> float:
+    """Of the rope of layers that slide."""
+    return pairs.get("rope.freq_base_swa", float, 10_000.0)
 
 
 def _windows(pairs: Pairs, layers: int) -> dict[str, Any]:

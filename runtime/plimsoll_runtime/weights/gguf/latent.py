@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.gguf.pairs import Pairs
-
-SOFTMAX, SIGMOID = 1, 2
+from plimsoll_runtime.weights.gguf.pairs import SIGMOID, SOFTMAX, Pairs
 
 
 def deepseek(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:

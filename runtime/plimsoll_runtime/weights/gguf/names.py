@@ -35,7 +35,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "mamba.dt_bias": ("ssm_dt.bias",),
     "mixer.dt_bias": ("ssm_dt.bias",),
 }
-"""What the converter splits, joins or renames before it asks for a name: within a layer, the first that there is."""
+"""Tensors within a layer that the converter itself splits, joins or renames, and what a file may call each of them."""
 
 
 def theirs_by_ours(arch: str, layers: int, wanted: Iterable[str], there: Collection[str]) -> dict[str, str]:

@@ -22,6 +22,18 @@ def olmo2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dic
     return {} if found["sliding_window"] is None else {**found, "architectures": ["Olmo3ForCausalLM"]}
 
 
+def falcon(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The large ones have groups of heads, and a norm of its own before attention."""
+    kv_heads, own_norm = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in names
+    grouped = own_norm or kv_heads > 1
+    return {
+        "num_kv_heads": kv_heads,
+        "multi_query": not grouped,
+        "new_decoder_architecture": grouped,
+        "num_ln_in_parallel_attn": 2 if own_norm else 1,
+    }
+
+
 def mpt(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
     """Slopes, and to what queries, keys and values are cut."""
     bias = pairs.get("attention.max_alibi_bias", float, 8.0)

@@ -9,6 +9,8 @@ from plimsoll_runtime.errors import ModelError
 
 T = TypeVar("T", int, float, bool, str)
 
+SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 4
+"""Of expert_gating_func: what makes the weights of experts of a router's logits, by llama.cpp's numbers."""
 LAYERS_PER_PATTERN = 6
 """Of Gemma 3, where a file does not say which of its layers slide."""
 _NEUTRAL: Mapping[str, Any] = {

@@ -22,9 +22,7 @@ def mamba(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
         "intermediate_size": pairs.get("ssm.inner_size", int),
         "state_size": pairs.get("ssm.state_size", int),
         "time_step_rank": pairs.get("ssm.time_step_rank", int),
-        "conv_kernel": pairs.get("ssm.conv_kernel", int),
-        "use_bias": _some(names, "ssm_in.bias"),
-        "use_conv_bias": _some(names, "ssm_conv1d.bias"),
+        **_mamba_said(pairs, names),
     }
 
 
@@ -37,9 +35,7 @@ def mamba2(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
         "head_dim": head_dim,
         "n_groups": groups,
         "state_size": state,
-        "conv_kernel": pairs.get("ssm.conv_kernel", int),
-        "use_bias": _some(names, "ssm_in.bias"),
-        "use_conv_bias": _some(names, "ssm_conv1d.bias"),
+        **_mamba_said(pairs, names),
     }
 
 
@@ -136,9 +132,7 @@ def nemotron_h(pairs: Pairs, names: Names, config: Config) -> dict[str, Any]:
         "mamba_head_dim": head_dim,
         "n_groups": groups,
         "ssm_state_size": state,
-        "conv_kernel": pairs.get("ssm.conv_kernel", int),
-        "use_bias": _some(names, "ssm_in.bias"),
-        "use_conv_bias": _some(names, "ssm_conv1d.bias"),
+        **_mamba_said(pairs, names),
         "mlp_bias": _some(names, "ffn_up.bias"),
     }
 
@@ -170,7 +164,17 @@ def _dual(pairs: Pairs) -> tuple[int, int, int, int]:
     return heads, inner // heads, pairs.get("ssm.group_count", int), pairs.get("ssm.state_size", int)
 
 
+def _mamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
+    """Of convolutions and biases, as configs of Mamba and Nemotron-H call it."""
+    return {
+        "conv_kernel": pairs.get("ssm.conv_kernel", int),
+        "use_bias": _some(names, "ssm_in.bias"),
+        "use_conv_bias": _some(names, "ssm_conv1d.bias"),
+    }
+
+
 def _bamba_said(pairs: Pairs, names: Names) -> dict[str, Any]:
+    """The same, as configs of hybrids call it."""
     return {
         "mamba_d_conv": pairs.get("ssm.conv_kernel", int),
         "mamba_proj_bias": _some(names, "ssm_in.bias"),

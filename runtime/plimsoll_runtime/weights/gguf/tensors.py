@@ -125,7 +125,7 @@ def _decay(name: str, values: Tensor) -> Tensor:
 
 
 def _halves(name: str, there: Mapping[str, object]) -> tuple[str, str] | None:
-    """What makes keys and values of a latent vector, where the file has them apart."""
+    """The names of the two matrices, of keys and of values, that a file has in the place of one kv_b_proj."""
     if (match := re.fullmatch(r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight", name)) is None:
         return None
     keys, values = (f"blk.{match[1]}.attn_{which}_b.weight" for which in "kv")
