@@ -21,7 +21,7 @@ from plimsoll_runtime.models.tasks import task_of
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
-from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, OTHERS, SafetensorsFiles
+from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def stored_sizes(files: ModelFiles) -> Mapping[str, int]:
                 kind = kind_of(tensor.kind)
                 sizes[kind_name(tensor.kind)] += 0 if kind is None else stored_bytes(kind, tensor.shape)
     else:
-        source = SafetensorsFiles(files.weights, FLOATS | OTHERS | NARROW)
+        source = SafetensorsFiles(files.weights, FLOATS | OTHERS | QUANTISED)
         for name, dtype in source.dtypes.items():
             sizes[str(dtype).removeprefix("torch.")] += prod(source.shapes[name]) * dtype.itemsize
     return dict(sizes.most_common())

@@ -1,6 +1,6 @@
-"""A hub's model without its numbers: files that begin as the hub's do and are as long, and holes behind their headers.
+"""A hub's model without its numbers: of each file of weights only the header is fetched.
 
-Whoever reads headers reads them as those of the whole files.
+Behind it the file is a hole, as long as on the hub: whoever reads headers finds what the whole files would say.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.gguf.metadata import MAX_BYTES, read_metadata
-from plimsoll_runtime.weights.hub import Access, errors_of, fetch_snapshot, modules_in
-from plimsoll_runtime.weights.modules import DENSE_WEIGHTS
+from plimsoll_runtime.weights.hub import Access, errors_of, fetch_snapshot, hub_name, modules_in
+from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, SETTINGS
+from plimsoll_runtime.weights.sources import INDEX, MODELOPT, open_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -25,10 +26,8 @@ FIRST = 2**17
 """Bytes that are fetched of a file at first: 97 % of safetensors' headers on the hub are in 100,000."""
 MOST = 2 * MAX_BYTES
 """Bytes of a header that are fetched at most."""
-DESCRIBED = (
-    *("config.json", "generation_config.json", "model.safetensors.index.json", "hf_quant_config.json"),
-    *("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
-)
+DESCRIBED = ("config.json", "generation_config.json", INDEX, MODELOPT, MODULES, *SETTINGS)
+"""Files that say what a model is, which are fetched whole."""
 
 
 def fetch_headers(
@@ -38,7 +37,7 @@ def fetch_headers(
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 
-    name = f"hf://{model_id}" + (f"@{revision}" if revision else "") + (f":{file}" if file else "")
+    name = hub_name(model_id, revision, file)
     api = HfApi(token=None if access is None else access.token or False)
     with errors_of(name, model_id, revision, access):
         try:
@@ -54,8 +53,6 @@ def fetch_headers(
 
 
 def _of_folder(api: HfApi, model_id: str, revision: str | None, listed: Sequence[str], folder: Path) -> Path:
-    from plimsoll_runtime.weights.sources import open_folder
-
     for each in DESCRIBED:
         if each in listed:
             shutil.copyfile(api.hf_hub_download(model_id, each, revision=revision), folder / each)

@@ -61,7 +61,7 @@ def fetch_snapshot(
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    name = f"hf://{model_id}" + (f"@{revision}" if revision else "") + (f":{file}" if file else "")
+    name = hub_name(model_id, revision, file)
     token = None if access is None else access.token or False
     cache = None if access is None else access.cache(HF_HUB_CACHE)
     download = partial(snapshot_download, model_id, revision=revision, token=token, cache_dir=cache)
@@ -77,6 +77,11 @@ def fetch_snapshot(
             return found
         chosen = choose_gguf(name, listed, file)
         return Path(str(download(allow_patterns=list(chosen)))) / chosen[0]
+
+
+def hub_name(model_id: str, revision: str | None, file: str | None) -> str:
+    """As `resolve` takes it."""
+    return f"hf://{model_id}" + (f"@{revision}" if revision else "") + (f":{file}" if file else "")
 
 
 def modules_in(snapshot: Path) -> list[str]:

@@ -14,7 +14,7 @@ from plimsoll_runtime.errors import ModelError
 MODULES = "modules.json"
 DENSE_WEIGHTS = "model.safetensors"
 MOST_MODULES = 32
-_SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
+SETTINGS = ("config_sentence_transformers.json", "sentence_bert_config.json")
 _TAKEN = ("prompts", "default_prompt_name", "activation_fn", "max_seq_length", "do_lower_case")
 """What of these files matters here."""
 
@@ -29,7 +29,7 @@ def described_modules(root: Path, read: ReadJson) -> dict[str, Any] | None:
     """
     listed = read(root / MODULES)
     settings: dict[str, Any] = {}
-    for name in _SETTINGS:
+    for name in SETTINGS:
         said = read(root / name)
         if isinstance(said, Mapping):
             settings |= {key: said[key] for key in _TAKEN if said.get(key) is not None}

@@ -29,7 +29,7 @@ OTHERS = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-NARROW = {"F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "I8": torch.int8, "U8": torch.uint8}
+QUANTISED = {"F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "I8": torch.int8, "U8": torch.uint8}
 """What quantised matrices and their scales may be, beside FLOATS."""
 MAX_HEADER = 100 * 2**20
 

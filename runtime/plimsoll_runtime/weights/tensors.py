@@ -32,11 +32,11 @@ def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> Te
         return GgufTensors(files.weights, files.config, wanted)
     from plimsoll_runtime.weights.quantised.config import quantisation_of
     from plimsoll_runtime.weights.quantised.tensors import QuantisedTensors
-    from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, SafetensorsFiles
+    from plimsoll_runtime.weights.safetensors_files import FLOATS, QUANTISED, SafetensorsFiles
 
     found: TensorSource
     if (quantisation := quantisation_of(files.config)) is not None:
-        found = QuantisedTensors(SafetensorsFiles(files.weights, FLOATS | NARROW), quantisation)
+        found = QuantisedTensors(SafetensorsFiles(files.weights, FLOATS | QUANTISED), quantisation)
     else:
         found = SafetensorsFiles(files.weights)
     if not files.modules:

@@ -18,7 +18,7 @@ from plimsoll_runtime.weights.quantised.config import REASONS, Quantisation, qua
 from plimsoll_runtime.weights.quantised.mxfp4 import Mxfp4
 from plimsoll_runtime.weights.quantised.scaled import Scaled
 from plimsoll_runtime.weights.quantised.tensors import QuantisedTensors
-from plimsoll_runtime.weights.safetensors_files import FLOATS, NARROW, SafetensorsFiles
+from plimsoll_runtime.weights.safetensors_files import FLOATS, QUANTISED, SafetensorsFiles
 from plimsoll_runtime.weights.stored import StoredTensor
 
 FP8 = torch.float8_e4m3fn
@@ -81,7 +81,9 @@ def test_what_is_not_read_is_named(config: Mapping[str, Any], words: str) -> Non
 
 def opened(folder: Path, tensors: dict[str, Tensor], block: tuple[int, int] | None = None, method: str = "fp8") -> Any:
     save_file(tensors, folder / "m.safetensors")
-    return QuantisedTensors(SafetensorsFiles([folder / "m.safetensors"], FLOATS | NARROW), Quantisation(method, block))
+    return QuantisedTensors(
+        SafetensorsFiles([folder / "m.safetensors"], FLOATS | QUANTISED), Quantisation(method, block)
+    )
 
 
 def random(*shape: int) -> Tensor:

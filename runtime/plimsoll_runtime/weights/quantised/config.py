@@ -25,7 +25,7 @@ REASONS: Mapping[str, str] = {
     "bitnet": "weights of three values, four in a byte, whose products round activations too",
     "torchao": "tensors that Python's pickle has to make",
 }
-"""What the methods keep in their files, that is not read."""
+"""Methods whose files are not read, and what these store instead of what is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,5 +132,3 @@ _READERS: Mapping[str, Callable[[str, Mapping[str, Any]], Quantisation]] = {
     "compressed-tensors": _compressed,
     "modelopt": _modelopt,
 }
-METHODS = tuple(_READERS)
-"""Those that are read."""
