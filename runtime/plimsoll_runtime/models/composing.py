@@ -235,7 +235,7 @@ class _Layer:
             return
         if isinstance(mixer, LatentAttention):
             own = replace(mixer, rope=mixer.rope.within(self._composer.length))
-            yield from LatentComposer(own, self._cache, self._hidden, self._names, self._prefix).ops(reads, ADDED)
+            yield from LatentComposer(own, self._cache, self._hidden, self._names, self._linears).ops(reads, ADDED)
             return
         if not isinstance(mixer, Beside):
             prefix = f"{self._prefix}.{self._names.recurrent}"
@@ -261,9 +261,9 @@ class _Layer:
     def _mlp(self, mlp: FeedForward, reads: str) -> Iterator[Op]:
         """What it gives is ADDED."""
         if isinstance(mlp, Mixture):
-            return MixtureComposer(mlp, self._hidden, self._names, self._prefix).ops(reads, ADDED)
+            return MixtureComposer(mlp, self._hidden, self._names, self._linears).ops(reads, ADDED)
         if isinstance(mlp, MixtureBeside):
-            beside = BesideComposer(mlp, self._hidden, self._layer.norm, self._names, self._prefix)
+            beside = BesideComposer(mlp, self._hidden, self._layer.norm, self._names, self._linears)
             return beside.ops(STATES, reads, ADDED)
         names = self._names
         return MlpComposer(self._hidden, names.gate_up, names.down, self._linears).ops(mlp, reads, ADDED)

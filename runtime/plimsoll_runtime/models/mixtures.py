@@ -12,7 +12,6 @@ from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
-from plimsoll_runtime.models.ops.product import Product
 from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.ops.scale import Scale
 from plimsoll_runtime.models.ops.weight import ByGroup, InStack, Weight
@@ -27,12 +26,12 @@ DENSE, RANKED, TAKEN = "dense", "ranked", "taken"
 
 @dataclass(frozen=True, slots=True)
 class MixtureComposer:
-    """One layer's; names begin with `prefix`. States are `hidden` wide."""
+    """One layer's. States are `hidden` wide."""
 
     mixture: Mixture
     hidden: int
     names: Names
-    prefix: str
+    linears: Linears
 
     def ops(self, reads: str, writes: str, ranked: str | None = None) -> Iterator[Op]:
         """In their order. `ranked`: what the router reads, where it is not what experts read."""
@@ -42,9 +41,10 @@ class MixtureComposer:
             yield self._experts(reads, writes)
         else:
             down, up = self.names.experts.narrowed
-            yield self._product(down, narrowed.width, self.hidden, (reads, NARROWED), biased=narrowed.bias)
+            width, product, biased = narrowed.width, self.linears.product, narrowed.bias
+            yield product(OpKind.EXPERTS, down, width, self.hidden, (reads, NARROWED), biased=biased)
             yield self._experts(NARROWED, writes)
-            yield self._product(up, self.hidden, narrowed.width, (writes, writes), biased=narrowed.bias)
+            yield product(OpKind.EXPERTS, up, self.hidden, width, (writes, writes), biased=biased)
         if mixture.shared is not None:
             yield from self._shared(mixture.shared, reads)
             yield Add(self.hidden, OpKind.DOWN, (writes, SHARED), (writes,))
@@ -72,15 +72,15 @@ class MixtureComposer:
 
     def _route(self, reads: str) -> Route:
         mixture, names = self.mixture, self.names.experts
-        weight = Weight(f"{self.prefix}.{names.router}.weight", (mixture.experts, self.hidden), wide=True)
+        weight = Weight(f"{self.linears.prefix}.{names.router}.weight", (mixture.experts, self.hidden), wide=True)
         correction = None
         if isinstance(mixture.routing, TopK) and mixture.routing.corrected:
             row = (1, mixture.experts) if names.correction_is_row else None
-            correction = Weight(f"{self.prefix}.{names.correction}", (mixture.experts,), folded=row)
-        bias = self._bias(names.router, mixture.experts) if mixture.router_bias else None
+            correction = Weight(f"{self.linears.prefix}.{names.correction}", (mixture.experts,), folded=row)
+        bias = self.linears.vector(f"{names.router}.bias", mixture.experts) if mixture.router_bias else None
         scales = None
         if isinstance(mixture.routing, TopK) and mixture.routing.scaled_each:
-            scales = Weight(f"{self.prefix}.{names.scales}", (mixture.experts,))
+            scales = self.linears.vector(names.scales, mixture.experts)
         return Route(mixture.routing, mixture.chosen, weight, correction, (reads,), (SHARES, CHOSEN), bias, scales)
 
     def _gate_up(self, number: int) -> tuple[Weight, ...]:
@@ -107,62 +107,50 @@ class MixtureComposer:
 
     def _shared(self, mlp: GatedMlp | PlainMlp, reads: str) -> Iterator[Op]:
         names = self.names.experts
-        linears = Linears(self.prefix, self.names.transposed)
-        yield from MlpComposer(self.hidden, names.shared_gate_up, names.shared_down, linears).ops(mlp, reads, SHARED)
+        shared = MlpComposer(self.hidden, names.shared_gate_up, names.shared_down, self.linears)
+        yield from shared.ops(mlp, reads, SHARED)
         if self.mixture.shared_gated:
-            gate = self._matrix(names.shared_gate, 1, self.hidden)
+            gate = self.linears.matrix(names.shared_gate, 1, self.hidden)
             gate = replace(gate, folded=(self.hidden,)) if names.shared_gate_is_vector else gate
             yield Gate(gate, (reads, SHARED), (SHARED,))
 
-    def _product(self, name: str, outputs: int, inputs: int, values: tuple[str, str], *, biased: bool) -> Product:
-        reads, writes = values
-        parts = Linears(self.prefix, self.names.transposed).parts((name,), (outputs,), inputs, biased=biased)
-        return Product(OpKind.EXPERTS, *parts, (reads,), (writes,))
-
-    def _matrix(self, name: str, outputs: int, inputs: int) -> Weight:
-        return Weight(f"{self.prefix}.{name}.weight", (outputs, inputs), self.names.transposed)
-
     def _expert(self, name: str, outputs: int, inputs: int, number: int, order: ByGroup | None = None) -> Weight:
         names = self.names.experts
-        full = f"{self.prefix}.{name.format(number)}{names.suffix}"
+        full = f"{self.linears.prefix}.{name.format(number)}{names.suffix}"
         transposed = names.transposed or self.names.transposed
         return Weight(full, (outputs, inputs), transposed, order, stack=self._stack(name, number))
 
     def _expert_bias(self, name: str, size: int, number: int, order: ByGroup | None = None) -> Weight:
-        full = f"{self.prefix}.{name.format(number)}{self.names.experts.bias_suffix}"
+        full = f"{self.linears.prefix}.{name.format(number)}{self.names.experts.bias_suffix}"
         return Weight(full, (size,), order=order, stack=self._stack(name, number))
 
     def _stack(self, name: str, number: int) -> InStack | None:
         return None if "{}" in name else InStack(number, self.mixture.experts)
 
-    def _bias(self, name: str, size: int) -> Weight:
-        return Weight(f"{self.prefix}.{name}.bias", (size,))
-
 
 @dataclass(frozen=True, slots=True)
 class BesideComposer:
-    """One layer's mixture beside an MLP; names begin with `prefix`. States are `hidden` wide."""
+    """One layer's mixture beside an MLP. States are `hidden` wide."""
 
     both: MixtureBeside
     hidden: int
     norm: Norm
     names: Names
-    prefix: str
+    linears: Linears
 
     def ops(self, states: str, reads: str, writes: str) -> Iterator[Op]:
         """In their order. `states`: the layer's; `reads`: what the MLP is given of them."""
-        names, linears = self.names.beside, Linears(self.prefix, self.names.transposed)
-        yield from MlpComposer(self.hidden, self.names.gate_up, self.names.down, linears).ops(
-            self.both.mlp, reads, DENSE
-        )
+        names = self.names.beside
+        dense = MlpComposer(self.hidden, self.names.gate_up, self.names.down, self.linears)
+        yield from dense.ops(self.both.mlp, reads, DENSE)
         yield self._normed(names.dense, DENSE, DENSE)
         yield self._normed(names.routed, states, RANKED)
         yield Scale((self.hidden,), (self.hidden**-0.5,), (RANKED,), (RANKED,), OpKind.ROUTE)
         yield self._normed(names.before, states, TAKEN)
-        yield from MixtureComposer(self.both.mixture, self.hidden, self.names, self.prefix).ops(TAKEN, writes, RANKED)
+        routed = MixtureComposer(self.both.mixture, self.hidden, self.names, self.linears)
+        yield from routed.ops(TAKEN, writes, RANKED)
         yield self._normed(names.after, writes, writes)
         yield Add(self.hidden, OpKind.DOWN, (DENSE, writes), (writes,))
 
     def _normed(self, name: str, reads: str, writes: str) -> Normalise:
-        weight = Weight(f"{self.prefix}.{name}", (self.hidden,))
-        return Normalise(self.norm, self.hidden, (reads,), (writes,), weight)
+        return Normalise(self.norm, self.hidden, (reads,), (writes,), self.linears.vector(name, self.hidden))

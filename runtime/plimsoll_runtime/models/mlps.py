@@ -36,15 +36,13 @@ class MlpComposer:
         else:
             parts = self.linears.parts(self.gate_up, (mlp.inner, mlp.inner), self.hidden, biased=mlp.bias)
             yield GatedProduct(*parts, mlp.activation, (reads,), (INNER,))
-        down = self.linears.parts((self.down,), (self.hidden,), mlp.inner, biased=mlp.bias)
-        yield Product(OpKind.DOWN, *down, (INNER,), (writes,))
+        yield self.linears.product(OpKind.DOWN, self.down, self.hidden, mlp.inner, (INNER, writes), biased=mlp.bias)
         if isinstance(mlp, GatedMlp) and mlp.scale != 1.0:
             yield Scale((self.hidden,), (mlp.scale,), (writes,), (writes,))
 
     def _changed_gate(self, mlp: GatedMlp, reads: str) -> Iterator[Op]:
         for name, writes in zip(self.gate_up, (GATE, INNER), strict=True):
-            parts = self.linears.parts((name,), (mlp.inner,), self.hidden, biased=mlp.bias)
-            yield Product(OpKind.GATE_UP, *parts, (reads,), (writes,))
+            yield self.linears.product(OpKind.GATE_UP, name, mlp.inner, self.hidden, (reads, writes), biased=mlp.bias)
         if mlp.gate_scale != 1.0:
             yield Scale((mlp.inner,), (mlp.gate_scale,), (GATE,), (GATE,), OpKind.GATE_UP)
         if mlp.sparsity:

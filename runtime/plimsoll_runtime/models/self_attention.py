@@ -46,8 +46,9 @@ class AttentionComposer:
             yield AttendShared(self.cache, shape, (HEADS,), (ATTENDED,))
         if own.gated:
             yield Multiply(shape.query_width, "sigmoid", (ATTENDED, GATE), (ATTENDED,), OpKind.ATTENTION)
-        output = self.linears.parts((self.names.output,), (self.hidden,), shape.query_width, biased=own.output_bias)
-        yield Product(OpKind.OUTPUT, *output, (ATTENDED,), (writes,))
+        yield self.linears.product(
+            OpKind.OUTPUT, self.names.output, self.hidden, shape.query_width, (ATTENDED, writes), biased=own.output_bias
+        )
 
     def _gated_heads(self, reads: str) -> Iterator[Op]:
         """Gates before queries, keys and values, though each head of queries has its own behind it in the files."""
@@ -73,9 +74,8 @@ class AttentionComposer:
             order = HeadByHead(shape.kv_heads, shape.heads // shape.kv_heads, shape.head_dim)
         elif names.shards:
             order = ByGroup(names.shards, tuple(width // names.shards for width in widths), (0, 2, 1))
-        stored = names.query_key_value
-        if (count := 1 if own.shares is not None else 2 if own.values_of_keys else 3) < len(widths):
-            stored, widths = stored[:count], widths[:count]
+        count = 1 if own.shares is not None else 2 if own.values_of_keys else 3
+        stored, widths = names.query_key_value[:count], widths[:count]
         parts = self.linears.parts(stored, widths, self.hidden, biased=own.qkv_bias, order=order)
         yield Product(OpKind.QKV, *parts, (reads,), (HEADS,), clip=own.clip)
         if own.value_norm is not None and own.shares is None:
