@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from plimsoll_runtime.models.families.gemma4 import NAMES as GEMMA4
 from plimsoll_runtime.models.families.granite_hybrid import HYBRID
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
+from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture, MixtureBeside
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.mixer import owner_of
 from plimsoll_runtime.models.spec.names import ExpertNames, StreamNames
@@ -19,7 +19,9 @@ BLOCK = "blk."
 
 
 def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
-    """Matrices are [outputs, inputs] in all families, and no rows are interleaved. See also `_experts`."""
+    """Matrices are [outputs, inputs] in all families, and no rows are interleaved. Layers that share keys have some in
+    the file, which are not read. See also `_layer`, `_streams` and `_experts`.
+    """
     names = spec.names
     beyond = (*names.beyond, *(f"{BLOCK}{each.removeprefix(LAYER)}" for each in names.beyond if each.startswith(LAYER)))
     sharing = [number for number, layer in enumerate(spec.layers) if owner_of(layer.mixer) is not None]
@@ -32,7 +34,7 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
             transposed=False,
             interleaved=False,
             gate_up=_apart(names.gate_up) if names.gate_up == HYBRID.gate_up else names.gate_up,
-            experts=_experts(names.experts, plain=any(map(_is_plain, spec.layers))),
+            experts=_experts(names.experts, [layer.mlp for layer in spec.layers]),
             streams=_streams(names.streams),
             beyond=(*beyond, *unread),
         ),
@@ -40,7 +42,7 @@ def as_llama_cpp_has_it(spec: DecoderSpec) -> DecoderSpec:
 
 
 def _layer(layer: LayerSpec) -> LayerSpec:
-    """Gates of the gated delta rule lie by themselves; where they did before, heads of values come in turns."""
+    """Qwen3-Next's gates lie apart from queries, keys and values; Qwen3.5's heads of values come in turns."""
     mixer = layer.mixer
     if not isinstance(mixer, GatedDelta):
         return layer
@@ -54,19 +56,16 @@ def _streams(names: StreamNames) -> StreamNames:
     return replace(names, spread=names.spread.replace(".{}", ""), gather=names.gather.replace(".{}", ""))
 
 
-def _is_plain(layer: LayerSpec) -> bool:
-    """Whether it has experts without gates."""
-    return isinstance(layer.mlp, Mixture) and layer.mlp.plain
-
-
-def _experts(names: ExpertNames, *, plain: bool) -> ExpertNames:
-    """All experts of a layer are in one tensor, gates apart from what they open but for Gemma 4's; what had one row is
-    a vector.
+def _experts(names: ExpertNames, mlps: Sequence[FeedForward | None]) -> ExpertNames:
+    """All experts of a layer are in one tensor, gates apart from what they open but for Gemma 4's (those beside an
+    MLP); what had one row is a vector.
     """
+    plain = any(isinstance(mlp, Mixture) and mlp.plain for mlp in mlps)
+    beside = any(isinstance(mlp, MixtureBeside) for mlp in mlps)
     gate_up = tuple(each.replace(".{}", "") for each in names.gate_up)
     return replace(
         names,
-        gate_up=gate_up if plain or gate_up == GEMMA4.experts.gate_up else _apart(gate_up),
+        gate_up=gate_up if plain or beside else _apart(gate_up),
         down=names.down.replace(".{}", ""),
         transposed=False,
         alternating=False,

@@ -5,7 +5,7 @@ EmbeddingGemma is one whose layers see prompts from both ends, with windows half
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +17,11 @@ from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.rope import RopeSpec
 
+FULL, SLIDING = "full_attention", "sliding_attention"
 LOCAL_THETA, GLOBAL_THETA = 10_000.0, 1_000_000.0
+VOCAB = 262_208
 DEFAULTS = {
     "num_key_value_heads": 4,
     "head_dim": 256,
@@ -50,9 +53,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     pattern = config.get("sliding_window_pattern", int)
     if not pattern:
         raise ModelError("config.json: sliding_window_pattern is 0")
-    types = config.layer_types(
-        ["full_attention" if (i + 1) % pattern == 0 else "sliding_attention" for i in range(config.layers())]
-    )
+    types = config.layer_types([FULL if (i + 1) % pattern == 0 else SLIDING for i in range(config.layers())])
     scalar = config.get("query_pre_attn_scalar", float, 256.0)
     if not scalar:
         raise ModelError("config.json: query_pre_attn_scalar is 0")
@@ -60,14 +61,8 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     whole = config.get("use_bidirectional_attention", bool, default=False)
     window = config.get("sliding_window", int)
     full = AttentionShape(heads, kv_heads, head_dim, scale, whole=whole)
-    shapes = {"full_attention": full, "sliding_attention": replace(full, window=window // 2 + 1 if whole else window)}
-    ropes = {
-        "full_attention": config.rope_of_type("full_attention", head_dim, GLOBAL_THETA),
-        "sliding_attention": config.rope_of_type(
-            "sliding_attention", head_dim, LOCAL_THETA, base="rope_local_base_freq", scaled=False
-        ),
-    }
-    hidden = config.get("hidden_size", int)
+    shapes = {FULL: full, SLIDING: replace(full, window=window // 2 + 1 if whole else window)}
+    ropes = ropes_of(config, head_dim)
     bias = config.get("attention_bias", bool, default=False)
     norm = Norm(config.get("rms_norm_eps", float, 1e-6), offset=1.0)
     mlp = GatedMlp(config.get("intermediate_size", int), "gelu_tanh")
@@ -76,11 +71,25 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         mixer = SelfAttention(shapes[kind], ropes[kind], HeadNorm(norm), qkv_bias=bias, output_bias=bias)
         return LayerSpec(mixer, mlp, norm, after=True)
 
+    return decoder_of("Gemma3ForCausalLM", config, [layer(kind) for kind in types], norm, NAMES, vocab=VOCAB)
+
+
+def ropes_of(config: Config, head_dim: int) -> dict[str, RopeSpec]:
+    """For each kind of layers."""
+    local = config.rope_of_type(SLIDING, head_dim, LOCAL_THETA, base="rope_local_base_freq", scaled=False)
+    return {FULL: config.rope_of_type(FULL, head_dim, GLOBAL_THETA), SLIDING: local}
+
+
+def decoder_of(
+    architecture: str, config: Config, layers: Sequence[LayerSpec], norm: Norm, names: Names, vocab: int | None = None
+) -> DecoderSpec:
+    """These layers between a scaled embedding and logits that may be capped. `vocab`: where the config says none."""
+    hidden = config.positive("hidden_size", int)
     return DecoderSpec(
-        architecture="Gemma3ForCausalLM",
-        vocab_size=config.get("vocab_size", int, 262_208),
+        architecture,
+        vocab_size=config.get("vocab_size", int, vocab),
         hidden_size=hidden,
-        layers=tuple(map(layer, types)),
+        layers=tuple(layers),
         max_positions=config.get("max_position_embeddings", int),
         final_norm=norm,
         embedding=Embedding(scale=hidden**0.5),
@@ -88,5 +97,5 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
             tied=config.get("tie_word_embeddings", bool, default=True),
             softcap=config.get("final_logit_softcapping", float, 0.0) or None,
         ),
-        names=NAMES,
+        names=names,
     )

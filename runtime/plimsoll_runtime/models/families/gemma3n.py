@@ -8,11 +8,11 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.fields import T, typed
-from plimsoll_runtime.models.families.gemma3 import GLOBAL_THETA, LOCAL_THETA, NAMES
+from plimsoll_runtime.models.families.gemma3 import FULL, NAMES, SLIDING, decoder_of, ropes_of
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.families.sharing import owners_of, unread
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
@@ -36,15 +36,13 @@ SPARSE_LAYERS, SPARSITY = 10, 0.95
 """Where activation_sparsity_pattern is missing: the first layers of a model that has more than so many."""
 MAX_STREAMS = 64
 """More than any model has: a config that says more is damaged."""
-FULL, SLIDING = "full_attention", "sliding_attention"
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:
     """Gemma3nForCausalLM."""
     config = Config({**DEFAULTS, **values})
     config.refuse_unless(use_bidirectional_attention=False)
-    count, hidden = config.layers(), config.positive("hidden_size", int)
-    kinds = config.layer_types([FULL if (i + 1) % 5 == 0 else SLIDING for i in range(count)])
+    kinds = config.layer_types([FULL if (i + 1) % 5 == 0 else SLIDING for i in range(config.layers())])
     owners = owners_of(config, kinds, 15)
     norm = Norm(config.get("rms_norm_eps", float, 1e-6))
     mixers = _mixers(config, norm)
@@ -56,19 +54,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     ]
     scaled = config.get("altup_correct_scale", bool, default=True)
     unscaled = () if scaled else (".altup.correct_output_scale",)
-    return DecoderSpec(
-        "Gemma3nForCausalLM",
-        vocab_size=config.get("vocab_size", int),
-        hidden_size=hidden,
-        layers=tuple(layers),
-        max_positions=config.get("max_position_embeddings", int),
-        final_norm=norm,
-        embedding=Embedding(scale=hidden**0.5),
-        head=Head(
-            tied=config.get("tie_word_embeddings", bool, default=True),
-            softcap=config.get("final_logit_softcapping", float, 0.0) or None,
-        ),
-        names=replace(NAMES, ignored=(*NAMES.ignored, *unread(owners), *unscaled)),
+    names = replace(NAMES, ignored=(*NAMES.ignored, *unread(owners), *unscaled))
+    return replace(
+        decoder_of("Gemma3nForCausalLM", config, layers, norm, names),
         inputs=TokenInputs(
             config.positive("vocab_size_per_layer_input", int, 262_144),
             config.positive("hidden_size_per_layer_input", int, 256),
@@ -83,18 +71,12 @@ def _mixers(config: Config, norm: Norm) -> dict[str, SelfAttention]:
     """For each kind of layers."""
     heads, kv_heads, head_dim = config.heads()
     full = AttentionShape(heads, kv_heads, head_dim, 1.0)
-    bias = config.get("attention_bias", bool, default=False)
-    mixer = SelfAttention(
-        full,
-        config.rope_of_type(FULL, head_dim, GLOBAL_THETA),
-        HeadNorm(norm),
-        bias,
-        bias,
-        value_norm=replace(norm, weighted=False),
-    )
-    local = config.rope_of_type(SLIDING, head_dim, LOCAL_THETA, base="rope_local_base_freq", scaled=False)
-    window = config.positive("sliding_window", int)
-    return {FULL: mixer, SLIDING: replace(mixer, shape=replace(full, window=window), rope=local)}
+    shapes = {FULL: full, SLIDING: replace(full, window=config.positive("sliding_window", int))}
+    bias, values = config.get("attention_bias", bool, default=False), replace(norm, weighted=False)
+    return {
+        kind: SelfAttention(shapes[kind], rope, HeadNorm(norm), bias, bias, value_norm=values)
+        for kind, rope in ropes_of(config, head_dim).items()
+    }
 
 
 def _mlps(config: Config) -> list[GatedMlp]:

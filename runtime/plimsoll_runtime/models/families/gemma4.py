@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
-from plimsoll_runtime.models.families.gemma3 import GLOBAL_THETA, LOCAL_THETA
+from plimsoll_runtime.models.families.gemma3 import FULL, GLOBAL_THETA, LOCAL_THETA, SLIDING, decoder_of
 from plimsoll_runtime.models.families.gemma3 import NAMES as GEMMA3
 from plimsoll_runtime.models.families.mixing import experts_of
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.families.sharing import owners_of, unread
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, MixtureBeside
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import ExpertNames
@@ -21,7 +21,6 @@ from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.routing import TopK
 from plimsoll_runtime.models.spec.streams import TokenInputs
 
-FULL, SLIDING = "full_attention", "sliding_attention"
 ROPES = {SLIDING: {"rope_type": "default"}, FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25}}
 THETAS = {SLIDING: LOCAL_THETA, FULL: GLOBAL_THETA}
 DEFAULTS = {
@@ -69,7 +68,7 @@ def _decoder(architecture: str, config: Config) -> DecoderSpec:
     # Whatever the config says of it: to Transformers the last layer sees all.
     kinds[-1] = FULL
     owners = owners_of(config, kinds, 0)
-    norm, hidden = Norm(config.get("rms_norm_eps", float, 1e-6)), config.positive("hidden_size", int)
+    norm = Norm(config.get("rms_norm_eps", float, 1e-6))
     width = config.get("hidden_size_per_layer_input", int, 0)
     layers = [
         LayerSpec(mixer, _mlp(config, shares=mixer.shares is not None), norm, after=True, scalar=True)
@@ -78,21 +77,8 @@ def _decoder(architecture: str, config: Config) -> DecoderSpec:
     inputs = TokenInputs(
         config.positive("vocab_size_per_layer_input", int), width, norm, config.activation("hidden_activation")
     )
-    return DecoderSpec(
-        architecture,
-        vocab_size=config.get("vocab_size", int),
-        hidden_size=hidden,
-        layers=tuple(layers),
-        max_positions=config.get("max_position_embeddings", int),
-        final_norm=norm,
-        embedding=Embedding(scale=hidden**0.5),
-        head=Head(
-            tied=config.get("tie_word_embeddings", bool, default=True),
-            softcap=config.get("final_logit_softcapping", float, 0.0) or None,
-        ),
-        names=replace(NAMES, ignored=(*NAMES.ignored, *unread(owners))),
-        inputs=inputs if width else None,
-    )
+    names = replace(NAMES, ignored=(*NAMES.ignored, *unread(owners)))
+    return replace(decoder_of(architecture, config, layers, norm, names), inputs=inputs if width else None)
 
 
 def _mixers(config: Config, kinds: Sequence[str], owners: Sequence[int | None], norm: Norm) -> list[SelfAttention]:

@@ -13,7 +13,7 @@ from plimsoll_runtime.models.families.mixing import experts_of, in_groups
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture, Narrowed, PlainMlp
+from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture, Narrowed, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import ExpertNames, Names
 from plimsoll_runtime.models.spec.recurrent import Mamba2
@@ -64,7 +64,9 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
     mixer = _mixer(config)
     bias, activation = config.get("mlp_bias", bool, default=False), config.activation("mlp_hidden_act")
     mlp = PlainMlp(config.get("intermediate_size", int), activation, bias)
-    alone = {"mlp": mlp, "moe": _mixture(config, mlp) if "moe" in found else mlp}
+    alone: dict[str, FeedForward] = {"mlp": mlp}
+    if "moe" in found:
+        alone["moe"] = _mixture(config, mlp)
 
     def changed(kind: str, layer: LayerSpec) -> LayerSpec:
         if kind in alone:
