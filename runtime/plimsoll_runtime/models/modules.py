@@ -19,7 +19,7 @@ OLDER_KINDS: Mapping[str, PoolingKind | None] = {
     "pooling_mode_mean_sqrt_len_tokens": None,
     "pooling_mode_weightedmean_tokens": None,
 }
-"""Flags of a pooling's config, one for each way; None: one that is not computed here."""
+"""Flags of older configs of a pooling, each for one way to pool; None: a way that is not computed here."""
 ACTIVATIONS: Mapping[str, HeadActivation | None] = {
     "Identity": None,
     "Tanh": "tanh",
@@ -30,7 +30,7 @@ ACTIVATIONS: Mapping[str, HeadActivation | None] = {
 
 
 def module_layers(modules: Sequence[Mapping[str, Any]]) -> Pooling:
-    """A pooling, what follows it, and a norm of the whole at the end. Raises ModelError for any other row."""
+    """For a model, a pooling, any dense layers, and normalisation in the end. Raises ModelError for any other row."""
     kinds = [str(module["kind"]) for module in modules]
     if kinds[:2] != [MODEL, POOLING]:
         raise UnsupportedFieldError(f"modules.json: {' and '.join(kinds[:2])} do not begin with a model and a pooling")
@@ -43,12 +43,13 @@ def module_layers(modules: Sequence[Mapping[str, Any]]) -> Pooling:
             normalised = True
         elif kind != DROPOUT:
             raise UnsupportedFieldError(f"modules.json: a module {kind} there is not supported")
-    return Pooling(_pooling_kind(_config(modules[1])), tuple(layers), normalised)
+    return Pooling(_pooling_kind(modules[1]), tuple(layers), normalised)
 
 
-def _pooling_kind(config: Mapping[str, Any]) -> PoolingKind:
+def _pooling_kind(module: Mapping[str, Any]) -> PoolingKind:
+    config, file = _config(module), f"{module['path']}/config.json"
     if config.get("include_prompt") is False:
-        raise UnsupportedFieldError("1_Pooling/config.json: include_prompt = False is not supported (only True)")
+        raise UnsupportedFieldError(f"{file}: include_prompt = False is not supported (only True)")
     mode = config.get("pooling_mode")
     if mode is None:
         flags = [flag for flag in OLDER_KINDS if config.get(flag)]
@@ -58,7 +59,7 @@ def _pooling_kind(config: Mapping[str, Any]) -> PoolingKind:
         words = mode if isinstance(mode, list) else [mode]
         found = KINDS.get(str(words[0])) if len(words) == 1 else None
     if found is None:
-        raise UnsupportedFieldError(f"1_Pooling/config.json: pooling by {mode or 'nothing'} is not supported")
+        raise UnsupportedFieldError(f"{file}: pooling by {mode or 'nothing'} is not supported")
     return found
 
 
