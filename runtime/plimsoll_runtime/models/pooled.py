@@ -19,7 +19,7 @@ from plimsoll_runtime.models.spec.pooling import Dense, Pooling, TokenScores
 from plimsoll_runtime.models.tasks import TOLD, by_tokens, is_encoder, label_count, modules_of, settings_of
 
 SCORE_TOKENS = "score_token_ids"
-"""In a config: the ids of the tokens whose logits make a score, the one that speaks against it first."""
+"""In a config: the ids of the tokens whose logits make a score, that of "no" first where there are two."""
 _IDENTITY = "Identity"
 _OLDER_ACTIVATION = "sbert_ce_default_activation_function"
 
@@ -37,10 +37,9 @@ def served_as(config: Mapping[str, Any], task: Task, score_tokens: Sequence[int]
 
 def pooled_program(config: Mapping[str, Any], task: Task, max_model_len: int | None = None) -> Program:
     """Raises ModelError for what cannot be served so."""
-    spec = _described(config)
-    longest = settings_of(config).get("max_seq_length")
-    if longest is not None:
-        longest = typed(settings_of(config), "max_seq_length", int, None)
+    settings, spec = settings_of(config), _described(config)
+    if settings.get("max_seq_length") is not None:
+        longest = typed(settings, "max_seq_length", int, None)
         spec = replace(spec, max_positions=max(1, min(spec.max_positions, longest)))
     return program_of(spec, max_model_len, pooling_of(config, task, spec))
 
@@ -113,10 +112,12 @@ def _scale(config: Mapping[str, Any], task: Task) -> Scale:
         return "none"
     if task == "score":
         own = config.get("sentence_transformers")
-        said = settings_of(config).get("activation_fn") or (
-            own.get("activation_fn") if isinstance(own, Mapping) else None
+        said = (
+            settings_of(config).get("activation_fn")
+            or (own.get("activation_fn") if isinstance(own, Mapping) else None)
+            or config.get(_OLDER_ACTIVATION)
+            or "Sigmoid"
         )
-        said = said or config.get(_OLDER_ACTIVATION) or "Sigmoid"
         name = str(said).rpartition(".")[2]
         if name not in (_IDENTITY, "Sigmoid"):
             raise UnsupportedFieldError(f"the activation of scores {said!r} is not supported (only Sigmoid, Identity)")

@@ -80,6 +80,7 @@ from plimsoll_runtime.models.families import (
     youtu,
 )
 from plimsoll_runtime.models.families.converted import as_llama_cpp_has_it
+from plimsoll_runtime.models.families.fields import saved_class
 from plimsoll_runtime.models.families.parts import text_part
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
@@ -218,8 +219,5 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def _architecture(config: Mapping[str, Any]) -> str:
-    names = config.get("architectures") or []
-    if isinstance(names, list) and names:
-        return str(names[0])
     kind = str(config.get("model_type"))
-    return MODEL_TYPES.get(kind, kind)
+    return saved_class(config) or MODEL_TYPES.get(kind, kind)

@@ -8,6 +8,8 @@ from typing import Any, cast
 from plimsoll_runtime.engine.pooling import TASKS, Task
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.models.encoders import ENCODERS
+from plimsoll_runtime.models.families.fields import saved_class
+from plimsoll_runtime.models.modules import POOLING
 from plimsoll_runtime.models.registry import MODEL_TYPES
 from plimsoll_runtime.weights.files import PARTS, YES_OR_NO
 
@@ -17,7 +19,7 @@ LABELLED = "ForSequenceClassification"
 BARE, WITH_HEAD = "Model", "LMHeadModel"
 """How a decoder's class ends that has no head, and how older ones end that generate."""
 LOGIT_SCORE = "LogitScore"
-POOLING = "Pooling"
+"""The module of a reranker by the logits of two tokens, beside those of `models.modules`."""
 
 
 def task_of(config: Mapping[str, Any], asked: str = "auto") -> Task:
@@ -28,13 +30,13 @@ def task_of(config: Mapping[str, Any], asked: str = "auto") -> Task:
         return _detected(config)
     labels = has_labels(config)
     if asked == "generate" and (labels or is_encoder(config)):
-        raise UsageError(f"--task generate: {architecture(config)} generates nothing; leave the option out")
+        raise UsageError(f"--task generate: {saved_class(config)} generates nothing; leave the option out")
     if asked == "classify" and not labels:
-        raise UsageError(f"--task classify: {architecture(config)} has no head of labels; leave the option out")
+        raise UsageError(f"--task classify: {saved_class(config)} has no head of labels; leave the option out")
     if asked == "score" and not labels and is_encoder(config):
-        raise UsageError(f"--task score: {architecture(config)} has no head that scores; leave the option out")
+        raise UsageError(f"--task score: {saved_class(config)} has no head that scores; leave the option out")
     if asked == "score" and labels and label_count(config) != 1:
-        raise UsageError(f"--task score: {architecture(config)} has {label_count(config)} labels, and a score is one")
+        raise UsageError(f"--task score: {saved_class(config)} has {label_count(config)} labels, and a score is one")
     return cast(Task, asked)
 
 
@@ -51,24 +53,18 @@ def _detected(config: Mapping[str, Any]) -> Task:
 
 def _is_bare(config: Mapping[str, Any]) -> bool:
     """Whether it is a decoder of ours without its head."""
-    name = architecture(config)
+    name = saved_class(config)
     return name.endswith(BARE) and not name.endswith(WITH_HEAD) and config.get("model_type") in MODEL_TYPES
 
 
-def architecture(config: Mapping[str, Any]) -> str:
-    """The class that the files were saved from; "" where they do not say."""
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else ""
-
-
 def is_encoder(config: Mapping[str, Any]) -> bool:
-    """Whether it sees prompts from both ends by its type."""
+    """Whether its type is that of an encoder, whose attention is bidirectional."""
     return str(config.get("model_type")) in ENCODERS
 
 
 def has_labels(config: Mapping[str, Any]) -> bool:
     """Whether its class gives scores to labels."""
-    return architecture(config).endswith(LABELLED)
+    return saved_class(config).endswith(LABELLED)
 
 
 def by_tokens(config: Mapping[str, Any], task: Task) -> bool:
@@ -89,7 +85,7 @@ def label_count(config: Mapping[str, Any]) -> int:
 
 
 def modules_of(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Those that sentence-transformers has follow each other, the model itself first; none where it was not at work."""
+    """Those of sentence-transformers' modules.json in their order, the model itself first; none without that file."""
     found = settings_of(config).get("modules")
     return list(found) if isinstance(found, list) else []
 

@@ -1,4 +1,4 @@
-"""One field of a config: of the kind that it has to be, or refused by its name."""
+"""One field of a config: of the kind that it has to be, or refused by its name; and the class that it names."""
 
 from __future__ import annotations
 
@@ -26,3 +26,9 @@ def typed(values: Mapping[str, Any], field: str, kind: type[T], default: T | Non
     if isinstance(value, int | float) and not 0 <= value < MAX_NUMBER:
         raise ModelError(f"config.json: {what}{field} is {value!r}, which is negative or beyond all use")
     return value
+
+
+def saved_class(config: Mapping[str, Any]) -> str:
+    """The class that the files were saved from; "" where they do not say."""
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.fields import saved_class
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.shipped import HOW_TO_TRUST, own_class, own_code
 from plimsoll_runtime.weights.quantised.config import quantisation_of
@@ -124,8 +125,7 @@ def _decoded(value: Any) -> Any:
 
 def architecture_of(config: Mapping[str, Any]) -> str:
     """What a config calls its class, else its kind."""
-    names = config.get("architectures")
-    return str(names[0]) if isinstance(names, list) and names else str(config.get("model_type"))
+    return saved_class(config) or str(config.get("model_type"))
 
 
 def refused(name: str, reason: str) -> ModelError:
