@@ -53,6 +53,7 @@ from plimsoll_runtime.models.fused_ops import (
     FusedRoute,
 )
 from plimsoll_runtime.models.ops.embed import rounded
+from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.pooled import PooledHead
 from plimsoll_runtime.models.ops.product import GatedProduct
 from plimsoll_runtime.models.ops.weight import Weight
@@ -90,9 +91,7 @@ class FusedDecoder:
         self.dtype = reader.dtype
         self._turns = _Turns(program.ropes)
         parts = _Parts(found, reader, places, program)
-        self._head = parts.head
-        self._pooled = parts.pooled(program.head) if isinstance(program.head, PooledHead) else None
-        self._logits = Buffer()
+        self._head = parts.head(program.head)
         ops = []
         for number, op in enumerate(fused.ops, 1):
             ops.append(OpRecord.of(parts.record(op), Timed[op.timed.name]))
@@ -123,20 +122,15 @@ class FusedDecoder:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""
-        head = self.program.head
-        if isinstance(head, PooledHead) or self._head is None:
-            assert self._pooled is not None
-            return self._pooled(hidden)
-        return head.finished(self._head(hidden, self._logits))
+        return self._head(hidden)
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
         """See execution.workspace.KnowsStepBytes."""
-        head = self.program.head
+        head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest)
         if isinstance(head, PooledHead):
-            return self._decoder.step_bytes(rows) + logits_rows * head.row_bytes() + self._turns.nbytes(longest)
+            return own + logits_rows * head.row_bytes()
         logits = 4 * logits_rows * self.program.facts.vocab_size
-        copies = head.copies() * logits
-        return self._decoder.step_bytes(rows) + Buffer.nbytes(logits) + copies + self._turns.nbytes(longest)
+        return own + Buffer.nbytes(logits) + head.copies() * logits
 
     def take_seconds(self) -> dict[str, float]:
         """See models.op_times.TimesOps: what each op took since the last call."""
@@ -191,24 +185,29 @@ class _Parts:
         self._places = places
         self._ropes = program.ropes
         self.kept: list[object] = []
-        self._embedding, self.head = self._ends(program)
+        self._embedding, self._output = self._ends(program)
 
-    def _ends(self, program: Program) -> tuple[Tensor | None, PackedLinear | None]:
-        """The embedding and the output layer; one of them is None where both are one, or where there are no logits."""
+    def _ends(self, program: Program) -> tuple[Tensor | PackedLinear, PackedLinear | None]:
+        """The embedding and the output layer: the same one where they are tied, no output layer without logits."""
         embed, head = program.ops[0].weights()[0], program.head
         if isinstance(head, PooledHead):
-            return self._places.keep(self._reader.read(embed, keep=not self._places.copies)), None
+            return self._table(embed), None
         bias = None if head.bias is None else self._reader.read(head.bias)
-        table = None
-        if not head.head.tied:
-            table = self._places.keep(self._reader.read(embed, keep=not self._places.copies))
-        packed = PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
+        table = None if head.head.tied else self._table(embed)
+        output = PackedLinear(self._found, self._reader.read(head.weight), bias, self._places)
         self._reader.forget(head.weight)
-        return table, packed
+        return output if table is None else table, output
 
-    def pooled(self, head: PooledHead) -> Callable[[Tensor], Tensor]:
-        """What computes a head of pooled vectors, in torch."""
-        return head.compiled(_Kept(self._reader, self._places))
+    def _table(self, embed: Weight) -> Tensor:
+        return self._places.keep(self._reader.read(embed, keep=not self._places.copies))
+
+    def head(self, head: Logits | PooledHead) -> Callable[[Tensor], Tensor]:
+        """What computes logits or, in torch, what becomes of pooled vectors."""
+        if isinstance(head, PooledHead):
+            return head.compiled(_Kept(self._reader, self._places))
+        output, buffer, finished = self._output, Buffer(), head.finished
+        assert output is not None
+        return lambda hidden: finished(output(hidden, buffer))
 
     def record(self, op: FusedOp) -> AnyOp:
         """An op's own record."""
@@ -238,12 +237,11 @@ class _Parts:
                 return GateRecord(weight, op.source, op.target, width, width)
 
     def _embed(self, op: FusedEmbed) -> EmbedRecord:
-        table, scale = self._embedding, op.op.scale
-        self.kept += [table, self.head]
-        packed = None if table is not None or self.head is None else self.head.weight
+        found, scale = self._embedding, op.op.scale
+        self.kept += [found, self._output]
         return EmbedRecord(
-            table=None if table is None else table.data_ptr(),
-            packed=None if packed is None else packed.data_ptr(),
+            table=found.data_ptr() if isinstance(found, Tensor) else None,
+            packed=found.weight.data_ptr() if isinstance(found, PackedLinear) else None,
             target=op.target,
             width=op.op.table.shape[1],
             scale=1.0 if scale is None else rounded(scale, self._reader.dtype),
