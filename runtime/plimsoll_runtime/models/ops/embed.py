@@ -19,8 +19,9 @@ from plimsoll_runtime.models.ops.weight import Weight
 class Embed:
     """x = table[tokens] x scale, the scale rounded to the dtype of the run. `table` [vocab, hidden].
 
-    `partial`: tokens for which the table has no row have its first. `texts` [texts, hidden]: a row of it is added for
-    each text of a prompt; token ids of the second text are larger by the whole vocabulary, those of a third by twice.
+    `partial`: tokens beyond the table's last row have its first one. `texts` [texts, hidden]: to each token is added
+    the row of the text that it belongs to. Token ids of a prompt's second text are larger by the size of the
+    vocabulary, those of a third by twice as much.
     """
 
     table: Weight

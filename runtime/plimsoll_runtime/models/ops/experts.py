@@ -102,7 +102,10 @@ class Experts:
         return run
 
     def _opened(self) -> Callable[[Tensor], Tensor]:
-        """Of gates and what they open, one behind the other in a row: [rows, 2 inner] -> [rows, inner]."""
+        """Of gates and what they open, one behind the other in a row: [rows, 2 inner] -> [rows, inner].
+
+        Without gates the activation of [rows, inner].
+        """
         name, activation, clamped = self.activation, ACTIVATIONS[self.activation], self.clamped
         if not self.gated:
             return activation

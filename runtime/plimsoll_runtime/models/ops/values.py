@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
 from plimsoll_runtime.models.ops.normalise import FLOPS, Normaliser
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
@@ -42,7 +42,7 @@ class NormValues:
     def row_bytes(self, size: int) -> int:
         """See Op: what is read, the values in float32 and normed, and all of it side by side."""
         whole = self.shape.query_width + 2 * self.shape.key_width
-        return (2 * whole + self.shape.key_width) * size + 2 * self.shape.key_width * torch.float32.itemsize
+        return (2 * whole + self.shape.key_width) * size + 2 * self.shape.key_width * FLOAT32
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""

@@ -28,7 +28,8 @@ class AttentionShape:
     - `chunk`: a query sees the tokens from the last multiple of it on.
     - `sinks`: attention is called with a score of each head whose value is zero (Xiao et al., 2024).
     - `latent`: a token's keys are its values as well, and are kept once.
-    - `whole`: a query sees what follows it as well, all tokens less than `window` away. Nothing is kept of the layer.
+    - `whole`: attention is bidirectional: a query also sees the tokens that follow it, those of both sides less than
+      `window` away. The layer keeps nothing of a sequence.
     """
 
     heads: int

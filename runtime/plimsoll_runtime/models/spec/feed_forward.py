@@ -12,9 +12,9 @@ from plimsoll_runtime.models.spec.routing import Routing
 class GatedMlp:
     """down(activation(gate(x)) * up(x)), gate and up in one product (Shazeer, 2020).
 
-    `gate_scale` multiplies what the gate's activation takes, and `scale` what comes of it all. `sparsity`: only where
-    the gate is larger than this share of a row's would be, were they normally distributed, it opens, by what it is
-    larger (0: as it is).
+    `gate_scale` multiplies what the gate's activation takes, and `scale` what comes of it all. `sparsity`: the share of
+    a token's gates that is cut to 0, if they are normally distributed; the activation takes by how much the others
+    exceed the threshold (0: nothing is cut, and it takes gates as they are).
     """
 
     inner: int
@@ -44,7 +44,7 @@ class ClampedGate:
 
 @dataclass(frozen=True, slots=True)
 class Narrowed:
-    """Experts read a product of the states that is so wide, and what they give is made as wide as states again."""
+    """One product makes the states that experts read `width` wide, another makes what they give as wide as states."""
 
     width: int
     bias: bool = False

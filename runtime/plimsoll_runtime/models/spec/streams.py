@@ -10,11 +10,11 @@ from plimsoll_runtime.models.spec.norm import Norm
 
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
-    """Each token has `width` numbers for each layer, of a table of `vocab` tokens and of a product of its embedding.
+    """Each token has `width` numbers for each layer: those of a table of `vocab` rows, and a product of its embedding.
 
-    A layer lets through what its states open, by the activation, and adds a product of that, normed, behind the MLP.
-    Tokens beyond the table have what its first has. `norm`: of what the product gives, layer by layer, and of what a
-    layer adds.
+    Behind its MLP a layer multiplies them by a gate, which the activation opens by the layer's states; a product of
+    that, normed, is added to the states. Tokens beyond the table have its first row. `norm`: of what the product of the
+    embedding gives, layer by layer, and of what a layer adds.
     """
 
     vocab: int
@@ -27,9 +27,9 @@ class TokenInputs:
 class AltUp:
     """Hidden states are in several streams, of which layers compute the `active` one (Baykal et al., 2023).
 
-    A layer predicts all of them of all, and corrects them by what it made of the active one. Token inputs are added to
-    all but the first. The active one opens them, multiplied by a weight for each column before if it is `scaled`.
-    `norm`: of the states that say how streams are mixed.
+    A layer predicts each stream as a sum of all, computes the active one, and corrects all of them by what it changed
+    there. Inputs of tokens are gated by the active stream, whose columns are multiplied by a weight each before that if
+    it is `scaled`, and are added to all streams but the first. `norm`: of the states that say how streams are mixed.
     """
 
     streams: int
