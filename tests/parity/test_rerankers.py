@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from model_support.pooled import DECODERS, ENCODERS, LONGEST, WORDS, Kind, build, save, texts
+from model_support.tiny import edit_config
 
 from plimsoll_runtime import LLM
 from plimsoll_runtime.errors import UsageError
@@ -47,9 +48,7 @@ def test_an_activation_of_the_files_is_theirs(tmp_path: Path) -> None:
     save(build(ENCODERS[0], HEADED, num_labels=1), tmp_path)
     with LLM(str(tmp_path), **OPTIONS) as llm:
         between = llm.score(QUERIES, DOCUMENTS)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    edit_config(tmp_path, sentence_transformers={"activation_fn": "torch.nn.modules.linear.Identity"})
     with LLM(str(tmp_path), **OPTIONS) as llm:
         raw = np.array(llm.score(QUERIES, DOCUMENTS))
     assert (1 / (1 + np.exp(-raw))).tolist() == pytest.approx(between, abs=TOLERANCE)

@@ -226,6 +226,14 @@ CONVERTED: Mapping[str, Case] = {
 }
 """Models of which llama.cpp's converter joins, splits or turns tensors."""
 DUAL: Mapping[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_groups": 2, "mamba_d_state": 16}
+NEMOTRON: Mapping[str, Any] = {
+    **BLOCKS,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 32,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "head_dim": 16,
+}
 DELTA: Mapping[str, Any] = {
     "shared_expert_intermediate_size": 32,
     "head_dim": 16,
@@ -298,28 +306,12 @@ HYBRIDS: Mapping[str, Case] = {
     "granitehybrid-dense": Case(
         "GraniteMoeHybridConfig", {**BLOCKS, **DUAL, **HYBRID, "num_local_experts": 0, "shared_intermediate_size": 96}
     ),
-    "nemotron_h": Case(
-        "NemotronHConfig",
-        {
-            **BLOCKS,
-            "layers_block_type": ["mamba", "attention", "mlp", "mamba"],
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 32,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "head_dim": 16,
-        },
-    ),
+    "nemotron_h": Case("NemotronHConfig", {**NEMOTRON, "layers_block_type": ["mamba", "attention", "mlp", "mamba"]}),
     "nemotron_h_moe": Case(
         "NemotronHConfig",
         {
-            **BLOCKS,
+            **NEMOTRON,
             "layers_block_type": ["linear_attention", "moe", "full_attention", "linear_attention", "moe"],
-            "mamba_num_heads": 4,
-            "mamba_head_dim": 32,
-            "n_groups": 2,
-            "ssm_state_size": 16,
-            "head_dim": 16,
             "n_routed_experts": 8,
             "num_experts_per_tok": 3,
             "moe_intermediate_size": 64,

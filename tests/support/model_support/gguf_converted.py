@@ -69,19 +69,22 @@ def _changed(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tens
     yield from _of_mixtures(name, tensor, config)
 
 
+def _beside(name: str, theirs: str) -> str:
+    """The name that llama.cpp gives a tensor of the same layer."""
+    block = re.search(r"layers\.(\d+)\.", name)
+    assert block is not None
+    return f"blk.{block[1]}.{theirs}"
+
+
 def _of_mixtures(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     for part, kind in SPLIT.items():
         if name.endswith(f"{part}.weight"):
-            block = re.search(r"layers\.(\d+)\.", name)
-            assert block is not None
             own = "" if kind == "shexp" and getattr(config, "num_local_experts", 1) == 0 else f"_{kind}"
             for which, half in zip(("gate", "up"), tensor.chunk(2, dim=-2), strict=True):
-                yield f"blk.{block[1]}.ffn_{which}{own}.weight", half
+                yield _beside(name, f"ffn_{which}{own}.weight"), half
             return
     if name.endswith("shared_mlp.output_linear.weight") and config.num_local_experts == 0:
-        block = re.search(r"layers\.(\d+)\.", name)
-        assert block is not None
-        yield f"blk.{block[1]}.ffn_down.weight", tensor
+        yield _beside(name, "ffn_down.weight"), tensor
         return
     if config.model_type == "gpt2" and name.endswith(TRANSPOSED):
         tensor = tensor.t()
@@ -151,26 +154,22 @@ def _gpt_oss(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tens
     if "experts" not in name:
         yield name + ".weight" * name.endswith("sinks"), tensor
         return
-    block = re.search(r"layers\.(\d+)\.", name)
-    assert block is not None
     ending = "bias" if name.endswith("_bias") else "weight"
     turned = tensor.mT if ending == "weight" else tensor
     for which, part in (
         (("gate", turned[:, ::2]), ("up", turned[:, 1::2])) if "gate_up" in name else (("down", turned),)
     ):
-        yield f"blk.{block[1]}.ffn_{which}_exps.{ending}", part.contiguous()
+        yield _beside(name, f"ffn_{which}_exps.{ending}"), part.contiguous()
 
 
 def _qwen3_next(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
-    block = re.search(r"layers\.(\d+)\.", name)
     if name.endswith("in_proj_qkvz.weight"):
-        assert block is not None
         values = config.linear_num_value_heads // config.linear_num_key_heads * config.linear_value_head_dim
         sizes = [config.linear_key_head_dim] * 2 + [values] * 2
         grouped = tensor.view(config.linear_num_key_heads, sum(sizes), -1)
         q, k, v, z = (part.reshape(-1, tensor.shape[1]) for part in torch.split(grouped, sizes, dim=1))
-        yield f"blk.{block[1]}.attn_qkv.weight", torch.cat([q, k, v])
-        yield f"blk.{block[1]}.attn_gate.weight", z
+        yield _beside(name, "attn_qkv.weight"), torch.cat([q, k, v])
+        yield _beside(name, "attn_gate.weight"), z
         return
     if name.endswith(".A_log"):
         tensor = -tensor.exp()
@@ -191,11 +190,9 @@ def _streams_joined(saved: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _gemma(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Tensor]]:
     """What has no suffix gets one; the table of tokens' inputs has a row for each token."""
-    block = re.search(r"layers\.(\d+)\.", name)
     for ending, theirs in (("router.scale", "ffn_gate_inp.scale"), ("per_expert_scale", "ffn_down_exps.scale")):
         if name.endswith(ending):
-            assert block is not None
-            yield f"blk.{block[1]}.{theirs}", tensor
+            yield _beside(name, theirs), tensor
             return
     if "embed_tokens_per_layer" in name:
         tensor = torch.cat([tensor, tensor.new_zeros(config.vocab_size - len(tensor), tensor.shape[1])])
@@ -225,12 +222,10 @@ def _deepseek(name: str, tensor: Tensor, config: Any) -> Iterator[tuple[str, Ten
     if not name.endswith("kv_b_proj.weight"):
         yield from _of_mixtures(name, tensor, config)
         return
-    block = re.search(r"layers\.(\d+)\.", name)
-    assert block is not None
     each = tensor.view(config.num_attention_heads, config.qk_nope_head_dim + config.v_head_dim, -1)
     keys, values = torch.split(each, [config.qk_nope_head_dim, config.v_head_dim], dim=1)
-    yield f"blk.{block[1]}.attn_k_b.weight", keys.mT.contiguous()
-    yield f"blk.{block[1]}.attn_v_b.weight", values.contiguous()
+    yield _beside(name, "attn_k_b.weight"), keys.mT.contiguous()
+    yield _beside(name, "attn_v_b.weight"), values.contiguous()
 
 
 OWN_WAYS: dict[str, Callable[[str, Tensor, Any], Iterator[tuple[str, Tensor]]]] = {

@@ -13,6 +13,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from model_support.gguf_converted import TRANSPOSED, converted, is_converted
 from model_support.gguf_pairs import own_pairs
+from model_support.tiny import SHIFTED
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -81,8 +82,6 @@ REORDERED = (
     *("granitemoehybrid", "nemotron_h", "olmo"),
 )
 """Models whose converter in llama.cpp is Llama's, which reorders rows of queries and keys (`LlamaModel.permute`)."""
-SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
-"""Those to whose norms' weights it adds 1."""
 
 SCALES: Mapping[Kind, tuple[int, float]] = {
     Kind.Q2_K: (80, 1.5),
@@ -227,7 +226,6 @@ def _metadata(config: Any) -> dict[str, Any]:
             metadata["layer_norm_rms_eps" if field == "rms_norm_eps" else "layer_norm_eps"] = epsilon
     if (share := ropes.get("partial_rotary_factor", 1.0)) != 1.0:
         metadata["rope_dimension_count"] = int(share * (head_dim or config.hidden_size // config.num_attention_heads))
-    metadata |= {key: getattr(config, field) for key, field in _PAIRS.get(config.model_type, {}).items()}
     return metadata | own_pairs(config)
 
 
@@ -238,66 +236,6 @@ def _kv_heads(config: Any) -> int:
         return int(config.num_kv_heads) if config.new_decoder_architecture else 1
     own = config.model_type in ("gpt2", "gpt_neox", "bloom")  # whose classes keep what they do not know
     return int(config.num_attention_heads if own else getattr(config, "num_key_value_heads", 0))
-
-
-_CAPS = {"attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping"}
-_GRANITE = {
-    "attention_scale": "attention_multiplier",
-    "embedding_scale": "embedding_multiplier",
-    "residual_scale": "residual_multiplier",
-    "logit_scale": "logits_scaling",
-}
-_PAIRS: Mapping[str, Mapping[str, str]] = {
-    "mixtral": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
-    "qwen2_moe": {
-        "expert_count": "num_experts",
-        "expert_used_count": "num_experts_per_tok",
-        "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-    },
-    "qwen3_moe": {
-        "expert_count": "num_local_experts",
-        "expert_used_count": "num_experts_per_tok",
-        "expert_feed_forward_length": "moe_intermediate_size",
-    },
-    "olmoe": {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"},
-    "granitemoeshared": {
-        **_GRANITE,
-        "expert_count": "num_local_experts",
-        "expert_used_count": "num_experts_per_tok",
-        "expert_shared_feed_forward_length": "shared_intermediate_size",
-    },
-    "glm4_moe": {
-        "expert_count": "n_routed_experts",
-        "expert_used_count": "num_experts_per_tok",
-        "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_count": "n_shared_experts",
-        "leading_dense_block_count": "first_k_dense_replace",
-        "expert_weights_scale": "routed_scaling_factor",
-        "expert_weights_norm": "norm_topk_prob",
-    },
-    "ernie4_5_moe": {
-        "expert_count": "moe_num_experts",
-        "expert_used_count": "moe_k",
-        "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_count": "moe_num_shared_experts",
-        "leading_dense_block_count": "moe_layer_start_index",
-        "interleave_moe_layer_step": "moe_layer_interval",
-    },
-    "minimax_m2": {
-        "expert_count": "num_local_experts",
-        "expert_used_count": "num_experts_per_tok",
-        "expert_feed_forward_length": "intermediate_size",
-    },
-    "gpt_neox": {"parallel_residual": "use_parallel_residual"},
-    "gemma2": {"sliding_window": "sliding_window", **_CAPS},
-    "gemma3_text": {"sliding_window": "sliding_window"},
-    "cohere": {"logit_scale": "logit_scale"},
-    "cohere2": {"logit_scale": "logit_scale", "sliding_window": "sliding_window"},
-    "granite": _GRANITE,
-    "stablelm": {"parallel_residual": "use_parallel_residual"},
-}
-"""Calls of GGUFWriter, and the config's field, by model type."""
 
 
 def encode(values: Tensor, kind: Kind) -> NDArray[Any]:

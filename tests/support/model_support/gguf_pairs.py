@@ -1,4 +1,4 @@
-"""What llama.cpp's converter writes of recurrent models, of hybrids, and of others with ways of their own."""
+"""What llama.cpp's converter writes of a model's config, beside what it writes of most: calls of GGUFWriter by name."""
 
 from __future__ import annotations
 
@@ -9,12 +9,169 @@ from typing import Any
 from gguf import ExpertGatingFuncType
 
 Pairs = dict[str, Any]
-"""Calls of GGUFWriter by name; None: none."""
+"""Arguments by the names of calls; None: no such call."""
+Fields = Mapping[str, str]
+"""Fields of a config by the names of the calls that write them as they are."""
 
 
 def own_pairs(config: Any) -> Pairs:
     """Those of a config, in the place of what most say."""
-    return _OWN[config.model_type](config) if config.model_type in _OWN else {}
+    fields = {key: getattr(config, field) for key, field in _FIELDS.get(config.model_type, {}).items()}
+    return fields | (_OWN[config.model_type](config) if config.model_type in _OWN else {})
+
+
+_CAPS: Fields = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+_GRANITE: Fields = {
+    "attention_scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+_EXPERTS: Fields = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+_QWEN_MOE: Fields = {**_EXPERTS, "expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
+_LOCAL_EXPERTS: Fields = {
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "intermediate_size",
+}
+_ROUTED_EXPERTS: Fields = {
+    **_EXPERTS,
+    "expert_count": "n_routed_experts",
+    "expert_shared_count": "n_shared_experts",
+    "expert_weights_scale": "routed_scaling_factor",
+}
+_GROUPS: Fields = {"expert_group_count": "n_group", "expert_group_used_count": "topk_group"}
+_NEMOTRON_MOE: Fields = {
+    **_ROUTED_EXPERTS,
+    **_GROUPS,
+    "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+    "expert_weights_norm": "norm_topk_prob",
+    "moe_latent_size": "moe_latent_size",
+}
+_MAMBA: Fields = {
+    "ssm_conv_kernel": "conv_kernel",
+    "ssm_inner_size": "intermediate_size",
+    "ssm_state_size": "state_size",
+    "ssm_time_step_rank": "time_step_rank",
+    "layer_norm_rms_eps": "layer_norm_epsilon",
+}
+_BAMBA: Fields = {
+    "ssm_conv_kernel": "mamba_d_conv",
+    "ssm_state_size": "mamba_d_state",
+    "ssm_time_step_rank": "mamba_n_heads",
+    "ssm_group_count": "mamba_n_groups",
+}
+_LFM2: Fields = {"shortconv_l_cache": "conv_L_cache", "layer_norm_rms_eps": "norm_eps"}
+_DELTA: Fields = {
+    "ssm_conv_kernel": "linear_conv_kernel_dim",
+    "ssm_state_size": "linear_key_head_dim",
+    "ssm_group_count": "linear_num_key_heads",
+    "ssm_time_step_rank": "linear_num_value_heads",
+}
+_DEEPSEEK: Fields = {
+    **_ROUTED_EXPERTS,
+    **_GROUPS,
+    "q_lora_rank": "q_lora_rank",
+    "kv_lora_rank": "kv_lora_rank",
+    "value_length": "kv_lora_rank",
+    "value_length_mla": "v_head_dim",
+    "rope_dimension_count": "qk_rope_head_dim",
+    "leading_dense_block_count": "first_k_dense_replace",
+}
+_GEMMA: Fields = {
+    "sliding_window": "sliding_window",
+    "shared_kv_layers": "num_kv_shared_layers",
+    "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+    "final_logit_softcapping": "final_logit_softcapping",
+}
+_FIELDS: Mapping[str, Fields] = {
+    "mixtral": {"expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+    "qwen2_moe": _QWEN_MOE,
+    "qwen3_moe": {**_EXPERTS, "expert_count": "num_local_experts"},
+    "olmoe": {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"},
+    "granitemoeshared": {
+        **_GRANITE,
+        "expert_count": "num_local_experts",
+        "expert_used_count": "num_experts_per_tok",
+        "expert_shared_feed_forward_length": "shared_intermediate_size",
+    },
+    "glm4_moe": {
+        **_ROUTED_EXPERTS,
+        "leading_dense_block_count": "first_k_dense_replace",
+        "expert_weights_norm": "norm_topk_prob",
+    },
+    "ernie4_5_moe": {
+        "expert_count": "moe_num_experts",
+        "expert_used_count": "moe_k",
+        "expert_feed_forward_length": "moe_intermediate_size",
+        "expert_shared_count": "moe_num_shared_experts",
+        "leading_dense_block_count": "moe_layer_start_index",
+        "interleave_moe_layer_step": "moe_layer_interval",
+    },
+    "minimax_m2": _LOCAL_EXPERTS,
+    "gpt_neox": {"parallel_residual": "use_parallel_residual"},
+    "gemma2": {"sliding_window": "sliding_window", **_CAPS},
+    "gemma3_text": {"sliding_window": "sliding_window"},
+    "gemma3n_text": {**_GEMMA, "altup_active_idx": "altup_active_idx", "altup_num_inputs": "altup_num_inputs"},
+    "gemma4_text": {
+        **_GEMMA,
+        "key_length_swa": "head_dim",
+        "value_length_swa": "head_dim",
+        "rope_dimension_count_swa": "head_dim",
+        "expert_count": "num_experts",
+        "expert_used_count": "top_k_experts",
+        "expert_feed_forward_length": "moe_intermediate_size",
+    },
+    "cohere": {"logit_scale": "logit_scale"},
+    "cohere2": {"logit_scale": "logit_scale", "sliding_window": "sliding_window"},
+    "granite": _GRANITE,
+    "stablelm": {"parallel_residual": "use_parallel_residual"},
+    "mamba": _MAMBA,
+    "falcon_mamba": _MAMBA,
+    "mamba2": {
+        "ssm_conv_kernel": "conv_kernel",
+        "ssm_state_size": "state_size",
+        "ssm_time_step_rank": "num_heads",
+        "ssm_group_count": "n_groups",
+        "layer_norm_rms_eps": "layer_norm_epsilon",
+    },
+    "jamba": {
+        "ssm_conv_kernel": "mamba_d_conv",
+        "ssm_state_size": "mamba_d_state",
+        "ssm_time_step_rank": "mamba_dt_rank",
+        "expert_count": "num_experts",
+        "expert_used_count": "num_experts_per_tok",
+    },
+    "falcon_h1": _BAMBA,
+    "granitemoehybrid": {**_BAMBA, **_GRANITE, "expert_shared_feed_forward_length": "shared_intermediate_size"},
+    "nemotron_h": {
+        "layer_norm_eps": "layer_norm_epsilon",
+        "layer_norm_rms_eps": "layer_norm_epsilon",
+        "ssm_conv_kernel": "conv_kernel",
+        "ssm_state_size": "ssm_state_size",
+        "ssm_time_step_rank": "mamba_num_heads",
+        "ssm_group_count": "n_groups",
+    },
+    "lfm2": _LFM2,
+    "lfm2_moe": {**_LFM2, **_EXPERTS, "leading_dense_block_count": "num_dense_layers"},
+    "qwen3_5_text": _DELTA,
+    "qwen3_5_moe_text": {**_DELTA, **_QWEN_MOE},
+    "qwen3_next": {**_DELTA, **_QWEN_MOE},
+    "olmo": {"clamp_kqv": "clip_qkv"},
+    "gpt_oss": {**_LOCAL_EXPERTS, "sliding_window": "sliding_window"},
+    "mpt": {"context_length": "max_seq_len", "layer_norm_eps": "layer_norm_epsilon"},
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+}
+"""By model type."""
+ATTENTION = ("attention", "full_attention")
 
 
 def _each(config: Any, kinds: tuple[str, ...], value: int) -> list[int]:
@@ -23,22 +180,14 @@ def _each(config: Any, kinds: tuple[str, ...], value: int) -> list[int]:
     return [value if kind in kinds else 0 for kind in types]
 
 
-ATTENTION = ("attention", "full_attention")
-
-
 def _mamba(config: Any) -> Pairs:
     return {
         "context_length": 2**20,
         "feed_forward_length": 0,
         "head_count": 0,
         "head_count_kv": None,
-        "ssm_conv_kernel": config.conv_kernel,
-        "ssm_inner_size": config.intermediate_size,
-        "ssm_state_size": config.state_size,
-        "ssm_time_step_rank": config.time_step_rank,
         "ssm_dt_b_c_rms": config.model_type == "falcon_mamba",
         "layer_norm_eps": None,
-        "layer_norm_rms_eps": config.layer_norm_epsilon,
     }
 
 
@@ -48,12 +197,7 @@ def _mamba2(config: Any) -> Pairs:
         "context_length": 2**20,
         "feed_forward_length": 0,
         "head_count": 0,
-        "ssm_conv_kernel": config.conv_kernel,
         "ssm_inner_size": config.num_heads * config.head_dim,
-        "ssm_state_size": config.state_size,
-        "ssm_time_step_rank": config.num_heads,
-        "ssm_group_count": config.n_groups,
-        "layer_norm_rms_eps": config.layer_norm_epsilon,
     }
 
 
@@ -62,23 +206,12 @@ def _jamba(config: Any) -> Pairs:
     return {
         "head_count_kv": [config.num_key_value_heads if attends else 0 for attends in kinds],
         "rope_freq_base": None,
-        "ssm_conv_kernel": config.mamba_d_conv,
         "ssm_inner_size": config.mamba_expand * config.hidden_size,
-        "ssm_state_size": config.mamba_d_state,
-        "ssm_time_step_rank": config.mamba_dt_rank,
-        "expert_count": config.num_experts,
-        "expert_used_count": config.num_experts_per_tok,
     }
 
 
 def _bamba(config: Any) -> Pairs:
-    return {
-        "ssm_conv_kernel": config.mamba_d_conv,
-        "ssm_inner_size": config.mamba_n_heads * config.mamba_d_head,
-        "ssm_state_size": config.mamba_d_state,
-        "ssm_time_step_rank": config.mamba_n_heads,
-        "ssm_group_count": config.mamba_n_groups,
-    }
+    return {"ssm_inner_size": config.mamba_n_heads * config.mamba_d_head}
 
 
 def _granite_hybrid(config: Any) -> Pairs:
@@ -86,80 +219,32 @@ def _granite_hybrid(config: Any) -> Pairs:
         **_bamba(config),
         "head_count_kv": _each(config, ATTENTION, config.num_key_value_heads),
         "rope_scaling_finetuned": False,
-        "attention_scale": config.attention_multiplier,
-        "embedding_scale": config.embedding_multiplier,
-        "residual_scale": config.residual_multiplier,
-        "logit_scale": config.logits_scaling,
         "expert_count": config.num_local_experts or None,
         "expert_used_count": config.num_experts_per_tok if config.num_local_experts else None,
-        "expert_shared_feed_forward_length": config.shared_intermediate_size,
     }
 
 
 def _nemotron_h(config: Any) -> Pairs:
-    experts = {
-        "expert_count": config.n_routed_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
-        "expert_shared_count": config.n_shared_experts,
-        "expert_group_count": config.n_group,
-        "expert_group_used_count": config.topk_group,
-        "expert_weights_scale": config.routed_scaling_factor,
-        "expert_weights_norm": config.norm_topk_prob,
-        "moe_latent_size": config.moe_latent_size,
-    }
+    experts = _NEMOTRON_MOE if "moe" in config.layers_block_type else {}
     return {
-        **(experts if "moe" in config.layers_block_type else {}),
+        **{key: getattr(config, field) for key, field in experts.items()},
         "head_count_kv": _each(config, ATTENTION, config.num_key_value_heads),
         "feed_forward_length": _each(config, ("mlp", "moe"), config.intermediate_size),
-        "layer_norm_eps": config.layer_norm_epsilon,
-        "layer_norm_rms_eps": config.layer_norm_epsilon,
         "rope_scaling_finetuned": False,
-        "ssm_conv_kernel": config.conv_kernel,
         "ssm_inner_size": config.mamba_num_heads * config.mamba_head_dim,
-        "ssm_state_size": config.ssm_state_size,
-        "ssm_time_step_rank": config.mamba_num_heads,
-        "ssm_group_count": config.n_groups,
     }
 
 
 def _lfm2(config: Any) -> Pairs:
-    return {
-        "head_count_kv": _each(config, ATTENTION, config.num_key_value_heads),
-        "shortconv_l_cache": config.conv_L_cache,
-        "layer_norm_eps": None,
-        "layer_norm_rms_eps": config.norm_eps,
-    }
+    return {"head_count_kv": _each(config, ATTENTION, config.num_key_value_heads), "layer_norm_eps": None}
 
 
 def _lfm2_moe(config: Any) -> Pairs:
+    return {**_lfm2(config), "expert_gating_func": ExpertGatingFuncType.SIGMOID}
+
+
+def _delta(config: Any) -> Pairs:
     return {
-        **_lfm2(config),
-        "expert_count": config.num_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "leading_dense_block_count": config.num_dense_layers,
-        "expert_gating_func": ExpertGatingFuncType.SIGMOID,
-    }
-
-
-def _qwen3_next(config: Any) -> Pairs:
-    return {
-        **_qwen35(config),
-        "expert_count": config.num_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_feed_forward_length": config.shared_expert_intermediate_size,
-    }
-
-
-def _qwen35(config: Any) -> Pairs:
-    return {
-        "ssm_conv_kernel": config.linear_conv_kernel_dim,
-        "ssm_state_size": config.linear_key_head_dim,
-        "ssm_group_count": config.linear_num_key_heads,
-        "ssm_time_step_rank": config.linear_num_value_heads,
         "ssm_inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
         "full_attention_interval": 4,
         "rope_dimension_count": config.head_dim // 4,
@@ -168,33 +253,23 @@ def _qwen35(config: Any) -> Pairs:
 
 
 def _olmo(config: Any) -> Pairs:
-    return {"layer_norm_eps": 1e-5, "layer_norm_rms_eps": None, "clamp_kqv": config.clip_qkv}
+    return {"layer_norm_eps": 1e-5, "layer_norm_rms_eps": None}
 
 
 def _windows(config: Any) -> Pairs:
     if config.sliding_window is None:
         return {}
-    return {
-        "sliding_window": config.sliding_window,
-        "sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
-    }
+    return {"sliding_window": config.sliding_window, "sliding_window_pattern": _slides(config)}
 
 
-def _gpt_oss(config: Any) -> Pairs:
-    return {
-        "expert_count": config.num_local_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.intermediate_size,
-        "sliding_window": config.sliding_window,
-    }
+def _slides(config: Any) -> list[bool]:
+    return [kind == "sliding_attention" for kind in config.layer_types]
 
 
 def _mpt(config: Any) -> Pairs:
     return {
-        "context_length": config.max_seq_len,
         "head_count_kv": None,
         "rope_freq_base": None,
-        "layer_norm_eps": config.layer_norm_epsilon,
         "max_alibi_bias": float(config.attn_config.alibi_bias_max),
         "clamp_kqv": config.attn_config.clip_qkv,
     }
@@ -202,37 +277,18 @@ def _mpt(config: Any) -> Pairs:
 
 def _deepseek(config: Any) -> Pairs:
     third = config.model_type == "deepseek_v3"
-    gating = ExpertGatingFuncType.SIGMOID if third else ExpertGatingFuncType.SOFTMAX
     return {
         "head_count_kv": 1,
-        "q_lora_rank": config.q_lora_rank,
-        "kv_lora_rank": config.kv_lora_rank,
         "key_length": config.kv_lora_rank + config.qk_rope_head_dim,
-        "value_length": config.kv_lora_rank,
         "key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
-        "value_length_mla": config.v_head_dim,
-        "rope_dimension_count": config.qk_rope_head_dim,
-        "leading_dense_block_count": config.first_k_dense_replace,
-        "expert_count": config.n_routed_experts,
-        "expert_used_count": config.num_experts_per_tok,
-        "expert_feed_forward_length": config.moe_intermediate_size,
-        "expert_shared_count": config.n_shared_experts,
-        "expert_weights_scale": config.routed_scaling_factor,
         "expert_weights_norm": True if config.norm_topk_prob and third else None,
-        "expert_group_count": config.n_group,
-        "expert_group_used_count": config.topk_group,
-        "expert_gating_func": gating,
+        "expert_gating_func": ExpertGatingFuncType.SIGMOID if third else ExpertGatingFuncType.SOFTMAX,
     }
 
 
 def _gemma(config: Any) -> Pairs:
-    slides = [kind == "sliding_attention" for kind in config.layer_types]
     return {
-        "sliding_window": config.sliding_window,
-        "sliding_window_pattern": slides,
-        "shared_kv_layers": config.num_kv_shared_layers,
-        "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
-        "final_logit_softcapping": config.final_logit_softcapping,
+        "sliding_window_pattern": _slides(config),
         "rope_freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
     }
 
@@ -240,8 +296,6 @@ def _gemma(config: Any) -> Pairs:
 def _gemma3n(config: Any) -> Pairs:
     return {
         **_gemma(config),
-        "altup_active_idx": config.altup_active_idx,
-        "altup_num_inputs": config.altup_num_inputs,
         "activation_sparsity_scale": [
             NormalDist().inv_cdf(share) if share else float("-inf") for share in config.activation_sparsity_pattern
         ],
@@ -256,17 +310,9 @@ def _gemma4(config: Any) -> Pairs:
     inner = [config.intermediate_size * (2 if wide and i >= own else 1) for i in range(config.num_hidden_layers)]
     return {
         **_gemma(config),
-        "key_length": full,
-        "value_length": full,
-        "rope_dimension_count": full,
-        "key_length_swa": config.head_dim,
-        "value_length_swa": config.head_dim,
-        "rope_dimension_count_swa": config.head_dim,
+        **dict.fromkeys(("key_length", "value_length", "rope_dimension_count"), full),
         "head_count_kv": [layer.num_key_value_heads for layer in layers],
         "feed_forward_length": inner if wide else config.intermediate_size,
-        "expert_count": config.num_experts,
-        "expert_used_count": config.top_k_experts,
-        "expert_feed_forward_length": config.moe_intermediate_size,
     }
 
 
@@ -282,14 +328,14 @@ _OWN: Mapping[str, Callable[[Any], Pairs]] = {
     "nemotron_h": _nemotron_h,
     "lfm2": _lfm2,
     "lfm2_moe": _lfm2_moe,
-    "qwen3_next": _qwen3_next,
-    "qwen3_5_text": _qwen35,
-    "qwen3_5_moe_text": _qwen3_next,
+    "qwen3_next": _delta,
+    "qwen3_5_text": _delta,
+    "qwen3_5_moe_text": _delta,
     "olmo": _olmo,
     "olmo3": _windows,
     "exaone4": _windows,
-    "gpt_oss": _gpt_oss,
     "mpt": _mpt,
     "deepseek_v2": _deepseek,
     "deepseek_v3": _deepseek,
 }
+"""By model type, what is computed of several fields or says what no field says."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from model_support.tiny import COMMON, randomise
+from model_support import tiny
+from model_support.tiny import COMMON
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
@@ -63,11 +64,7 @@ def build(kind: Kind, auto: str = "AutoModel", *, seed: int = 0, **more: Any) ->
     values = {**COMMON, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, **kind.overrides, **more}
     if "Bert" in kind.config or "Roberta" in kind.config:
         del values["num_key_value_heads"]
-    config = getattr(transformers, kind.config)(**values)
-    make: Any = getattr(transformers, auto).from_config
-    model = make(config, dtype=torch.float32)
-    randomise(model, config, seed=seed)
-    return model.eval()
+    return tiny.build(getattr(transformers, kind.config)(**values), auto, seed=seed)
 
 
 def save(model: Any, folder: Path, *, settings: Mapping[str, Any] | None = None) -> None:

@@ -45,13 +45,23 @@ EMBEDDINGS = (
 """What families call their tables of tokens and positions."""
 
 
+SHIFTED = ("gemma", "gemma2", "gemma3_text", "nemotron")
+"""Model types whose norms multiply by their weights + 1; llama.cpp's converter adds the 1."""
+
+
 def make_model(config_class: str, overrides: Mapping[str, Any], *, seed: int = 0) -> Any:
     """A Transformers model in float32 with random weights, biases and norms."""
     import transformers
 
-    config = getattr(transformers, config_class)(**{**COMMON, **overrides})
-    build: Any = transformers.AutoModelForCausalLM.from_config
-    model = build(config, dtype=torch.float32)
+    return build(getattr(transformers, config_class)(**{**COMMON, **overrides}), seed=seed)
+
+
+def build(config: Any, auto: str = "AutoModelForCausalLM", *, seed: int = 0) -> Any:
+    """The model of a config, by a class of Transformers that finds its class."""
+    import transformers
+
+    make: Any = getattr(transformers, auto).from_config
+    model = make(config, dtype=torch.float32)
     randomise(model, config, seed=seed)
     return model.eval()
 
@@ -85,7 +95,7 @@ def _is_offset(name: str, config: Any) -> bool:
     family: str = config.model_type
     if family.startswith(("qwen3_next", "qwen3_5")):
         return "norm" in name and not name.endswith("linear_attn.norm.weight")
-    return family in ("gemma", "gemma2", "gemma3_text", "nemotron")
+    return family in SHIFTED
 
 
 def save_model(model: Any, folder: Path, **options: Any) -> None:

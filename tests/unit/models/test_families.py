@@ -30,6 +30,7 @@ NEEDED: Values = {
 }
 YARN: Values = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LLAMA3: Values = {"rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+APART: Values = {"num_kv_shared_layers": 0}
 OWN: Mapping[str, Values] = {
     "HeliumForCausalLM": {"hidden_size": 320, "num_attention_heads": 20},
     "GPTJForCausalLM": {"num_attention_heads": 8},
@@ -37,12 +38,9 @@ OWN: Mapping[str, Values] = {
     "GPTNeoForCausalLM": {"num_hidden_layers": 24},
     "DeepseekV2ForCausalLM": {"num_experts_per_tok": 2},
     "Mamba2ForCausalLM": {"num_heads": 16},
-    "Gemma3nForCausalLM": {"num_kv_shared_layers": 0},
+    "Gemma3nForCausalLM": APART,
 }
 """Where what is unsaid does not go with NEEDED."""
-
-
-APART: Values = {"num_kv_shared_layers": 0}
 
 
 def needed(architecture: str) -> dict[str, Any]:
