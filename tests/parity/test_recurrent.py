@@ -16,6 +16,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.sources import resolve
 
@@ -198,18 +199,8 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
 def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     """Sequences decode together with few blocks, so that some lose theirs and their states, and begin anew."""
     folder, _ = saved(name)
-    facts = program_of(describe(resolve(str(folder)).config)).facts
-    llm = LLM(
-        str(folder),
-        dtype="float32",
-        threads=1,
-        kv_memory=str(13 * 8 * facts.token_bytes(4)) if facts.attention else None,
-        max_sequences=4,
-        max_model_len=96,
-        max_batch_tokens=40,
-        block_size=8,
-        check_integrity_every=1,
-    )
+    facts = facts_of(folder)
+    llm = with_blocks(13, folder, max_model_len=96, max_batch_tokens=40)
     compare(llm, prompts((17, 3, 30, 2, 25, 60)), 24, folder)
     whole = any(shape.window is None for shape in facts.attention)
     assert bool(llm.stats.preemptions) == whole, "where no layer keeps everything, there are blocks for everybody"
@@ -219,24 +210,32 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
 def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) -> None:
     """Prompts with a common beginning, in chunks, some of them twice, with few blocks: some go on from snapshots."""
     folder, _ = saved(name)
-    facts = program_of(describe(resolve(str(folder)).config)).facts
-    llm = LLM(
-        str(folder),
-        dtype="float32",
-        threads=1,
-        kv_memory=str(60 * 8 * facts.token_bytes(4)) if facts.attention else None,
-        max_sequences=4,
-        max_model_len=256,
-        max_batch_tokens=90,
-        block_size=8,
-        check_integrity_every=1,
-    )
+    llm = with_blocks(60, folder, max_model_len=256, max_batch_tokens=90)
     shared, *tails = prompts((130, 30, 20, 47))
     asked = [shared + tail for tail in tails]
     compare(llm, [*asked, asked[0]], 12, folder)
     assert llm.stats.snapshots is not None
     assert llm.stats.snapshots.resumed >= 2
     assert llm.stats.cache_hit_tokens >= 2 * 64
+
+
+def facts_of(folder: Path) -> Facts:
+    return program_of(describe(resolve(str(folder)).config)).facts
+
+
+def with_blocks(blocks: int, folder: Path, **options: Any) -> LLM:
+    """An engine of four sequences whose KV cache, if the model has one, has room for so many blocks of 8 tokens."""
+    facts = facts_of(folder)
+    return LLM(
+        str(folder),
+        dtype="float32",
+        threads=1,
+        kv_memory=str(blocks * 8 * facts.token_bytes(4)) if facts.attention else None,
+        max_sequences=4,
+        block_size=8,
+        check_integrity_every=1,
+        **options,
+    )
 
 
 def compare(llm: LLM, asked: Sequence[list[int]], count: int, folder: Path) -> None:
