@@ -7,6 +7,7 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from plimsoll_runtime.api.app import build_app
@@ -24,6 +25,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.api.tenants import Tenants
+from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
 
@@ -36,23 +38,26 @@ LAST_WORDS_SECONDS = 5.0
 INTERRUPTED = 130
 
 
-def serve(config: ServerConfig) -> int:
-    """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
+def serve(config: ServerConfig, standby: Standby | None = None) -> int:
+    """Serve until a signal ends it (0 after a drain, 130 at once); `standby` becomes the engine, where there is one.
+
+    Raises PlimsollError on a fatal error.
+    """
     begin_log(config.door.log_format)
     try:
         with listen(config.host, config.port) as listener:
-            return asyncio.run(Server(config, listener, load_and_start).run())
+            return asyncio.run(Server(config, listener, partial(load_and_start, standby)).run())
     except Exception as error:
         write_last_words(config.termination_log, error)
         raise
 
 
-async def load_and_start(config: ServerConfig, state: ServerState) -> ServedModel:
+async def load_and_start(standby: Standby | None, config: ServerConfig, state: ServerState) -> ServedModel:
     """The real thing: the engine in a process of its own."""
     from plimsoll_runtime.api.loading import load_model
     from plimsoll_runtime.driver.client import AsyncEngine
 
-    return await load_model(config, state, AsyncEngine.start)
+    return await load_model(config, state, partial(AsyncEngine.start, standby=standby))
 
 
 class Server:

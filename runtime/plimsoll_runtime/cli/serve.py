@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
@@ -48,9 +49,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal or an error ends it; returns the exit code."""
     config = server_config(args)
-    from plimsoll_runtime.api.server import serve
+    from plimsoll_runtime.driver.standby import Standby
+    from plimsoll_runtime.driver.start import BUILD
 
-    return serve(config)
+    # The engine's process imports torch while this one imports the server.
+    with contextlib.closing(Standby.spawn(threads=config.engine.threads, factory=BUILD)) as standby:
+        from plimsoll_runtime.api.server import serve
+
+        return serve(config, standby)
 
 
 def server_config(args: argparse.Namespace) -> ServerConfig:

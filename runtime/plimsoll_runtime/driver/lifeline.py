@@ -25,6 +25,7 @@ class ChildEnd:
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._decoder = msgspec.json.Decoder(Order)
+        self._read, self._descriptors = bytearray(), list[int]()
 
     @classmethod
     def from_stdin(cls) -> ChildEnd:
@@ -36,14 +37,16 @@ class ChildEnd:
 
     def take(self) -> tuple[Order, list[int]] | None:
         """Wait for the next order, and the descriptors that came with it; None when the parent has gone."""
-        line, descriptors = bytearray(), list[int]()
-        while not line.endswith(b"\n"):
+        while b"\n" not in self._read:
             piece, found, _, _ = socket.recv_fds(self._end, PIECE, MOST_DESCRIPTORS)
             if not piece:
                 return None
-            line += piece
-            descriptors += found
-        return self._decoder.decode(line), descriptors
+            self._read += piece
+            self._descriptors += found
+        line, _, self._read = self._read.partition(b"\n")
+        order = self._decoder.decode(line)
+        ours, self._descriptors = self._descriptors[: order.descriptors], self._descriptors[order.descriptors :]
+        return order, ours
 
     def reply(self, reply: Reply) -> None:
         """Raises OSError when the parent has gone."""

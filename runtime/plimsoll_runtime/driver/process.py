@@ -8,6 +8,7 @@ follow the *thread* that started us, not the process.) Signals are the parent's 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import logging
@@ -27,7 +28,7 @@ from plimsoll_runtime.driver.lifeline import STDIN, ChildEnd
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.prompts import PromptStore
 from plimsoll_runtime.driver.pulse import Pulse
-from plimsoll_runtime.driver.start import Measure, Ready, Refused, Start
+from plimsoll_runtime.driver.start import Measure, Prepare, Ready, Refused, Start
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import (
     AbortRequests,
@@ -226,14 +227,23 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
-    """Say what models would take until told to be one; ends the process with its parent."""
+    """Do as told until told to be a model; ends the process with its parent."""
     while (taken := lifeline.take()) is not None:
         order, descriptors = taken
         if isinstance(order, Start):
             return order, descriptors
+        if isinstance(order, Prepare):
+            _prepare(order)
+            continue
         assert isinstance(order, Measure)
         lifeline.reply(_measured(order))
     sys.exit(ErrorKind.ENGINE.exit_code)
+
+
+def _prepare(order: Prepare) -> None:
+    # What cannot be imported is told of by the start, which tries it again and has whom to tell.
+    with contextlib.suppress(ImportError, AttributeError):
+        _factory(order.factory)
 
 
 def _measured(order: Measure) -> Needs | Refused:

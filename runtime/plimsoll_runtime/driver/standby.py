@@ -11,7 +11,7 @@ from plimsoll_runtime.driver.failures import error_of
 from plimsoll_runtime.driver.linked import LinkedProcess, start_linked
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.pulse import new_page
-from plimsoll_runtime.driver.start import Measure, Refused, Reply, Start
+from plimsoll_runtime.driver.start import Measure, Prepare, Refused, Reply, Start
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.weights.image.image import Image
@@ -25,15 +25,19 @@ class Standby(LinkedProcess):
         self.page = new_page()
 
     @classmethod
-    def spawn(cls, *, threads: int | None = None) -> Standby:
+    def spawn(cls, *, threads: int | None = None, factory: str | None = None) -> Standby:
         """Start a process that imports only what it is told to need; returns at once.
 
-        `threads`: what OpenMP is told to have at most, where that is known already.
+        `threads`: what OpenMP is told to have at most, where that is known already. `factory`: what will build its
+        engine, where that is known; it imports that at once. Raises StandbyDeadError.
         """
         environment = dict(os.environ)
         if threads is not None:
             environment["OMP_NUM_THREADS"] = str(threads)
-        return cls(*start_linked("plimsoll_runtime.driver.process", environment), is_ready=True)
+        standby = cls(*start_linked("plimsoll_runtime.driver.process", environment), is_ready=True)
+        if factory is not None:
+            standby._give(Prepare(factory))
+        return standby
 
     async def needs(self, config: EngineConfig, kv: int | None = None) -> Needs:
         """What a model would take, with `kv` bytes of KV cache for good (None: the least, or `config.kv_memory`).

@@ -6,6 +6,8 @@ told there, and the descriptor of an image travels with it.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from plimsoll_runtime.driver.grant import Grant
@@ -32,16 +34,31 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     has_image: bool = False
     grant: Grant | None = None
 
+    @property
+    def descriptors(self) -> int:
+        """How many come along."""
+        return 1 + self.has_image
+
+
+class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
+    """Import what `Start.factory` will name, while the rest is not known yet; there is no reply."""
+
+    descriptors: ClassVar[int] = 0
+    factory: str
+
 
 class Measure(msgspec.Struct, frozen=True, tag="measure"):
     """Say what a model would take with so much KV cache for good (see `measure`)."""
 
+    descriptors: ClassVar[int] = 0
     config: EngineConfig
     kv: int | None
 
 
 class Fork(msgspec.Struct, frozen=True, tag="fork"):
     """To a fork server alone: fork a process whose standard input is the socket that comes along."""
+
+    descriptors: ClassVar[int] = 1
 
 
 class Forked(msgspec.Struct, frozen=True, tag="forked"):
@@ -61,5 +78,5 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     message: str
 
 
-Order = Start | Measure | Fork
+Order = Start | Prepare | Measure | Fork
 Reply = Ready | Needs | Forked | Refused

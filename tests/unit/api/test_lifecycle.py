@@ -203,7 +203,7 @@ def test_a_fatal_error_leaves_one_line_and_its_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def load(_config: Any, _state: Any) -> Any:
+    async def load(*_given: Any) -> Any:
         raise error
 
     monkeypatch.setattr(server_module, "load_and_start", load)
@@ -214,7 +214,7 @@ def test_a_fatal_error_leaves_one_line_and_its_exit_code(
 
 
 def test_an_error_that_nobody_foresaw_is_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def load(_config: Any, _state: Any) -> Any:
+    async def load(*_given: Any) -> Any:
         raise KeyError("a bug")
 
     monkeypatch.setattr(server_module, "load_and_start", load)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import gc
 import os
@@ -30,7 +31,7 @@ from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
+from plimsoll_runtime.errors import EngineDeadError, MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.weights.image.image import Image
 
 FAKE = "fake_engine:build"
@@ -91,6 +92,26 @@ async def test_models_sleep_in_images_and_wake_in_processes_that_stand_by(server
         assert await tokens(woken, seed=number) == said[number]
         await woken.stop()
         image.close()
+
+
+async def test_a_process_imports_what_builds_its_engine_before_it_is_told_what_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = tmp_path / "imported"
+    (tmp_path / "builds_nothing.py").write_text(f"open({str(imported)!r}, 'x').close()\ndef build(): ...\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with contextlib.closing(Standby.spawn(factory="builds_nothing:build")) as standby:
+        with pytest.raises(SourceError, match="does not exist"):
+            await standby.needs(EngineConfig(model=str(tmp_path / "none")))
+        assert imported.exists(), "orders are carried out one after the other"
+
+
+async def test_what_cannot_be_imported_is_told_by_the_start(tmp_path: Path) -> None:
+    with contextlib.closing(Standby.spawn(factory="not_there:build")) as standby:
+        with pytest.raises(SourceError, match="does not exist"):
+            await standby.needs(EngineConfig(model=str(tmp_path / "none")))
+        with pytest.raises(EngineDeadError, match="No module named 'not_there'"):
+            await AsyncEngine.start(EngineConfig(model="m"), factory="not_there:build", standby=standby)
 
 
 async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(cold: Standby, tmp_path: Path) -> None:
