@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec import UNSET
 
-from plimsoll_runtime.api.abilities import COMPARES
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.pooling import PoolingJob, Reader
 from plimsoll_runtime.api.record import RequestRecord
@@ -25,6 +24,7 @@ from plimsoll_runtime.api.schemas.pooling import (
 )
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.tasks import COMPARES
 from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.text.pooled import DOCUMENTS, QUERY, PooledText
 from plimsoll_runtime.vectors import Vector, ranked, raw_score, shown_score, similarity

@@ -15,7 +15,6 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.abilities import GENERATES, Tasks, check_task
 from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
@@ -28,6 +27,7 @@ from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.api.tasks import GENERATES, Tasks, check_task
 
 BodyT = TypeVar("BodyT", bound=ModelFields)
 

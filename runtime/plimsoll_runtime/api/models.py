@@ -10,15 +10,15 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.abilities import ENDPOINTS
+from plimsoll_runtime.api.abilities import abilities_of
 from plimsoll_runtime.api.dialect import speaks_anthropic
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import ModelCard, ModelList
 from plimsoll_runtime.api.schemas.message_events import AnthropicModel, AnthropicModels
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.api.skills import abilities_of
 from plimsoll_runtime.api.table import ModelTable, ModelView, unknown_model
+from plimsoll_runtime.api.tasks import ENDPOINTS
 
 OWNER = "plimsoll"
 PAGE = 20

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from plimsoll_runtime.api.abilities import pooling_of
 from plimsoll_runtime.api.errors import ApiError, engine_died
 from plimsoll_runtime.api.lateness import too_late
 from plimsoll_runtime.api.offload import offload
@@ -24,6 +23,7 @@ from plimsoll_runtime.api.schemas.pooling import PoolingFields, PoolingUsage
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events
+from plimsoll_runtime.api.tasks import pooling_of
 from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest
