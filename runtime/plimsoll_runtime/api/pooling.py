@@ -12,10 +12,8 @@ from typing import Any
 
 import msgspec
 
-from plimsoll_runtime.api.errors import ApiError, engine_died
-from plimsoll_runtime.api.lateness import too_late
+from plimsoll_runtime.api.engine_errors import as_api_errors, check_output, failed
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.pieces import failed
 from plimsoll_runtime.api.prompts import check_text, check_tokens, told, too_long
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.room import Seats
@@ -28,7 +26,6 @@ from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.prompt import Prompt
-from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.pooled import PooledText, PooledTexts
 from plimsoll_runtime.vectors import Vector, unpacked
 
@@ -61,23 +58,18 @@ class PoolingJob:
     async def _vector(self, index: int, seats: Seats) -> Vector:
         """What comes of one text. Raises ApiError."""
         request = self.requests[index]
-        try:
+        with as_api_errors():
             async with aclosing(self.model.engine.generate(request)) as outputs:
                 async for output in outputs:
-                    if output.finish_reason == "deadline":
-                        raise too_late(output.error or "its deadline passed")
-                    if output.error is not None or output.vector is None:
-                        raise failed(output.error or "the engine gave no vector")
+                    check_output(output)
+                    if output.vector is None:
+                        raise failed("the engine gave no vector")
                     seats.leave(index)
                     self.record.saw(index, 0, time.monotonic())
                     self.record.cached_tokens += output.cached_tokens
                     self.record.finished("stop")
                     return unpacked(output.vector)
-        except EngineDeadError as error:
-            raise engine_died(str(error)) from error
-        except UsageError as error:
-            raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
-        raise failed("the engine ended the request without an answer")
+        raise failed()
 
 
 async def _together(work: Sequence[Coroutine[Any, Any, Vector]]) -> list[Vector]:
