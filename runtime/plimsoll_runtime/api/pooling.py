@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from plimsoll_runtime.api.choices import new_engine_id
 from plimsoll_runtime.api.engine_errors import as_api_errors, check_output, failed
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.prompts import check_text, check_tokens, told, too_long
@@ -110,7 +110,7 @@ class Reader:
         """The request for all of them, once each is known to fit. `field`: where a client wrote them."""
         params = self._body.params()
         self._model.check_priority(params)
-        engine_id, salt, arrived = uuid.uuid4().hex, salted(record.tenant, None), int(record.started * 1e9)
+        engine_id, salt, arrived = new_engine_id(), salted(record.tenant, None), int(record.started * 1e9)
         requests = []
         for index, text in enumerate(texts):
             check_tokens(self._model, text.ids, field)
