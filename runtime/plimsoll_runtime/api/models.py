@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
@@ -41,10 +40,8 @@ async def show_model(request: Request, models: ModelTable, _record: RequestRecor
     views = models.views()
     for view in views:
         if name in view.names:
-            shown: msgspec.Struct = _card(name, view)
-            if speaks_anthropic(request.scope):
-                shown = _anthropic_model(name, view)
-            return json_response(shown)
+            anthropic = speaks_anthropic(request.scope)
+            return json_response(_anthropic_model(name, view) if anthropic else _card(name, view))
     raise unknown_model(name, (known for view in views for known in view.names))
 
 
