@@ -12,6 +12,7 @@ from starlette.responses import Response
 from plimsoll_runtime.api.abilities import abilities_of
 from plimsoll_runtime.api.dialect import speaks_anthropic
 from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.queries import whole_number
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import ModelCard, ModelList
 from plimsoll_runtime.api.schemas.message_events import AnthropicModel, AnthropicModels
@@ -50,7 +51,7 @@ def page_of(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[st
 
     Raises ApiError.
     """
-    limit = _limit(query)
+    limit = whole_number(query, "limit", 1, MOST_OF_A_PAGE) or PAGE
     after, before = (_place(names, query, field) for field in ("after_id", "before_id"))
     if after is not None and before is not None:
         raise invalid("before_id", "give 'after_id' or 'before_id', not both")
@@ -58,13 +59,6 @@ def page_of(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[st
         return names[max(0, before - limit) : before], before > limit
     start = 0 if after is None else after + 1
     return names[start : start + limit], len(names) > start + limit
-
-
-def _limit(query: Mapping[str, str]) -> int:
-    text = query.get("limit", str(PAGE))
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= MOST_OF_A_PAGE):
-        raise invalid("limit", f"it must be a whole number from 1 to {MOST_OF_A_PAGE}")
-    return int(text)
 
 
 def _place(names: Sequence[str], query: Mapping[str, str], field: str) -> int | None:

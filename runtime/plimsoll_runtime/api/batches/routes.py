@@ -32,8 +32,8 @@ from plimsoll_runtime.api.batches.worker import Worker
 from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.errors import ApiError, json_response
 from plimsoll_runtime.api.ignored import ignored
+from plimsoll_runtime.api.queries import choice, whole_number
 from plimsoll_runtime.api.record import RequestRecord
-from plimsoll_runtime.api.responses.queries import choice, whole_number
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.table import ModelTable
 

@@ -17,6 +17,7 @@ from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.errors import ApiError, json_response
 from plimsoll_runtime.api.ignored import ignored
 from plimsoll_runtime.api.offload import offload
+from plimsoll_runtime.api.queries import choice, whole_number
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.responses.background import STOPPED, Background, Running
 from plimsoll_runtime.api.responses.draft import Draft
@@ -27,7 +28,6 @@ from plimsoll_runtime.api.responses.items import input_of, items_of, referred, t
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.listing import page
 from plimsoll_runtime.api.responses.output import Output
-from plimsoll_runtime.api.responses.queries import choice, whole_number
 from plimsoll_runtime.api.responses.store import Kept
 from plimsoll_runtime.api.responses.translate import check_calls
 from plimsoll_runtime.api.responses.turn import Job, Turn
