@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT
-from plimsoll_runtime.api.schemas.constraints import Schema
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT, content_form
+from plimsoll_runtime.api.schemas.constraints import Schema, type_of
 from plimsoll_runtime.api.schemas.sampling import (
     COUNT_LIMIT,
     WITHOUT_EFFECT,
@@ -28,29 +28,25 @@ BLOCKS = {
 }
 """By type, the blocks that are read, as pydantic names them in the places of its errors."""
 CHOICES = {word: f"({word})" for word in ("auto", "any", "none", "tool")}
-THOUGHTS = {word: f"({word} thinking)" for word in ("enabled", "disabled", "adaptive", "between_tools")}
-
-
-def _kind(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if isinstance(kind, str) else None
+THOUGHTS = {
+    "enabled": "(enabled thinking)",
+    "disabled": "(disabled thinking)",
+    "adaptive": "(adaptive thinking)",
+    "between_tools": "(adaptive thinking)",
+}
 
 
 def _readable(value: Any) -> Any:
-    kind = _kind(value)
+    kind = type_of(value)
     if kind is not None and kind not in BLOCKS:
         raise ValueError(f"a block of the type {kind[:40]!r} is not supported: this model reads text only")
     return value
 
 
 def _written(value: Any) -> Any:
-    if (kind := _kind(value)) not in (None, "text"):
+    if (kind := type_of(value)) not in (None, "text"):
         raise ValueError(f"a block of the type {str(kind)[:40]!r} is not supported here: text only")
     return value
-
-
-def _form(content: Any) -> str:
-    return PARTS if isinstance(content, list) else TEXT
 
 
 class TextBlock(Lenient):
@@ -64,7 +60,8 @@ class TextBlock(Lenient):
 
 TextOnly = Annotated[TextBlock, BeforeValidator(_written)]
 Texts = Annotated[
-    Annotated[str, Tag(TEXT)] | Annotated[list[TextOnly], Field(max_length=MAX_PARTS), Tag(PARTS)], Discriminator(_form)
+    Annotated[str, Tag(TEXT)] | Annotated[list[TextOnly], Field(max_length=MAX_PARTS), Tag(PARTS)],
+    Discriminator(content_form),
 ]
 """A text, or a list of blocks of text, which are joined by line ends."""
 
@@ -111,7 +108,7 @@ Block = Annotated[
     | Annotated[ThinkingBlock, Tag(BLOCKS["thinking"])]
     | Annotated[RedactedThinkingBlock, Tag(BLOCKS["redacted_thinking"])],
     Discriminator(
-        lambda value: BLOCKS.get(_kind(value) or ""),
+        lambda value: BLOCKS.get(type_of(value) or ""),
         custom_error_type="block",
         custom_error_message="must be an object with the type of a block",
     ),
@@ -125,7 +122,7 @@ class Turn(Lenient):
     role: Literal["user", "assistant", "system"]
     content: Annotated[
         Annotated[str, Tag(TEXT)] | Annotated[list[Block], Field(max_length=MAX_PARTS), Tag(PARTS)],
-        Discriminator(_form),
+        Discriminator(content_form),
     ]
 
 
@@ -184,7 +181,7 @@ Choice = Annotated[
     | Annotated[NoChoice, Tag(CHOICES["none"])]
     | Annotated[NamedChoice, Tag(CHOICES["tool"])],
     Discriminator(
-        lambda value: CHOICES.get(_kind(value) or ""),
+        lambda value: CHOICES.get(type_of(value) or ""),
         custom_error_type="tool_choice",
         custom_error_message="must be an object whose type is 'auto', 'any', 'tool' or 'none'",
     ),
@@ -217,11 +214,7 @@ Thinking = Annotated[
     | Annotated[DisabledThinking, Tag(THOUGHTS["disabled"])]
     | Annotated[ChosenThinking, Tag(THOUGHTS["adaptive"])],
     Discriminator(
-        lambda value: (
-            THOUGHTS["adaptive" if _kind(value) == "between_tools" else _kind(value)]
-            if _kind(value) in THOUGHTS
-            else None
-        ),
+        lambda value: THOUGHTS.get(type_of(value) or ""),
         custom_error_type="thinking",
         custom_error_message="must be an object whose type is 'enabled', 'disabled', 'adaptive' or 'between_tools'",
     ),
