@@ -30,8 +30,8 @@ from plimsoll_runtime.text.pooled import DOCUMENTS, QUERY, PooledText
 from plimsoll_runtime.vectors import Vector, ranked, raw_score, shown_score, similarity
 
 Scores = Callable[[Sequence[Vector]], list[float]]
-"""One for each pair, of the vectors that came of what was read: by these pairs are ranked, for they are all different
-where the model means by them probabilities that are next to 1.
+"""Makes the raw score of each pair from the vectors of all texts. Pairs are ranked by raw scores: many probabilities
+are so near to 1 that they tie.
 """
 
 

@@ -19,14 +19,13 @@ class ServerConfig:
 
     `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty and no
     `api_key_file` means open. `door`: TLS, web pages, the form of the log. `drain_seconds`: how long running requests
-    may go on after SIGTERM. `max_waiting`: how
-    many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have.
-    `max_logit_bias`: how many token ids of a request may have one. `tool_format`: by its name, how the model
-    writes calls of tools. `strict_parameters`: requests with fields that nothing here knows are refused.
-    `reasoning_format`: by its name, how the model writes thoughts. `thinking_budget`: how many tokens the thoughts of
-    an answer may have where its request does not say; None: as many as come.
-    `termination_log`: a file that gets one line on a fatal error.
-    `share_prefix_cache`: whether a request of one key may use what was computed for another's.
+    may go on after SIGTERM. `max_waiting`: how many answers may wait for their first token, `max_waiting_tokens`: how
+    many tokens their prompts may have. `max_logit_bias`: how many token ids of a request may have one. `tool_format`:
+    by its name, how the model writes calls of tools. `strict_parameters`: requests with fields that nothing here knows
+    are refused. `reasoning_format`: by its name, how the model writes thoughts. `thinking_budget`: how many tokens the
+    thoughts of an answer may have where its request does not say; None: as many as come. `termination_log`: a file that
+    gets one line on a fatal error. `share_prefix_cache`: whether a request of one key may use what was computed for
+    another's.
     `batches`: where files and batches are kept and how they are worked on; None where there are none.
     `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     `response_store`: the file in which responses are kept, None for the memory; `response_bounds`: how much of them.

@@ -50,7 +50,7 @@ class Endpoint(Generic[BodyT]):
 
     `prepare` checks everything that can be known before the engine is asked (raises ApiError); it runs in a thread
     where the body is long. `tasks`: those of models that it asks. A very long body is decoded when its turn has come,
-    unless a stream may begin before that: its head says which fields were ignored.
+    unless a stream may begin before that: the headers of its answer name the fields that were ignored.
     """
 
     schema: type[BodyT]

@@ -48,8 +48,8 @@ class Answers(Protocol):
 class Generation:
     """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
     meter has counted by then. The tokens of answers that are not `counted` are not told. `constrained_by` is the field
-    of the body that says what answers are to be kept to, where one does; `instead` what they are kept to where that
-    cannot be and the client would rather have an answer: the first that can be.
+    of the body that says what answers are to be kept to, where one does. `instead` gives what else they may be kept to
+    where that cannot be enforced: the first that can be enforced is taken, and the request refused where none can.
     """
 
     model: ServedModel

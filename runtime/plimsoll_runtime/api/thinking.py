@@ -34,7 +34,8 @@ _named = lru_cache(64)(named)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client says of thinking to whatever model it asks: one that does not think leaves it aside. None: nothing.
+    """What a client wishes of any model's thinking; a model that does not think ignores it. A field that is None wishes
+    nothing.
 
     `budget`: how many tokens thoughts may have; `effort`: how much of it, one of OpenAI's levels.
     """

@@ -34,15 +34,15 @@ BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest, CountRequest)
 
 async def tokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """Token ids of a text or a chat. Raises ApiError, ClientGoneError."""
-    return await worked(request, models, record, TokenizeRequest, _tokenize)
+    return await answer_by_tokenizer(request, models, record, TokenizeRequest, _tokenize)
 
 
 async def detokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """The text of token ids. Raises ApiError, ClientGoneError."""
-    return await worked(request, models, record, DetokenizeRequest, _detokenize)
+    return await answer_by_tokenizer(request, models, record, DetokenizeRequest, _detokenize)
 
 
-async def worked(
+async def answer_by_tokenizer(
     request: Request,
     models: ModelTable,
     record: RequestRecord,
