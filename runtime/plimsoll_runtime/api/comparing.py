@@ -55,7 +55,6 @@ def prepare_rerank(body: RerankRequest, model: ServedModel, record: RequestRecor
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     reader = Reader(body, model)
     texts, scores = _compared(reader, body, [body.query], body.documents, ("query", "documents"))
-
     shown, with_texts = _shown(body, reader.info), body.return_documents is not False
 
     def form(vectors: Sequence[Vector], usage: PoolingUsage) -> RerankAnswer:

@@ -50,7 +50,7 @@ def _written(value: Any) -> Any:
 
 
 class TextBlock(Lenient):
-    """A text. What is cached is for the server to say: every prefix may be."""
+    """A text. `cache_control` changes nothing: the server caches every prefix that it can."""
 
     type: Literal["text"]
     text: str
@@ -87,7 +87,7 @@ class ToolResultBlock(Lenient):
 
 
 class ThinkingBlock(Lenient):
-    """What the assistant thought. The signature is not looked at."""
+    """What the assistant thought. Nobody looks at its `signature`."""
 
     type: Literal["thinking"]
     thinking: str
@@ -95,7 +95,7 @@ class ThinkingBlock(Lenient):
 
 
 class RedactedThinkingBlock(Lenient):
-    """What nobody here can read."""
+    """A thought that Anthropic has encrypted: the model is shown nothing of it."""
 
     type: Literal["redacted_thinking"]
     data: NoEffect = None
@@ -117,7 +117,7 @@ Block = Annotated[
 
 
 class Turn(Lenient):
-    """One message: a text, or blocks of it."""
+    """One message: a text, or blocks."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
@@ -133,8 +133,9 @@ def _own(kind: Any) -> Any:
 
 
 class CustomTool(Lenient):
-    """A tool that the client carries out. Its input is kept to the schema, or refused where it cannot be and `strict`
-    asks for it.
+    """A tool that the client carries out. Calls of it are kept to `input_schema`. A schema that cannot be enforced is
+    refused where `strict` is true or a call is required; else the names and types of its fields are enforced, or
+    nothing.
     """
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_own)] = None
@@ -151,25 +152,25 @@ class _Calls(Lenient):
 
 
 class AutoChoice(_Calls):
-    """It may call."""
+    """The model may call a tool."""
 
     type: Literal["auto"]
 
 
 class AnyChoice(_Calls):
-    """It must."""
+    """The model must call a tool."""
 
     type: Literal["any"]
 
 
 class NoChoice(Lenient):
-    """It may not."""
+    """The model may call no tool."""
 
     type: Literal["none"]
 
 
 class NamedChoice(_Calls):
-    """It must, and this one."""
+    """The model must call this tool."""
 
     type: Literal["tool"]
     name: Name
@@ -189,7 +190,7 @@ Choice = Annotated[
 
 
 class EnabledThinking(Lenient):
-    """It thinks first, with so many tokens at most. `omitted`: what it thinks is not told."""
+    """The model thinks before it answers, with `budget_tokens` at most. "omitted": its thoughts are not told."""
 
     type: Literal["enabled"]
     budget_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)]
@@ -197,13 +198,13 @@ class EnabledThinking(Lenient):
 
 
 class DisabledThinking(Lenient):
-    """It does not."""
+    """The model does not think before it answers."""
 
     type: Literal["disabled"]
 
 
 class ChosenThinking(Lenient):
-    """It thinks as its template has it."""
+    """The model thinks as its chat template says."""
 
     type: Literal["adaptive", "between_tools"]
     display: Literal["summarized", "omitted"] | None = None
@@ -236,7 +237,7 @@ class OutputConfig(Lenient):
 
 
 class Metadata(Lenient):
-    """Of the request."""
+    """About the request; it changes nothing."""
 
     user_id: NoEffect = None
 
