@@ -15,7 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
+from plimsoll_runtime.api.body import Head, parse, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.ignored import ignored, refuse_unknown
@@ -77,11 +77,16 @@ class Endpoint(Generic[BodyT]):
         return body
 
     def _prepared(self, data: bytearray, head: Head | BodyT, record: RequestRecord, model: ServedModel) -> Job:
-        return self.prepared(read_rest(data, head, self.schema), model, record)
+        if isinstance(head, Head):
+            return self.prepared(parse(data, self.schema), model, record)
+        return self._checked(head, model, record)  # `_read` has told what was ignored of it
 
     def prepared(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
         """The job of a body that was read, wherever it came from. Raises ApiError."""
         record.ignored = ignored(body)
+        return self._checked(body, model, record)
+
+    def _checked(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
         if model.strict_parameters:
             refuse_unknown(body)
         return self.prepare(body, model, record)
