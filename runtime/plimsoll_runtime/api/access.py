@@ -14,7 +14,8 @@ from plimsoll_runtime.api.dialect import dialect_of
 from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.gateways import BELIEVED_HEADER, DIRECT
 from plimsoll_runtime.api.ignored import HEADER as IGNORED_HEADER
-from plimsoll_runtime.api.lateness import HEADER, patience
+from plimsoll_runtime.api.lateness import HEADER as TIMEOUT_HEADER
+from plimsoll_runtime.api.lateness import patience
 from plimsoll_runtime.api.load import LOAD_HEADER
 from plimsoll_runtime.api.metrics import Metrics
 from plimsoll_runtime.api.record import RequestRecord
@@ -60,7 +61,7 @@ class Access:
             if path in ALWAYS_PATHS:
                 await self._app(scope, receive, answer.send)
                 return
-            record.patience = patience(Headers(scope=scope).get(HEADER))
+            record.patience = patience(Headers(scope=scope).get(TIMEOUT_HEADER))
             self._state.admit()
         except ApiError as error:
             await dialect_of(scope).response(error)(scope, receive, answer.send)

@@ -35,15 +35,13 @@ from plimsoll_runtime.api.responses.background import Background
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.routes import response_routes
 from plimsoll_runtime.api.responses.store import USUAL
+from plimsoll_runtime.api.route import Handler, Route
 from plimsoll_runtime.api.state import Phase, ServerState
-from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tokens import detokenize, tokenize
 
 logger = logging.getLogger(__name__)
 
-Endpoint = Callable[[Request, ModelTable, RequestRecord], Awaitable[Response]]
-
-MODEL_ROUTES: tuple[tuple[str, str, Endpoint], ...] = (
+MODEL_ROUTES: tuple[Route, ...] = (
     ("GET", "/v1/models", list_models),
     ("GET", "/v1/models/{name:path}", show_model),
     ("POST", "/v1/chat/completions", chat),
@@ -80,8 +78,8 @@ def build_app(
     state.at_end(background.close)
     state.at_end(keeper.close)
     routes = (*MODEL_ROUTES, *response_routes(keeper, background), *batch_routes(batches or BatchRoutes()))
-    for method, path, endpoint in routes:
-        app.add_api_route(path, _with_models(endpoint, state), methods=_methods(method), response_model=None)
+    for method, path, handler in routes:
+        app.add_api_route(path, _with_models(handler, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
     _add_document(app)
     app.add_exception_handler(ApiError, _answer_api_error)
@@ -90,11 +88,11 @@ def build_app(
     return Access(app, state, metrics)
 
 
-def _with_models(endpoint: Endpoint, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
+def _with_models(handler: Handler, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
     async def route(request: Request) -> Response:
         record: RequestRecord = request.scope["plimsoll.record"]
         try:
-            return await endpoint(request, state.require_models(), record)
+            return await handler(request, state.require_models(), record)
         except (ApiError, ClientGoneError, HTTPException):
             raise
         except Exception:

@@ -53,8 +53,8 @@ class Calling:
         return self._kept_to(self.callable, model)
 
     def instead(self, model: ServedModel) -> Sequence[Constraint | None]:
-        """What the answer may be kept to where the schemas of the arguments cannot be enforced, and nobody asked that
-        they be: their names and types, or nothing but what calls are read by. None of it where that was asked.
+        """What else the answer may be kept to, in this order, where the schemas of the arguments cannot be enforced:
+        the names and types of the arguments, then nothing. Empty where a call is required or a tool is `strict`.
         """
         if self.required or any(definition.strict for definition in self.definitions):
             return ()
@@ -103,7 +103,7 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
         raise invalid("function_call" if old else "tool_choice", f"there is no tool {choice!r}")
     form = body.constraint()
     if form is not None and form.kind != "json":
-        raise invalid(body.constraint_field, "beside tools an answer can be a JSON document, and is of no other form")
+        raise invalid(body.constraint_field, "beside tools an answer can be kept to JSON, and to no other form")
     parallel = body.parallel_tool_calls is not False and not old and not by_name
     required = choice != "auto"
     return Calling(chosen, definitions, tools, required, by_name, parallel, old, None if required else form)

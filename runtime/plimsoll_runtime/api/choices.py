@@ -22,10 +22,13 @@ from plimsoll_runtime.engine.prompt import Prompt
 MAX_SEQUENCES = 4096
 """Answers to one HTTP request, prompts times n."""
 
-
 _PROCESS = uuid.uuid4().hex
 _numbers = itertools.count()
-"""Together they name a request: an id of its own for each cost as much as all else that is done here."""
+
+
+def new_engine_id() -> str:
+    """The unique beginning of a request's ids in the engine. A UUID for each cost as much as all of `plan_choices`."""
+    return f"{_PROCESS}-{next(_numbers)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +77,7 @@ def plan_choices(model: ServedModel, wanted: Wanted, record: RequestRecord) -> l
             param="n",
             code="invalid_value",
         )
-    engine_id, salt, arrived = (
-        f"{_PROCESS}-{next(_numbers)}",
-        salted(record.tenant, wanted.cache_salt),
-        int(record.started * 1e9),
-    )
+    engine_id, salt, arrived = new_engine_id(), salted(record.tenant, wanted.cache_salt), int(record.started * 1e9)
     choices = []
     for number, shared in enumerate(map(Prompt, prompts)):
         for turn in range(n):

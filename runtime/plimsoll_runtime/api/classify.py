@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from plimsoll_runtime.api.abilities import CLASSIFIES
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.pooling import PoolingJob, Reader
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.pooling import Classification, ClassifyAnswer, ClassifyRequest, PoolingUsage
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.tasks import CLASSIFIES
 from plimsoll_runtime.vectors import Vector, scaled
 
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec import UNSET
 
-from plimsoll_runtime.api.abilities import COMPARES
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.pooling import PoolingJob, Reader
 from plimsoll_runtime.api.record import RequestRecord
@@ -25,13 +24,14 @@ from plimsoll_runtime.api.schemas.pooling import (
 )
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.tasks import COMPARES
 from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.text.pooled import DOCUMENTS, QUERY, PooledText
 from plimsoll_runtime.vectors import Vector, ranked, raw_score, shown_score, similarity
 
 Scores = Callable[[Sequence[Vector]], list[float]]
-"""One for each pair, of the vectors that came of what was read: by these pairs are ranked, for they are all different
-where the model means by them probabilities that are next to 1.
+"""Makes the raw score of each pair from the vectors of all texts. Pairs are ranked by raw scores: many probabilities
+are so near to 1 that they tie.
 """
 
 
@@ -55,7 +55,6 @@ def prepare_rerank(body: RerankRequest, model: ServedModel, record: RequestRecor
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     reader = Reader(body, model)
     texts, scores = _compared(reader, body, [body.query], body.documents, ("query", "documents"))
-
     shown, with_texts = _shown(body, reader.info), body.return_documents is not False
 
     def form(vectors: Sequence[Vector], usage: PoolingUsage) -> RerankAnswer:

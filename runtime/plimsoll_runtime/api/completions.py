@@ -58,8 +58,9 @@ def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt, truncat
 
 
 def _text(body: CompletionRequest, model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> str:
-    whole = isinstance(prompt, str) and body.truncate_prompt_tokens is None
-    return prompt if isinstance(prompt, str) and whole else model.tokenizer.decode(ids)
+    if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
+        return prompt
+    return model.tokenizer.decode(ids)
 
 
 @dataclass(slots=True)

@@ -13,40 +13,24 @@ from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.engine.config import EngineConfig
 
 
-@dataclass(frozen=True, slots=True)
-class ServerConfig:
-    """Options of one server process.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontConfig:
+    """Options of what faces clients, of a server of one model as of a host of many.
 
-    `names` are what requests may call the model, the first one is what answers carry. `api_keys` empty and no
-    `api_key_file` means open. `door`: TLS, web pages, the form of the log. `drain_seconds`: how long running requests
-    may go on after SIGTERM. `max_waiting`: how
-    many answers may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have.
-    `max_logit_bias`: how many token ids of a request may have one. `tool_format`: by its name, how the model
-    writes calls of tools. `strict_parameters`: requests with fields that nothing here knows are refused.
-    `reasoning_format`: by its name, how the model writes thoughts. `thinking_budget`: how many tokens the thoughts of
-    an answer may have where its request does not say; None: as many as come.
-    `termination_log`: a file that gets one line on a fatal error.
-    `share_prefix_cache`: whether a request of one key may use what was computed for another's.
-    `batches`: where files and batches are kept and how they are worked on; None where there are none.
-    `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
+    `host` and `port` are those of the OpenAI API. `api_keys` empty and no `api_key_file` means open. `door`: TLS, web
+    pages, the form of the log. `drain_seconds`: how long running requests may go on after SIGTERM. `termination_log`: a
+    file that gets one line on a fatal error. `share_prefix_cache`: whether a request of one key may use what was
+    computed for another's. `batches`: where files and batches are kept and how they are worked on; None where there are
+    none. `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     `response_store`: the file in which responses are kept, None for the memory; `response_bounds`: how much of them.
     """
 
-    engine: EngineConfig
-    names: tuple[str, ...]
     host: str = "127.0.0.1"
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     api_key_file: Path | None = None
     door: Door = field(default_factory=Door)
     drain_seconds: float = 30.0
-    max_waiting: int = MAX_WAITING
-    max_waiting_tokens: int = MAX_WAITING_TOKENS
-    max_logit_bias: int = MAX_LOGIT_BIAS
-    tool_format: str | None = None
-    strict_parameters: bool = False
-    reasoning_format: str | None = None
-    thinking_budget: int | None = None
     termination_log: str | None = None
     share_prefix_cache: bool = False
     batches: BatchOptions | None = None
@@ -54,6 +38,29 @@ class ServerConfig:
     gateway_token_file: Path | None = None
     response_store: Path | None = None
     response_bounds: Bounds = USUAL
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig(FrontConfig):
+    """Options of the process of a server of one model.
+
+    `names` are what requests may call the model, the first one is what answers carry. `max_waiting`: how many answers
+    may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how
+    many token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
+    `strict_parameters`: requests with fields that nothing here knows are refused. `reasoning_format`: by its name, how
+    the model writes thoughts. `thinking_budget`: how many tokens the thoughts of an answer may have where its request
+    does not say; None: as many as come.
+    """
+
+    engine: EngineConfig
+    names: tuple[str, ...]
+    max_waiting: int = MAX_WAITING
+    max_waiting_tokens: int = MAX_WAITING_TOKENS
+    max_logit_bias: int = MAX_LOGIT_BIAS
+    tool_format: str | None = None
+    strict_parameters: bool = False
+    reasoning_format: str | None = None
+    thinking_budget: int | None = None
 
 
 def default_name(model: str) -> str:

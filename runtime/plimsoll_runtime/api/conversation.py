@@ -42,15 +42,9 @@ def converse(
     prompt = _prompt(body, called, wish, model)
     _tell_unread(body, called, model, record)
     thinks = thinking(body, model, wish, called, prompt)
-    if (
-        called is not None
-        and called.form is not None
-        and thinks is not None
-        and thinks.format.name == called.format.name
-    ):
-        raise invalid(
-            body.constraint_field, "this model writes calls and thoughts in one form, beside which is no other"
-        )
+    if called and called.form and thinks and thinks.format.name == called.format.name:
+        reason = "this model writes calls and thoughts in one format: beside tools an answer can be kept to no form"
+        raise invalid(body.constraint_field, reason)
     params = _params(body, called, thinks, model)
     check_params(model, params)
     ids = _encoded(body, prompt, model)

@@ -67,7 +67,7 @@ class Certificate:
             self.context.load_cert_chain(*self._files)
             logger.info("the certificate was read again")
         except OSError as error:
-            logger.error("the certificate of before goes on counting: %s", error)
+            logger.error("the certificate cannot be read again, and the one read before stays in use: %s", error)
 
     def _loaded(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from plimsoll_runtime.api.abilities import EMBEDS
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.pooling import PoolingJob, Reader
 from plimsoll_runtime.api.record import RequestRecord
@@ -15,6 +14,7 @@ from plimsoll_runtime.api.schemas.completions import Prompt
 from plimsoll_runtime.api.schemas.pooling import Embedding, EmbeddingAnswer, EmbeddingRequest, PoolingUsage
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.tasks import EMBEDS
 from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.text.pooled import PooledText
 from plimsoll_runtime.vectors import Vector, cut, dimensions_refused

@@ -15,8 +15,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.abilities import GENERATES, Tasks, check_task
-from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
+from plimsoll_runtime.api.body import Head, parse, read_body, read_head, read_rest
 from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.ignored import ignored, refuse_unknown
@@ -28,6 +27,7 @@ from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.api.tasks import GENERATES, Tasks, check_task
 
 BodyT = TypeVar("BodyT", bound=ModelFields)
 
@@ -50,7 +50,7 @@ class Endpoint(Generic[BodyT]):
 
     `prepare` checks everything that can be known before the engine is asked (raises ApiError); it runs in a thread
     where the body is long. `tasks`: those of models that it asks. A very long body is decoded when its turn has come,
-    unless a stream may begin before that: its head says which fields were ignored.
+    unless a stream may begin before that: the headers of its answer name the fields that were ignored.
     """
 
     schema: type[BodyT]
@@ -77,11 +77,16 @@ class Endpoint(Generic[BodyT]):
         return body
 
     def _prepared(self, data: bytearray, head: Head | BodyT, record: RequestRecord, model: ServedModel) -> Job:
-        return self.prepared(read_rest(data, head, self.schema), model, record)
+        if isinstance(head, Head):
+            return self.prepared(parse(data, self.schema), model, record)
+        return self._checked(head, model, record)  # `_read` has told what was ignored of it
 
     def prepared(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
         """The job of a body that was read, wherever it came from. Raises ApiError."""
         record.ignored = ignored(body)
+        return self._checked(body, model, record)
+
+    def _checked(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
         if model.strict_parameters:
             refuse_unknown(body)
         return self.prepare(body, model, record)

@@ -51,11 +51,6 @@ def unavailable(message: str) -> ApiError:
     return ApiError(message, status=HTTPStatus.SERVICE_UNAVAILABLE, code="unavailable", headers=headers)
 
 
-def engine_died(message: str) -> ApiError:
-    """The engine ended under a running request; this server is about to end too."""
-    return ApiError(f"the engine died: {message}", status=HTTPStatus.INTERNAL_SERVER_ERROR, code="engine_died")
-
-
 def json_response(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON answer, encoded by msgspec (structs, dicts, lists)."""
     return Response(

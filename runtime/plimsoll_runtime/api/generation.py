@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from plimsoll_runtime.api.choices import Choice
 from plimsoll_runtime.api.constraints import admit
-from plimsoll_runtime.api.errors import ApiError, engine_died
+from plimsoll_runtime.api.engine_errors import as_api_errors
+from plimsoll_runtime.api.errors import ApiError
 from plimsoll_runtime.api.offload import offload
 from plimsoll_runtime.api.pieces import Piece, all_pieces
 from plimsoll_runtime.api.record import RequestRecord
@@ -22,7 +23,6 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events
 from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.engine.constraint import Constraint
-from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 
 class Answers(Protocol):
@@ -48,8 +48,8 @@ class Answers(Protocol):
 class Generation:
     """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
     meter has counted by then. The tokens of answers that are not `counted` are not told. `constrained_by` is the field
-    of the body that says what answers are to be kept to, where one does; `instead` what they are kept to where that
-    cannot be and the client would rather have an answer: the first that can be.
+    of the body that says what answers are to be kept to, where one does. `instead` gives what else they may be kept to
+    where that cannot be enforced: the first that can be enforced is taken, and the request refused where none can.
     """
 
     model: ServedModel
@@ -96,21 +96,16 @@ class Generation:
         record.prompt_tokens = meter.prompt_tokens
         choices = await self._admitted()
         pieces = all_pieces(model, choices, record)
-        try:
-            with model.room.take(*_seats(choices)) as seats:
-                async with aclosing(pieces):
-                    async for piece in pieces:
-                        seats.leave(piece.choice.index)
-                        record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
-                        meter.add(piece)
-                        record.cached_tokens = meter.cached_tokens
-                        if piece.delta.finish_reason is not None:
-                            record.finished(piece.delta.finish_reason)
-                        yield piece
-        except EngineDeadError as error:
-            raise engine_died(str(error)) from error
-        except UsageError as error:
-            raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
+        with as_api_errors(), model.room.take(*_seats(choices)) as seats:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    seats.leave(piece.choice.index)
+                    record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
+                    meter.add(piece)
+                    record.cached_tokens = meter.cached_tokens
+                    if piece.delta.finish_reason is not None:
+                        record.finished(piece.delta.finish_reason)
+                    yield piece
 
     async def _admitted(self) -> Sequence[Choice]:
         """The choices as the engine takes them. Raises ApiError for what cannot be kept to."""

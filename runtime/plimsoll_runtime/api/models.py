@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.abilities import ENDPOINTS
+from plimsoll_runtime.api.abilities import abilities_of
 from plimsoll_runtime.api.dialect import speaks_anthropic
 from plimsoll_runtime.api.errors import json_response
+from plimsoll_runtime.api.queries import whole_number
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import ModelCard, ModelList
 from plimsoll_runtime.api.schemas.message_events import AnthropicModel, AnthropicModels
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.api.skills import abilities_of
 from plimsoll_runtime.api.table import ModelTable, ModelView, unknown_model
+from plimsoll_runtime.api.tasks import ENDPOINTS
 
 OWNER = "plimsoll"
 PAGE = 20
@@ -41,10 +41,8 @@ async def show_model(request: Request, models: ModelTable, _record: RequestRecor
     views = models.views()
     for view in views:
         if name in view.names:
-            shown: msgspec.Struct = _card(name, view)
-            if speaks_anthropic(request.scope):
-                shown = _anthropic_model(name, view)
-            return json_response(shown)
+            anthropic = speaks_anthropic(request.scope)
+            return json_response(_anthropic_model(name, view) if anthropic else _card(name, view))
     raise unknown_model(name, (known for view in views for known in view.names))
 
 
@@ -53,7 +51,7 @@ def page_of(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[st
 
     Raises ApiError.
     """
-    limit = _limit(query)
+    limit = whole_number(query, "limit", 1, MOST_OF_A_PAGE) or PAGE
     after, before = (_place(names, query, field) for field in ("after_id", "before_id"))
     if after is not None and before is not None:
         raise invalid("before_id", "give 'after_id' or 'before_id', not both")
@@ -61,13 +59,6 @@ def page_of(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[st
         return names[max(0, before - limit) : before], before > limit
     start = 0 if after is None else after + 1
     return names[start : start + limit], len(names) > start + limit
-
-
-def _limit(query: Mapping[str, str]) -> int:
-    text = query.get("limit", str(PAGE))
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= MOST_OF_A_PAGE):
-        raise invalid("limit", f"it must be a whole number from 1 to {MOST_OF_A_PAGE}")
-    return int(text)
 
 
 def _place(names: Sequence[str], query: Mapping[str, str], field: str) -> int | None:

@@ -203,13 +203,12 @@ def document() -> dict[str, Any]:
 
 def _described(operation: Operation) -> dict[str, Any]:
     content = (
-        {operation.answer: {}}
-        if isinstance(operation.answer, str)
-        else {"application/json": _of(operation.answer, *operation.others)}
+        {operation.answer: {}} if isinstance(operation.answer, str) else _json(operation.answer, *operation.others)
     )
     if operation.event is not None:
         told = _STREAM if operation.error is ErrorAnswer else _NAMED
-        stream = {"type": "string", "description": told, "x-event": _event(operation.event)}
+        events = _any_of(*(get_args(operation.event) or (operation.event,)))
+        stream = {"type": "string", "description": told, "x-event": events}
         content["text/event-stream"] = {"schema": stream}
     answer: dict[str, Any] = {"description": "The answer.", "content": content}
     if operation.request is not None:
@@ -219,13 +218,9 @@ def _described(operation: Operation) -> dict[str, Any]:
     if parameters := _parameters(operation):
         described["parameters"] = parameters
     if operation.path.startswith("/v1/") or operation.request is not None:
-        described["responses"]["default"] = {
-            "description": "Why there is none.",
-            "content": {"application/json": _of(operation.error)},
-        }
+        described["responses"]["default"] = {"description": "Why there is none.", "content": _json(operation.error)}
     if operation.request is not None:
-        body = {"required": True, "content": {"application/json": _of(operation.request)}}
-        described["requestBody"] = body
+        described["requestBody"] = {"required": True, "content": _json(operation.request)}
     if operation.form is not None:
         described["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": operation.form}}}
     return described
@@ -239,15 +234,15 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
     return [*within, *({"name": name, "in": "query", "schema": schema} for name, schema in query.items())]
 
 
-def _event(kind: Any) -> dict[str, Any]:
-    """The schema of a type, or of a union of types."""
-    kinds = [{"$ref": SCHEMAS + one.__name__} for one in get_args(kind) or (kind,)]
-    return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+def _any_of(*kinds: type) -> dict[str, Any]:
+    """The schema of what has one of these types."""
+    schemas = [{"$ref": SCHEMAS + kind.__name__} for kind in kinds]
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
-def _of(*kinds: type[msgspec.Struct] | type[BaseModel]) -> dict[str, Any]:
-    told = [{"$ref": SCHEMAS + kind.__name__} for kind in kinds]
-    return {"schema": told[0] if len(told) == 1 else {"anyOf": told}}
+def _json(*kinds: type) -> dict[str, Any]:
+    """The content of a body that has one of these types."""
+    return {"application/json": {"schema": _any_of(*kinds)}}
 
 
 def _schemas() -> dict[str, Any]:

@@ -7,11 +7,9 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from http import HTTPStatus
 
 from plimsoll_runtime.api.choices import Choice
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.lateness import too_late
+from plimsoll_runtime.api.engine_errors import check_output, failed
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.messages import LogprobEntry
@@ -47,10 +45,7 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
     text = OutputText(choice.request.params, model.tokenizer)
     async with aclosing(model.engine.generate(choice.request)) as outputs:
         async for output in outputs:
-            if output.finish_reason == "deadline":
-                raise too_late(output.error or "its deadline passed")
-            if output.error is not None:
-                raise failed(output.error)
+            check_output(output)
             started = time.perf_counter()
             delta = text.push(output)
             record.text_seconds += time.perf_counter() - started
@@ -63,7 +58,7 @@ async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> 
             )
             if delta.finish_reason is not None:
                 return
-    raise failed("the engine ended the request without an answer")
+    raise failed()
 
 
 async def _merged(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
@@ -95,12 +90,3 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-
-
-def failed(reason: str) -> ApiError:
-    """The engine has ended a request without its answer."""
-    return ApiError(
-        f"The engine could not go on with the request: {reason}.",
-        status=HTTPStatus.INTERNAL_SERVER_ERROR,
-        code="engine_error",
-    )

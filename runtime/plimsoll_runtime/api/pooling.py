@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,11 +11,9 @@ from typing import Any
 
 import msgspec
 
-from plimsoll_runtime.api.abilities import pooling_of
-from plimsoll_runtime.api.errors import ApiError, engine_died
-from plimsoll_runtime.api.lateness import too_late
+from plimsoll_runtime.api.choices import new_engine_id
+from plimsoll_runtime.api.engine_errors import as_api_errors, check_output, failed
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.pieces import failed
 from plimsoll_runtime.api.prompts import check_text, check_tokens, told, too_long
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.room import Seats
@@ -24,11 +21,11 @@ from plimsoll_runtime.api.schemas.pooling import PoolingFields, PoolingUsage
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Events
+from plimsoll_runtime.api.tasks import pooling_of
 from plimsoll_runtime.api.tenants import salted
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.prompt import Prompt
-from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.pooled import PooledText, PooledTexts
 from plimsoll_runtime.vectors import Vector, unpacked
 
@@ -61,23 +58,18 @@ class PoolingJob:
     async def _vector(self, index: int, seats: Seats) -> Vector:
         """What comes of one text. Raises ApiError."""
         request = self.requests[index]
-        try:
+        with as_api_errors():
             async with aclosing(self.model.engine.generate(request)) as outputs:
                 async for output in outputs:
-                    if output.finish_reason == "deadline":
-                        raise too_late(output.error or "its deadline passed")
-                    if output.error is not None or output.vector is None:
-                        raise failed(output.error or "the engine gave no vector")
+                    check_output(output)
+                    if output.vector is None:
+                        raise failed("the engine gave no vector")
                     seats.leave(index)
                     self.record.saw(index, 0, time.monotonic())
                     self.record.cached_tokens += output.cached_tokens
                     self.record.finished("stop")
                     return unpacked(output.vector)
-        except EngineDeadError as error:
-            raise engine_died(str(error)) from error
-        except UsageError as error:
-            raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
-        raise failed("the engine ended the request without an answer")
+        raise failed()
 
 
 async def _together(work: Sequence[Coroutine[Any, Any, Vector]]) -> list[Vector]:
@@ -118,7 +110,7 @@ class Reader:
         """The request for all of them, once each is known to fit. `field`: where a client wrote them."""
         params = self._body.params()
         self._model.check_priority(params)
-        engine_id, salt, arrived = uuid.uuid4().hex, salted(record.tenant, None), int(record.started * 1e9)
+        engine_id, salt, arrived = new_engine_id(), salted(record.tenant, None), int(record.started * 1e9)
         requests = []
         for index, text in enumerate(texts):
             check_tokens(self._model, text.ids, field)

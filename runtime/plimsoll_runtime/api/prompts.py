@@ -33,30 +33,6 @@ def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, para
         return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
-def encode_chat(
-    model: ServedModel,
-    messages: Sequence[ChatMessage],
-    *,
-    add_generation_prompt: bool | None,
-    continue_final_message: bool | None,
-    variables: Mapping[str, Any] | None,
-    add_special_tokens: bool | None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    reasoning: ReasoningFormat | None = None,
-) -> list[int]:
-    """Token ids of a chat, by the model's template (which writes the special tokens itself). Raises ApiError."""
-    text = render_chat(
-        model,
-        messages,
-        add_generation_prompt=add_generation_prompt,
-        continue_final_message=continue_final_message,
-        variables=variables,
-        tools=tools,
-        reasoning=reasoning,
-    )
-    return encode_text(model, text, add_special_tokens=bool(add_special_tokens), param="messages")
-
-
 def render_chat(
     model: ServedModel,
     messages: Sequence[ChatMessage],
@@ -67,7 +43,8 @@ def render_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     reasoning: ReasoningFormat | None = None,
 ) -> str:
-    """The text of a chat's prompt, in which earlier thoughts are as the `reasoning` format's templates know them.
+    """The text of a chat's prompt, in which earlier thoughts are as the `reasoning` format's templates know them. The
+    template writes the special tokens itself.
 
     Raises ApiError, also for a variable that is a field of the request.
     """

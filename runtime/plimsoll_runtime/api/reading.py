@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_runtime.api.calling import Calling
@@ -38,7 +38,7 @@ class AnswerReader:
     def push(self, delta: TextDelta) -> Sequence[Part]:
         """What a step adds. The delta that has a finish reason is the last."""
         self._last = delta
-        parts = list(self._parts(delta.text, last=delta.finish_reason is not None))
+        parts = self._parts(delta.text, last=delta.finish_reason is not None)
         for part in parts:
             if isinstance(part, Text):
                 self._words.append(part.text)
@@ -50,18 +50,17 @@ class AnswerReader:
                 self.calls[part.index].arguments.append(part.text)
         return parts
 
-    def _parts(self, text: str, *, last: bool) -> Iterator[Part]:
+    def _parts(self, text: str, *, last: bool) -> Sequence[Part]:
         """What more text says: thoughts are told apart first, and calls in what is left."""
-        parts: Sequence[Part] = [Text(text)] if text else ()
+        parts: Sequence[Part] = (Text(text),) if text else ()
         if self._reasoning is not None:
             parts = [*(self._reasoning.push(text) if text else ()), *(self._reasoning.finish() if last else ())]
+        if self._tools is None:
+            return parts
+        found: list[Part] = []
         for part in parts:
-            if self._tools is not None and isinstance(part, Text):
-                yield from self._tools.push(part.text)
-            else:
-                yield part
-        if last and self._tools is not None:
-            yield from self._tools.finish()
+            found += self._tools.push(part.text) if isinstance(part, Text) else (part,)
+        return [*found, *self._tools.finish()] if last else found
 
     @property
     def thoughts(self) -> str:

@@ -30,13 +30,11 @@ def reference() -> str:
     for operation in OPERATIONS:
         if operation.request is not None:
             lines += ["", f"### {operation.method.upper()} {operation.path}", ""]
-            lines += _table(schemas[operation.request.__name__], shown, schemas)
+            lines += _table(schemas[operation.request.__name__], shown)
     lines += ["", "## Parts of requests"]
-    done: set[str] = set()
-    while waiting := [name for name in shown if name not in done]:
-        done.add(waiting[0])
-        lines += ["", f"### {waiting[0]}", "", *_described(schemas[waiting[0]])]
-        lines += _table(schemas[waiting[0]], shown, schemas)
+    for name in shown:  # it grows meanwhile
+        lines += ["", f"### {name}", "", *_described(schemas[name])]
+        lines += _table(schemas[name], shown)
     return "\n".join(lines) + "\n"
 
 
@@ -71,18 +69,18 @@ def _described(schema: Schema) -> list[str]:
     return [text, ""] if text else []
 
 
-def _table(schema: Schema, shown: list[str], schemas: Mapping[str, Schema]) -> list[str]:
+def _table(schema: Schema, shown: list[str]) -> list[str]:
     """The fields of an object; what they are made of is added to `shown`."""
     required = schema.get("required", ())
     lines = ["| parameter | state | what it may be |", "|---|---|---|"]
     for name, field in schema.get("properties", {}).items():
         state = field.get(STATE) or ("required" if name in required else "supported")
-        kind = "" if state == REFUSED else _kind(field, shown, schemas)
+        kind = "" if state == REFUSED else _kind(field, shown)
         lines.append(f"| `{name}` | {state} | {kind.replace('|', chr(92) + '|')} |")
     return lines if len(lines) > 2 else []
 
 
-def _kind(schema: Schema, shown: list[str], schemas: Mapping[str, Schema]) -> str:
+def _kind(schema: Schema, shown: list[str]) -> str:
     """What a value may be, in words."""
     if (reference := schema.get("$ref")) is not None:
         name = reference.removeprefix(SCHEMAS)
@@ -91,22 +89,22 @@ def _kind(schema: Schema, shown: list[str], schemas: Mapping[str, Schema]) -> st
         return f"[{name}](#{name.lower()})"
     for joined in ("anyOf", "oneOf"):
         if joined in schema:
-            kinds = [_kind(one, shown, schemas) for one in schema[joined] if one.get("type") != "null"]
+            kinds = [_kind(one, shown) for one in schema[joined] if one.get("type") != "null"]
             return " or ".join(dict.fromkeys(kinds))
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"][:MOST_VALUES])
-    return _plain(schema, shown, schemas)
+    return _plain(schema, shown)
 
 
-def _plain(schema: Schema, shown: list[str], schemas: Mapping[str, Schema]) -> str:
+def _plain(schema: Schema, shown: list[str]) -> str:
     match schema.get("type"):
         case "array":
-            return f"list{_size(schema, 'Items', '')} of {_kind(schema.get('items', {}), shown, schemas)}"
+            return f"list{_size(schema, 'Items', '')} of {_kind(schema.get('items', {}), shown)}"
         case "object":
             inner = schema.get("additionalProperties")
-            return f"object of {_kind(inner, shown, schemas)}" if isinstance(inner, dict) and inner else "object"
+            return f"object of {_kind(inner, shown)}" if isinstance(inner, dict) and inner else "object"
         case "string":
             return f"text{_size(schema, 'Length', ' characters')}" + (
                 f" `{schema['pattern']}`" if "pattern" in schema else ""

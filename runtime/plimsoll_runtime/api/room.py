@@ -2,10 +2,9 @@
 
 Without a bound an overloaded server would take every request, and each prompt that waits costs memory and delays those
 behind it. There are two bounds: on the answers that wait for their first token, and on the tokens of their prompts. A
-prompt counts once however many answers it gets. The refusal is a 503 with Retry-After (when, at the pace
-of late, there will be room): OpenAI's clients try it again by
-themselves, and the gateway gives the request to another replica first, which it would not do with a 429 ("you ask too
-much").
+prompt counts once however many answers it gets. The refusal is a 503 whose Retry-After says when there will be room if
+answers go on leaving as fast as of late. OpenAI's clients try a 503 again by themselves, and the gateway gives the
+request to another replica first, which it would not do with a 429 ("you ask too much").
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
+from plimsoll_runtime.api.departures import DepartureRate
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
-from plimsoll_runtime.api.pace import Pace
 
 MAX_WAITING = 4096
 """As many answers as one request may ask for."""
@@ -41,8 +40,8 @@ class Room:
         token_limit: int = MAX_WAITING_TOKENS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.answers_pace = Pace(clock)
-        self.tokens_pace = Pace(clock)
+        self.answer_rate = DepartureRate(clock)
+        self.token_rate = DepartureRate(clock)
         self.limit = limit
         self.token_limit = token_limit
         self.waiting = 0
@@ -66,10 +65,10 @@ class Room:
                 code="invalid_value",
             )
         if self.waiting + answers > self.limit:
-            seconds = self.answers_pace.seconds(self.waiting + answers - self.limit)
+            seconds = self.answer_rate.seconds(self.waiting + answers - self.limit)
             raise self._overloaded(f"{self.waiting} answers wait", f"{self.limit} may (--max-waiting)", seconds)
         if self.waiting_tokens + tokens > self.token_limit:
-            seconds = self.tokens_pace.seconds(self.waiting_tokens + tokens - self.token_limit)
+            seconds = self.token_rate.seconds(self.waiting_tokens + tokens - self.token_limit)
             state, limit = f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit} may"
             raise self._overloaded(state, f"{limit} (--max-waiting-tokens)", seconds)
 
@@ -111,11 +110,11 @@ class Seats:
             return
         prompt = self._answers.pop(answer)
         self._room.waiting -= 1
-        self._room.answers_pace.left(1)
+        self._room.answer_rate.left(1)
         self._left[prompt] -= 1
         if not self._left[prompt]:
             self._room.waiting_tokens -= self._tokens[prompt]
-            self._room.tokens_pace.left(self._tokens[prompt])
+            self._room.token_rate.left(self._tokens[prompt])
 
     def leave_all(self) -> None:
         """None of them waits any more."""

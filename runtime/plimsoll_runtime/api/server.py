@@ -10,21 +10,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from plimsoll_runtime.api.app import build_app
-from plimsoll_runtime.api.batches.service import BatchService
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.first import first
-from plimsoll_runtime.api.gateways import Gateways
-from plimsoll_runtime.api.keys import ApiKeys
+from plimsoll_runtime.api.front import Front
 from plimsoll_runtime.api.lastwords import write_last_words
-from plimsoll_runtime.api.listening import HttpServer, listen
+from plimsoll_runtime.api.listening import listen
 from plimsoll_runtime.api.logs import begin_log
-from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel
-from plimsoll_runtime.api.tenants import Tenants
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
@@ -67,30 +62,21 @@ class Server:
         self._config = config
         self._listener = listener
         self._load_model = load
-        self.state = ServerState(
-            config.names,
-            ApiKeys(config.api_keys, config.api_key_file),
-            Tenants(shared=config.share_prefix_cache),
-            Gateways(config.gateway_tokens, config.gateway_token_file),
-        )
+        self._front = Front(config, config.names)
+        self.state = self._front.state
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
-        keeper = Keeper(config.response_bounds, config.response_store)
-        self._batches = BatchService(config.batches)
-        self.state.at_end(self._batches.stop)
-        app = build_app(self.state, (self._batches.lines,), keeper=keeper, batches=self._batches.routes)
-        self._http = HttpServer(app, config.door)
 
     async def run(self) -> int:
         """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
         self._handle(signal.SIGINT)
-        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        serving = asyncio.create_task(self._front.http.serve(sockets=[self._listener]))
         host, port = self._listener.getsockname()[:2]
         logger.info("listening on http://%s:%d, loading %s", host, port, self._config.engine.model)
         try:
             return await self._live()
         finally:
-            self._http.should_exit = True
+            self._front.http.should_exit = True
             await serving
 
     def stop(self) -> None:
@@ -127,9 +113,7 @@ class Server:
         except BaseException:
             self.state.phase = Phase.FAILED
             raise
-        models = OneModel(model)
-        self.state.ready(models)
-        self._batches.start(models, lambda: self.state.in_flight)
+        self._front.ready(OneModel(model))
         _log_summary(model)
         return model
 
@@ -151,13 +135,11 @@ class Server:
 
     async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
         """No new requests; those in flight may end within the time that is set."""
-        self.state.phase = Phase.DRAINING
-        await self._batches.stop()
-        logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
+        await self._front.close()
         limit = asyncio.sleep(self._config.drain_seconds)
         await first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
         if self._stop_now.is_set():
-            self._http.force_exit = True
+            self._front.http.force_exit = True
             return INTERRUPTED
         if dead.done():
             await self._tell_death(engine)

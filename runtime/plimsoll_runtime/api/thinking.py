@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -27,6 +28,9 @@ LEVEL, BUDGET = "reasoning_effort", "thinking_budget"
 USUAL = "medium"
 """OpenAI's level where none is said: what a model that knows no levels does by itself."""
 
+# The tokens of formats' own texts: encoding them anew cost each request of a model that thinks 20 us a text.
+_encoded: WeakKeyDictionary[Tokenizer, dict[str, tuple[int, ...]]] = WeakKeyDictionary()
+
 # Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
 _fitting = lru_cache(64)(fitting)
 _named = lru_cache(64)(named)
@@ -34,7 +38,8 @@ _named = lru_cache(64)(named)
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a client says of thinking to whatever model it asks: one that does not think leaves it aside. None: nothing.
+    """What a client wishes of any model's thinking; a model that does not think ignores it. A field that is None wishes
+    nothing.
 
     `budget`: how many tokens thoughts may have; `effort`: how much of it, one of OpenAI's levels.
     """
@@ -98,7 +103,7 @@ def thinking(body: ChatRequest, model: ServedModel, wish: Wish, called: Calling 
     thought = _thought(form, model.tokenizer, called, opened=opened, budget=_budget(body, wish, model))
     if prompt.rstrip().endswith(form.marks.end):  # the prompt has ended the answer's thought before it began
         thought = msgspec.structs.replace(thought, opening=None)
-    marks = model.tokenizer.encode(form.marks.begin + form.marks.end, add_special_tokens=False)
+    marks = _ids(model.tokenizer, form.marks.begin + form.marks.end)
     return Thinking(form, opened, thought, not model.tokenizer.special_ids.isdisjoint(marks))
 
 
@@ -159,7 +164,7 @@ def _thought(
         answer=None if answer is None else tuple(text.encode() for text in answer),
         steer=None if marks.steer is None else (marks.steer[0].encode(), _firsts(tokenizer, marks.steer[1])),
         opening=tokenizer.token_id(marks.begin) if marks.answer is None else None,
-        gap=tuple(_ids(tokenizer, gap)),
+        gap=_ids(tokenizer, gap),
         implied=tuple(text.encode() for text in marks.implied),
         barred=tuple(token for token in barred if token is not None),
     )
@@ -170,5 +175,9 @@ def _firsts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
     return tuple(_ids(tokenizer, text)[0] for text in texts)
 
 
-def _ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    return tokenizer.encode(text, add_special_tokens=False) if text else []
+def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of a text of the format's own, which is encoded once."""
+    known = _encoded.setdefault(tokenizer, {})
+    if text not in known:
+        known[text] = tuple(tokenizer.encode(text, add_special_tokens=False)) if text else ()
+    return known[text]

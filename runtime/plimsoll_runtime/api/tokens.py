@@ -15,7 +15,7 @@ from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.errors import ApiError, json_response
 from plimsoll_runtime.api.ignored import ignored, refuse_unknown
 from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_token_ids, encode_chat, encode_text
+from plimsoll_runtime.api.prompts import check_token_ids, encode_text, render_chat
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.messages import CountRequest
 from plimsoll_runtime.api.schemas.tokens import (
@@ -34,15 +34,15 @@ BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest, CountRequest)
 
 async def tokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """Token ids of a text or a chat. Raises ApiError, ClientGoneError."""
-    return await worked(request, models, record, TokenizeRequest, _tokenize)
+    return await answer_by_tokenizer(request, models, record, TokenizeRequest, _tokenize)
 
 
 async def detokenize(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """The text of token ids. Raises ApiError, ClientGoneError."""
-    return await worked(request, models, record, DetokenizeRequest, _detokenize)
+    return await answer_by_tokenizer(request, models, record, DetokenizeRequest, _detokenize)
 
 
-async def worked(
+async def answer_by_tokenizer(
     request: Request,
     models: ModelTable,
     record: RequestRecord,
@@ -88,12 +88,12 @@ def _encode(body: TokenizeRequest, model: ServedModel) -> list[int]:
     if body.prompt is not None:
         special = body.add_special_tokens is not False
         return encode_text(model, body.prompt, add_special_tokens=special, param="prompt")
-    return encode_chat(
+    text = render_chat(
         model,
         body.messages or (),
         add_generation_prompt=body.add_generation_prompt,
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs,
-        add_special_tokens=body.add_special_tokens,
         reasoning=reasoning_format(model, tools=False),
     )
+    return encode_text(model, text, add_special_tokens=bool(body.add_special_tokens), param="messages")

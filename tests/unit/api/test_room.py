@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from plimsoll_runtime.api.departures import DepartureRate
 from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.pace import Pace
 from plimsoll_runtime.api.room import Room, Seats
 
 LIMIT = 3
@@ -254,13 +254,13 @@ def test_whoever_asks_for_too_many_tokens_hears_it_too() -> None:
 
 
 @pytest.mark.parametrize(("rate", "count", "seconds"), [(1, 10, 10), (100, 50, 0.5), (0.5, 3, 6)])
-def test_a_pace(rate: float, count: int, seconds: float) -> None:
+def test_a_departure_rate(rate: float, count: int, seconds: float) -> None:
     clock = Clock()
-    pace = Pace(clock)
-    assert pace.seconds(count) is None
+    leaving = DepartureRate(clock)
+    assert leaving.seconds(count) is None
     for _ in range(1000):
         clock.now += 1 / rate
-        pace.left(1)
-    assert pace.seconds(count) == pytest.approx(seconds, rel=0.15)
+        leaving.left(1)
+    assert leaving.seconds(count) == pytest.approx(seconds, rel=0.15)
     clock.now += 1000
-    assert pace.seconds(count) is None
+    assert leaving.seconds(count) is None

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -25,6 +25,7 @@ from plimsoll_runtime.api.batches.records import (
     FileDeleted,
     FileList,
     KeptBatch,
+    KeptFile,
 )
 from plimsoll_runtime.api.batches.upload import receive_file
 from plimsoll_runtime.api.batches.vault import BATCHES, DATA, FILES, Vault
@@ -32,8 +33,9 @@ from plimsoll_runtime.api.batches.worker import Worker
 from plimsoll_runtime.api.body import parse, read_body
 from plimsoll_runtime.api.errors import ApiError, json_response
 from plimsoll_runtime.api.ignored import ignored
+from plimsoll_runtime.api.queries import choice, whole_number
 from plimsoll_runtime.api.record import RequestRecord
-from plimsoll_runtime.api.responses.queries import choice, whole_number
+from plimsoll_runtime.api.route import Route
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.table import ModelTable
 
@@ -176,14 +178,11 @@ def _shown(vault: Vault, kept: KeptBatch) -> BatchAnswer:
     return told
 
 
-def _input_of(vault: Vault, owner: str, name: str) -> Any:
+def _input_of(vault: Vault, owner: str, name: str) -> KeptFile:
     try:
         return vault.file(owner, name)
     except ApiError as error:
         raise ApiError(error.message, status=error.status, param="input_file_id", code=error.code) from error
-
-
-Route = tuple[str, str, Callable[..., Any]]
 
 
 def batch_routes(routes: BatchRoutes) -> tuple[Route, ...]:

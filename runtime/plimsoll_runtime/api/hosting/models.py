@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from plimsoll_runtime.api.abilities import task_of
 from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.hosting.options import server_options
 from plimsoll_runtime.api.hosting.refusals import as_api_errors, tokenizer_failed
@@ -16,6 +15,7 @@ from plimsoll_runtime.api.hosting.tokenizers import Failure, Source, Tokenizers
 from plimsoll_runtime.api.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelView, unknown_model
+from plimsoll_runtime.api.tasks import task_of
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName

@@ -9,21 +9,15 @@ import signal
 import socket
 from pathlib import Path
 
-from plimsoll_runtime.api.app import build_app
-from plimsoll_runtime.api.batches.service import BatchService
 from plimsoll_runtime.api.first import first
-from plimsoll_runtime.api.gateways import Gateways
+from plimsoll_runtime.api.front import Front
 from plimsoll_runtime.api.hosting.app import build_host_app
 from plimsoll_runtime.api.hosting.config import TOKENS_VARIABLE, HostConfig
 from plimsoll_runtime.api.hosting.metrics import HostCollector
 from plimsoll_runtime.api.hosting.models import HostModels
 from plimsoll_runtime.api.hosting.tokenizers import Tokenizers
 from plimsoll_runtime.api.hosting.tokens import Guard, TokenFile, TokenHashes, Tokens
-from plimsoll_runtime.api.keys import ApiKeys
 from plimsoll_runtime.api.listening import HttpServer
-from plimsoll_runtime.api.responses.keeper import Keeper
-from plimsoll_runtime.api.state import Phase, ServerState
-from plimsoll_runtime.api.tenants import Tenants
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.states import Level
@@ -48,20 +42,11 @@ class HostServer:
         self._listeners = listeners
         self._host = host
         self._models = HostModels(host, tokenizers, config.keep_alive)
-        self.state = ServerState(
-            (),
-            ApiKeys(config.api_keys, config.api_key_file),
-            Tenants(shared=config.share_prefix_cache),
-            Gateways(config.gateway_tokens, config.gateway_token_file),
-        )
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         guard = make_guard(config, listeners[1])
-        keeper = Keeper(config.response_bounds, config.response_store)
-        self._batches = BatchService(config.batches)
-        self.state.at_end(self._batches.stop)
-        app = build_app(self.state, (HostCollector(host), self._batches.lines), keeper, self._batches.routes)
-        self._open = HttpServer(app, config.door)
+        self._front = Front(config, (), (HostCollector(host),))
+        self.state, self._open = self._front.state, self._front.http
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
     async def run(self) -> int:
@@ -99,17 +84,14 @@ class HostServer:
     async def _live(self) -> int:
         for name, spec in self._config.models:
             self._host.place(name, spec, Level.ON_DISK, f"start/{name}")
-        self.state.ready(self._models)
-        self._batches.start(self._models, lambda: self.state.in_flight)
+        self._front.ready(self._models)
         logger.info("ready: %d models to place", len(self._config.models))
         await self._stop.wait()
         return await self._drain()
 
     async def _drain(self) -> int:
         """No new requests; those in flight may end within the time that is set. Engines end after them."""
-        self.state.phase = Phase.DRAINING
-        await self._batches.stop()
-        logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._config.drain_seconds)
+        await self._front.close()
         await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
         if self._stop_now.is_set():
             self._open.force_exit = self._inner.force_exit = True

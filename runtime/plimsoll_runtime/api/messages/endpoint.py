@@ -18,7 +18,7 @@ from plimsoll_runtime.api.schemas.message_events import TokenCount
 from plimsoll_runtime.api.schemas.messages import CountRequest, MessagesRequest
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.api.tokens import worked
+from plimsoll_runtime.api.tokens import answer_by_tokenizer
 
 
 def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) -> Generation:
@@ -38,7 +38,7 @@ def _count(body: CountRequest, model: ServedModel, record: RequestRecord) -> Tok
 
 async def count_tokens(request: Request, models: ModelTable, record: RequestRecord) -> Response:
     """How many tokens a conversation has. Raises ApiError, ClientGoneError."""
-    return await worked(request, models, record, CountRequest, _count)
+    return await answer_by_tokenizer(request, models, record, CountRequest, _count)
 
 
 messages = Endpoint(MessagesRequest, prepare)

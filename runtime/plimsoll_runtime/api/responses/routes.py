@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -17,6 +17,7 @@ from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.errors import ApiError, json_response
 from plimsoll_runtime.api.ignored import ignored
 from plimsoll_runtime.api.offload import offload
+from plimsoll_runtime.api.queries import choice, whole_number
 from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.responses.background import STOPPED, Background, Running
 from plimsoll_runtime.api.responses.draft import Draft
@@ -27,10 +28,10 @@ from plimsoll_runtime.api.responses.items import input_of, items_of, referred, t
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.listing import page
 from plimsoll_runtime.api.responses.output import Output
-from plimsoll_runtime.api.responses.queries import choice, whole_number
 from plimsoll_runtime.api.responses.store import Kept
 from plimsoll_runtime.api.responses.translate import check_calls
 from plimsoll_runtime.api.responses.turn import Job, Turn
+from plimsoll_runtime.api.route import Route
 from plimsoll_runtime.api.schemas.response import DeletedResponse, InputTokens, ItemList, Response, ResponseError
 from plimsoll_runtime.api.schemas.response_events import ENDS, Numbered
 from plimsoll_runtime.api.schemas.response_items import Item
@@ -39,8 +40,6 @@ from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
-
-Route = tuple[str, str, Callable[[Request, ModelTable, RequestRecord], Awaitable[HttpResponse]]]
 
 _RESPONSE = msgspec.json.Decoder(Response)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.sampling import EMPTY, Count, Lenient, NoEffect, SamplingFields, invalid
+from plimsoll_runtime.api.schemas.sampling import EMPTY, EMPTY_VALUES, Count, Lenient, NoEffect, SamplingFields, invalid
 from plimsoll_runtime.api.schemas.tools import (
     MAX_TOOLS,
     CalledFunction,
@@ -23,7 +23,6 @@ MAX_MESSAGES = 4096
 MAX_PARTS = 4096
 TEXT, PARTS = "(text)", "(parts)"
 """The two forms of a content, as pydantic names them in the places of its errors."""
-_EMPTY: tuple[Any, ...] = (None, [], "", {})
 
 _SHOWN_AS = {"developer": "system", "function": "tool"}
 
@@ -50,13 +49,14 @@ class TextPart(Lenient):
     text: str
 
 
-def _form(content: Any) -> str:
+def content_form(content: Any) -> str:
+    """TEXT or PARTS."""
     return PARTS if isinstance(content, list) else TEXT
 
 
 Content = Annotated[
     Annotated[str, Tag(TEXT)] | Annotated[list[TextPart], Field(max_length=MAX_PARTS), Tag(PARTS)],
-    Discriminator(_form),
+    Discriminator(content_form),
 ]
 """A text, or a list of text parts, which are joined by line ends."""
 
@@ -81,7 +81,7 @@ class ChatMessage(Lenient):
         message.
         """
         for field in ("refusal", "annotations", "audio"):
-            if getattr(self, field) not in _EMPTY:
+            if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(f"{where}.{field}", "it is not supported yet; leave it out")
         calls = self._calls(where)
         if self.content is None and not calls:
@@ -144,7 +144,7 @@ class ChatRequest(SamplingFields):
         """Raises ApiError for what cannot be done, or contradicts itself."""
         self.check_stream_options()
         for field, reason in NOT_YET.items():
-            if getattr(self, field) not in _EMPTY:
+            if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(field, reason)
         if self.tools and self.functions:
             raise invalid("functions", "'tools' replaces it")

@@ -47,9 +47,15 @@ FORMATS = {"text": "(text format)", "json_object": "(json object)", "json_schema
 """By type, the forms of a format, as pydantic names them in the places of its errors."""
 
 
-def _form(given: Any) -> str | None:
-    kind = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
-    return FORMATS.get(kind) if isinstance(kind, str) else None
+def type_of(value: Any) -> str | None:
+    """The `type` of a JSON object, or of what one was read into; None where it has none."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return kind if isinstance(kind, str) else None
+
+
+def form_of_format(given: Any) -> str | None:
+    """Which of `FORMATS` it is; None for what is none."""
+    return FORMATS.get(type_of(given) or "")
 
 
 ResponseFormat = Annotated[
@@ -57,7 +63,7 @@ ResponseFormat = Annotated[
     | Annotated[JsonObjectFormat, Tag(FORMATS["json_object"])]
     | Annotated[JsonSchemaFormat, Tag(FORMATS["json_schema"])],
     Discriminator(
-        _form,
+        form_of_format,
         custom_error_type="response_format",
         custom_error_message="must be an object whose type is 'text', 'json_object' or 'json_schema'",
     ),

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT
-from plimsoll_runtime.api.schemas.constraints import Schema
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT, content_form
+from plimsoll_runtime.api.schemas.constraints import Schema, type_of
 from plimsoll_runtime.api.schemas.sampling import (
     COUNT_LIMIT,
     WITHOUT_EFFECT,
@@ -28,33 +28,29 @@ BLOCKS = {
 }
 """By type, the blocks that are read, as pydantic names them in the places of its errors."""
 CHOICES = {word: f"({word})" for word in ("auto", "any", "none", "tool")}
-THOUGHTS = {word: f"({word} thinking)" for word in ("enabled", "disabled", "adaptive", "between_tools")}
-
-
-def _kind(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if isinstance(kind, str) else None
+THOUGHTS = {
+    "enabled": "(enabled thinking)",
+    "disabled": "(disabled thinking)",
+    "adaptive": "(adaptive thinking)",
+    "between_tools": "(adaptive thinking)",
+}
 
 
 def _readable(value: Any) -> Any:
-    kind = _kind(value)
+    kind = type_of(value)
     if kind is not None and kind not in BLOCKS:
         raise ValueError(f"a block of the type {kind[:40]!r} is not supported: this model reads text only")
     return value
 
 
 def _written(value: Any) -> Any:
-    if (kind := _kind(value)) not in (None, "text"):
+    if (kind := type_of(value)) not in (None, "text"):
         raise ValueError(f"a block of the type {str(kind)[:40]!r} is not supported here: text only")
     return value
 
 
-def _form(content: Any) -> str:
-    return PARTS if isinstance(content, list) else TEXT
-
-
 class TextBlock(Lenient):
-    """A text. What is cached is for the server to say: every prefix may be."""
+    """A text. `cache_control` changes nothing: the server caches every prefix that it can."""
 
     type: Literal["text"]
     text: str
@@ -64,7 +60,8 @@ class TextBlock(Lenient):
 
 TextOnly = Annotated[TextBlock, BeforeValidator(_written)]
 Texts = Annotated[
-    Annotated[str, Tag(TEXT)] | Annotated[list[TextOnly], Field(max_length=MAX_PARTS), Tag(PARTS)], Discriminator(_form)
+    Annotated[str, Tag(TEXT)] | Annotated[list[TextOnly], Field(max_length=MAX_PARTS), Tag(PARTS)],
+    Discriminator(content_form),
 ]
 """A text, or a list of blocks of text, which are joined by line ends."""
 
@@ -90,7 +87,7 @@ class ToolResultBlock(Lenient):
 
 
 class ThinkingBlock(Lenient):
-    """What the assistant thought. The signature is not looked at."""
+    """What the assistant thought. Nobody looks at its `signature`."""
 
     type: Literal["thinking"]
     thinking: str
@@ -98,7 +95,7 @@ class ThinkingBlock(Lenient):
 
 
 class RedactedThinkingBlock(Lenient):
-    """What nobody here can read."""
+    """A thought that Anthropic has encrypted: the model is shown nothing of it."""
 
     type: Literal["redacted_thinking"]
     data: NoEffect = None
@@ -111,7 +108,7 @@ Block = Annotated[
     | Annotated[ThinkingBlock, Tag(BLOCKS["thinking"])]
     | Annotated[RedactedThinkingBlock, Tag(BLOCKS["redacted_thinking"])],
     Discriminator(
-        lambda value: BLOCKS.get(_kind(value) or ""),
+        lambda value: BLOCKS.get(type_of(value) or ""),
         custom_error_type="block",
         custom_error_message="must be an object with the type of a block",
     ),
@@ -120,12 +117,12 @@ Block = Annotated[
 
 
 class Turn(Lenient):
-    """One message: a text, or blocks of it."""
+    """One message: a text, or blocks."""
 
     role: Literal["user", "assistant", "system"]
     content: Annotated[
         Annotated[str, Tag(TEXT)] | Annotated[list[Block], Field(max_length=MAX_PARTS), Tag(PARTS)],
-        Discriminator(_form),
+        Discriminator(content_form),
     ]
 
 
@@ -136,8 +133,9 @@ def _own(kind: Any) -> Any:
 
 
 class CustomTool(Lenient):
-    """A tool that the client carries out. Its input is kept to the schema, or refused where it cannot be and `strict`
-    asks for it.
+    """A tool that the client carries out. Calls of it are kept to `input_schema`. A schema that cannot be enforced is
+    refused where `strict` is true or a call is required; else the names and types of its fields are enforced, or
+    nothing.
     """
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_own)] = None
@@ -154,25 +152,25 @@ class _Calls(Lenient):
 
 
 class AutoChoice(_Calls):
-    """It may call."""
+    """The model may call a tool."""
 
     type: Literal["auto"]
 
 
 class AnyChoice(_Calls):
-    """It must."""
+    """The model must call a tool."""
 
     type: Literal["any"]
 
 
 class NoChoice(Lenient):
-    """It may not."""
+    """The model may call no tool."""
 
     type: Literal["none"]
 
 
 class NamedChoice(_Calls):
-    """It must, and this one."""
+    """The model must call this tool."""
 
     type: Literal["tool"]
     name: Name
@@ -184,7 +182,7 @@ Choice = Annotated[
     | Annotated[NoChoice, Tag(CHOICES["none"])]
     | Annotated[NamedChoice, Tag(CHOICES["tool"])],
     Discriminator(
-        lambda value: CHOICES.get(_kind(value) or ""),
+        lambda value: CHOICES.get(type_of(value) or ""),
         custom_error_type="tool_choice",
         custom_error_message="must be an object whose type is 'auto', 'any', 'tool' or 'none'",
     ),
@@ -192,7 +190,7 @@ Choice = Annotated[
 
 
 class EnabledThinking(Lenient):
-    """It thinks first, with so many tokens at most. `omitted`: what it thinks is not told."""
+    """The model thinks before it answers, with `budget_tokens` at most. "omitted": its thoughts are not told."""
 
     type: Literal["enabled"]
     budget_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)]
@@ -200,13 +198,13 @@ class EnabledThinking(Lenient):
 
 
 class DisabledThinking(Lenient):
-    """It does not."""
+    """The model does not think before it answers."""
 
     type: Literal["disabled"]
 
 
 class ChosenThinking(Lenient):
-    """It thinks as its template has it."""
+    """The model thinks as its chat template says."""
 
     type: Literal["adaptive", "between_tools"]
     display: Literal["summarized", "omitted"] | None = None
@@ -217,11 +215,7 @@ Thinking = Annotated[
     | Annotated[DisabledThinking, Tag(THOUGHTS["disabled"])]
     | Annotated[ChosenThinking, Tag(THOUGHTS["adaptive"])],
     Discriminator(
-        lambda value: (
-            THOUGHTS["adaptive" if _kind(value) == "between_tools" else _kind(value)]
-            if _kind(value) in THOUGHTS
-            else None
-        ),
+        lambda value: THOUGHTS.get(type_of(value) or ""),
         custom_error_type="thinking",
         custom_error_message="must be an object whose type is 'enabled', 'disabled', 'adaptive' or 'between_tools'",
     ),
@@ -243,7 +237,7 @@ class OutputConfig(Lenient):
 
 
 class Metadata(Lenient):
-    """Of the request."""
+    """About the request; it changes nothing."""
 
     user_id: NoEffect = None
 

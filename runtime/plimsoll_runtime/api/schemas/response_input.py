@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT, content_form
 from plimsoll_runtime.api.schemas.sampling import Lenient
 
 Id = Annotated[str, Field(max_length=256)]
@@ -30,12 +30,8 @@ class GivenText(Lenient):
     text: str
 
 
-def _form(content: Any) -> str:
-    return PARTS if isinstance(content, list) else TEXT
-
-
 GivenTexts = Annotated[list[GivenText], Field(max_length=MAX_PARTS)]
-GivenContent = Annotated[Annotated[str, Tag(TEXT)] | Annotated[GivenTexts, Tag(PARTS)], Discriminator(_form)]
+GivenContent = Annotated[Annotated[str, Tag(TEXT)] | Annotated[GivenTexts, Tag(PARTS)], Discriminator(content_form)]
 """A text, or a list of parts."""
 
 

@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from plimsoll_runtime.api.schemas.chat import Effort, Unsupported
-from plimsoll_runtime.api.schemas.constraints import FORMATS, JsonObjectFormat, Schema, TextFormat
+from plimsoll_runtime.api.schemas.constraints import FORMATS, JsonObjectFormat, Schema, TextFormat, form_of_format
 from plimsoll_runtime.api.schemas.response_input import GivenInput
 from plimsoll_runtime.api.schemas.response_tools import ResponseToolChoice, ResponseTools
 from plimsoll_runtime.api.schemas.sampling import (
     COUNT_LIMIT,
+    EMPTY_VALUES,
     WITHOUT_EFFECT,
     Count,
     Lenient,
@@ -23,7 +24,6 @@ from plimsoll_runtime.api.schemas.sampling import (
 )
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
-_EMPTY: tuple[Any, ...] = (None, [], "", {})
 LOGPROBS = "message.output_text.logprobs"
 Include = Literal[
     "message.output_text.logprobs",
@@ -58,17 +58,12 @@ class JsonSchemaText(Strict):
     strict: bool | None = None
 
 
-def _form(given: Any) -> str | None:
-    kind = given.get("type") if isinstance(given, dict) else None
-    return FORMATS.get(kind) if isinstance(kind, str) else None
-
-
 TextFormats = Annotated[
     Annotated[TextFormat, Tag(FORMATS["text"])]
     | Annotated[JsonObjectFormat, Tag(FORMATS["json_object"])]
     | Annotated[JsonSchemaText, Tag(FORMATS["json_schema"])],
     Discriminator(
-        _form,
+        form_of_format,
         custom_error_type="text_format",
         custom_error_message="must be an object whose type is 'text', 'json_object' or 'json_schema'",
     ),
@@ -146,7 +141,7 @@ class ResponseRequest(ModelFields):
     def check(self) -> None:
         """Raises ApiError for what cannot be done, or contradicts itself."""
         for field, reason in REFUSED.items():
-            if getattr(self, field) not in _EMPTY:
+            if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(field, reason)
         if self.top_logprobs and not self.tells_logprobs:
             raise invalid("top_logprobs", f"it needs {LOGPROBS!r} in 'include'")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
+from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.response_input import NEVER
 from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.api.schemas.tools import MAX_TOOLS, NAMED, WORD, FunctionDefinition, Name
@@ -60,13 +61,8 @@ class AllowedTools(Lenient):
         return {"type": self.type, "mode": self.mode, "tools": [tool.told() for tool in self.tools]}
 
 
-def _kind(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else None
-    return kind if isinstance(kind, str) else None
-
-
 def _refuse(value: Any) -> Any:
-    if (kind := _kind(value)) is None:
+    if (kind := type_of(value)) is None:
         raise ValueError("must be an object with a type")
     raise ValueError(f"tools of the type {kind[:40]!r} are not supported: functions are")
 
@@ -75,13 +71,13 @@ Refused = Annotated[Any, BeforeValidator(_refuse), WithJsonSchema(NEVER)]
 
 
 def _tool_form(tool: Any) -> str:
-    return FUNCTION if _kind(tool) == "function" else OTHER
+    return FUNCTION if type_of(tool) == "function" else OTHER
 
 
 def _choice_form(choice: Any) -> str:
     if isinstance(choice, str):
         return WORD
-    return {"function": NAMED, "allowed_tools": ALLOWED}.get(_kind(choice) or "", OTHER)
+    return {"function": NAMED, "allowed_tools": ALLOWED}.get(type_of(choice) or "", OTHER)
 
 
 ResponseTool = Annotated[

@@ -23,8 +23,9 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 STATE = "x-state"
 """In a field's schema, what becomes of it: REFUSED, IGNORED, or nothing where it is supported."""
 REFUSED, IGNORED = "refused", "ignored"
+EMPTY_VALUES: tuple[Any, ...] = (None, [], "", {})
 EMPTY: dict[str, Any] = {
-    "enum": [None, [], "", {}],
+    "enum": list(EMPTY_VALUES),
     "description": "Not supported: it may only be there empty.",
     STATE: REFUSED,
 }

@@ -1,4 +1,4 @@
-"""How fast what waits gets its turn."""
+"""How fast what waits leaves the queue."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 
 SECONDS = 10.0
-"""What was so long ago counts by 1/e."""
+"""What left so long ago counts for 1/e of what leaves now."""
 LEAST_SECONDS = 0.5
-"""Nothing is said of a rate after less."""
+"""How long departures must have been counted before a rate is told."""
 NOTHING = 1e-3
-"""Less than that has left: it stands still."""
+"""A weight below this counts as zero: nothing has left of late."""
 
 
-class Pace:
+class DepartureRate:
     """A rate over about the last `SECONDS` seconds: what leaves counts less the longer ago it was."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from starlette.datastructures import QueryParams
+from collections.abc import Mapping, Sequence
 
 from plimsoll_runtime.api.schemas.sampling import invalid
 
 
-def whole_number(query: QueryParams, name: str, least: int, most: int) -> int | None:
+def whole_number(query: Mapping[str, str], name: str, least: int, most: int) -> int | None:
     """None where it is not there. Raises ApiError."""
     given = query.get(name)
     if given is None:
@@ -19,7 +17,7 @@ def whole_number(query: QueryParams, name: str, least: int, most: int) -> int | 
     return int(given)
 
 
-def choice(query: QueryParams, name: str, known: Sequence[str]) -> str | None:
+def choice(query: Mapping[str, str], name: str, known: Sequence[str]) -> str | None:
     """None where it is not there. Raises ApiError."""
     given = query.get(name)
     if given is not None and given not in known:
