@@ -16,12 +16,13 @@ from plimsoll_gateway.errors import Refusal, code_of, told_by_replica
 from plimsoll_gateway.keys.keyring import given_key
 from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.relay import NO_SUCH_MODEL
-from plimsoll_runtime.api import dialect as of_runtime
-from plimsoll_runtime.api import models
-from plimsoll_runtime.api import offers as offers_of_runtime
-from plimsoll_runtime.api.errors import ApiError, json_response, unavailable
-from plimsoll_runtime.api.keys import ApiKeys
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.about import models
+from plimsoll_runtime.api.about import offers as offers_of_runtime
+from plimsoll_runtime.api.callers.keys import ApiKeys
+from plimsoll_runtime.api.http import dialect as of_runtime
+from plimsoll_runtime.api.http.errors import ApiError, json_response, unavailable
+from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.http.sse import END
 from plimsoll_runtime.api.schemas.message_events import (
     BlockToolUse,
     MessageAnswer,
@@ -31,7 +32,6 @@ from plimsoll_runtime.api.schemas.message_events import (
     Ping,
     Stopped,
 )
-from plimsoll_runtime.api.sse import END
 from plimsoll_runtime.api.table import unknown_model
 
 PATHS = ["/", "/v1", "/v1/messages", "/v1/messages/", "/v1/messages/x", "/v1/messagesx", "/v1/models", "/v1/models/m"]

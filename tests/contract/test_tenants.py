@@ -10,8 +10,9 @@ from starlette.datastructures import Headers
 from plimsoll_gateway import credential, headers, places
 from plimsoll_gateway.keys.record import NAME
 from plimsoll_gateway.route.loads import Report, read_report
-from plimsoll_runtime.api import gateways, load
-from plimsoll_runtime.api.gateways import Gateways
+from plimsoll_runtime.api.callers import gateways
+from plimsoll_runtime.api.callers.gateways import Gateways
+from plimsoll_runtime.api.load import header as load
 from plimsoll_runtime.api.responses import ids
 
 TOKEN = "a-credential-for-both-sides"

@@ -1,4 +1,4 @@
-"""How busy each replica says it is, in a header of its answers (the runtime's `api/load.py`)."""
+"""How busy each replica says it is, in a header of its answers (the runtime's `api/load/header.py`)."""
 
 from __future__ import annotations
 

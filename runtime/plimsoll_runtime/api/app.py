@@ -14,23 +14,23 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
 from plimsoll_runtime import __version__
-from plimsoll_runtime.api.access import CLIENT_GONE, Access
+from plimsoll_runtime.api.about.docs import POLICY, page
+from plimsoll_runtime.api.about.models import list_models, show_model
+from plimsoll_runtime.api.about.offers import not_offered
+from plimsoll_runtime.api.about.openapi import document
 from plimsoll_runtime.api.batches.routes import BatchRoutes, batch_routes
-from plimsoll_runtime.api.chat import chat
-from plimsoll_runtime.api.classify import classify
-from plimsoll_runtime.api.comparing import rerank, score
-from plimsoll_runtime.api.completions import completions
-from plimsoll_runtime.api.dialect import dialect_of
-from plimsoll_runtime.api.disconnect import ClientGoneError
-from plimsoll_runtime.api.docs import POLICY, page
-from plimsoll_runtime.api.embeddings import embeddings
-from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError, json_response
+from plimsoll_runtime.api.callers.access import CLIENT_GONE, Access
+from plimsoll_runtime.api.chat.endpoint import chat
+from plimsoll_runtime.api.generating.completions import completions
+from plimsoll_runtime.api.http.dialect import dialect_of
+from plimsoll_runtime.api.http.disconnect import ClientGoneError
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError, json_response
+from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.load.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.messages.endpoint import count_tokens, messages
-from plimsoll_runtime.api.metrics import CONTENT_TYPE, Metrics
-from plimsoll_runtime.api.models import list_models, show_model
-from plimsoll_runtime.api.offers import not_offered
-from plimsoll_runtime.api.openapi import document
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.pooling.classify import classify
+from plimsoll_runtime.api.pooling.comparing import rerank, score
+from plimsoll_runtime.api.pooling.embeddings import embeddings
 from plimsoll_runtime.api.responses.background import Background
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.routes import response_routes

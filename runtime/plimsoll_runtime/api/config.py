@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from plimsoll_runtime.api.batches.options import BatchOptions
-from plimsoll_runtime.api.door import Door
+from plimsoll_runtime.api.http.door import Door
+from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
-from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.engine.config import EngineConfig
 

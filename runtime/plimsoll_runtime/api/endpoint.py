@@ -15,17 +15,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import Head, parse, read_body, read_head, read_rest
-from plimsoll_runtime.api.disconnect import unless_gone
-from plimsoll_runtime.api.errors import json_response
-from plimsoll_runtime.api.ignored import ignored, refuse_unknown
-from plimsoll_runtime.api.lateness import in_time, too_late_is_told
-from plimsoll_runtime.api.load import load_of
-from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.http.body import Head, parse, read_body, read_head, read_rest
+from plimsoll_runtime.api.http.disconnect import unless_gone
+from plimsoll_runtime.api.http.errors import json_response
+from plimsoll_runtime.api.http.ignored import ignored, refuse_unknown
+from plimsoll_runtime.api.http.lateness import in_time, too_late_is_told
+from plimsoll_runtime.api.http.offload import offload
+from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.http.sse import Comment, Events, open_stream
+from plimsoll_runtime.api.load.header import load_of
 from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tasks import GENERATES, Tasks, check_task
 

@@ -9,14 +9,14 @@ from prometheus_client.registry import Collector
 
 from plimsoll_runtime.api.app import build_app
 from plimsoll_runtime.api.batches.service import BatchService
+from plimsoll_runtime.api.callers.gateways import Gateways
+from plimsoll_runtime.api.callers.keys import ApiKeys
+from plimsoll_runtime.api.callers.tenants import Tenants
 from plimsoll_runtime.api.config import FrontConfig
-from plimsoll_runtime.api.gateways import Gateways
-from plimsoll_runtime.api.keys import ApiKeys
-from plimsoll_runtime.api.listening import HttpServer
+from plimsoll_runtime.api.http.listening import HttpServer
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.api.tenants import Tenants
 
 logger = logging.getLogger(__name__)
 

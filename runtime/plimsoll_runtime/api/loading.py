@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
-from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.background import in_daemon_thread

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.table import ModelTable
 
 Handler = Callable[[Request, ModelTable, RequestRecord], Awaitable[Response]]

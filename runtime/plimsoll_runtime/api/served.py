@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from plimsoll_runtime.api.engine import Engine
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError

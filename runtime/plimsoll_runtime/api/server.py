@@ -12,11 +12,11 @@ from typing import Any
 
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
-from plimsoll_runtime.api.first import first
 from plimsoll_runtime.api.front import Front
+from plimsoll_runtime.api.http.first import first
+from plimsoll_runtime.api.http.listening import listen
+from plimsoll_runtime.api.http.logs import begin_log
 from plimsoll_runtime.api.lastwords import write_last_words
-from plimsoll_runtime.api.listening import listen
-from plimsoll_runtime.api.logs import begin_log
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel

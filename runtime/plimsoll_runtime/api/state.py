@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from plimsoll_runtime.api.errors import ApiError, unavailable
-from plimsoll_runtime.api.gateways import Gateways
-from plimsoll_runtime.api.keys import ApiKeys
+from plimsoll_runtime.api.callers.gateways import Gateways
+from plimsoll_runtime.api.callers.keys import ApiKeys
+from plimsoll_runtime.api.callers.tenants import Tenants
+from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.api.tenants import Tenants
 
 
 class Phase(Enum):

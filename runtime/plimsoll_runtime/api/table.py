@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import task_of
 from plimsoll_runtime.engine.limits import longest_sequence

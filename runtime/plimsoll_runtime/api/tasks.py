@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.pooling import PoolingInfo, Task
 

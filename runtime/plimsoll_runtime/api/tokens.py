@@ -10,13 +10,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.body import Head, read_body, read_head, read_rest
-from plimsoll_runtime.api.disconnect import unless_gone
-from plimsoll_runtime.api.errors import ApiError, json_response
-from plimsoll_runtime.api.ignored import ignored, refuse_unknown
-from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.prompts import check_token_ids, encode_text, render_chat
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.chat.thinking import reasoning_format
+from plimsoll_runtime.api.generating.prompts import check_token_ids, encode_text, render_chat
+from plimsoll_runtime.api.http.body import Head, read_body, read_head, read_rest
+from plimsoll_runtime.api.http.disconnect import unless_gone
+from plimsoll_runtime.api.http.errors import ApiError, json_response
+from plimsoll_runtime.api.http.ignored import ignored, refuse_unknown
+from plimsoll_runtime.api.http.offload import offload
+from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.messages import CountRequest
 from plimsoll_runtime.api.schemas.tokens import (
     DetokenizeAnswer,
@@ -26,7 +27,6 @@ from plimsoll_runtime.api.schemas.tokens import (
 )
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.api.thinking import reasoning_format
 from plimsoll_runtime.engine.limits import longest_sequence
 
 BodyT = TypeVar("BodyT", TokenizeRequest, DetokenizeRequest, CountRequest)

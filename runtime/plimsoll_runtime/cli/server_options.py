@@ -14,7 +14,7 @@ from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.api.door import Door
+    from plimsoll_runtime.api.http.door import Door
 
 DAY_SECONDS = 86_400.0
 
@@ -163,7 +163,7 @@ def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
 
 def door(args: argparse.Namespace) -> Door:
     """How the server meets those who come. Raises UsageError."""
-    from plimsoll_runtime.api.door import Door
+    from plimsoll_runtime.api.http.door import Door
 
     if (args.tls_certificate is None) != (args.tls_key is None):
         raise UsageError("--tls-certificate and --tls-key go together: give both, or none")

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from plimsoll_runtime.api.fingerprint import FINGERPRINT
+from plimsoll_runtime.api.about.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice
 from plimsoll_runtime.engine.messages import AddRequest, StepOutputs
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline

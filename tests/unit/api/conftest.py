@@ -19,8 +19,8 @@ import pytest_asyncio
 from safetensors.numpy import save_file
 
 from plimsoll_runtime.api.config import ServerConfig
-from plimsoll_runtime.api.listening import listen
-from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.http.listening import listen
+from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.server import Server
 from plimsoll_runtime.api.state import ServerState

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api import values
-from plimsoll_runtime.api.body import parse
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http import values
+from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.values import MAX_VALUES
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
 from plimsoll_runtime.api.schemas.tokens import DetokenizeRequest
-from plimsoll_runtime.api.values import MAX_VALUES
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.gateways import LOOK_SECONDS, Gateways, GatewayTokensError
-from plimsoll_runtime.api.tenants import Tenants, salted
+from plimsoll_runtime.api.callers.gateways import LOOK_SECONDS, Gateways, GatewayTokensError
+from plimsoll_runtime.api.callers.tenants import Tenants, salted
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import UsageError

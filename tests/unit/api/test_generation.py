@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from plimsoll_runtime.api.choices import Wanted, plan_choices
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.generation import Generation
-from plimsoll_runtime.api.pieces import Piece
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.generating.choices import Wanted, plan_choices
+from plimsoll_runtime.api.generating.generation import Generation
+from plimsoll_runtime.api.generating.pieces import Piece
+from plimsoll_runtime.api.generating.usage import UsageMeter
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
-from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.engine.params import SamplingParams
 
 

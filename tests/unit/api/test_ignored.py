@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.body import parse
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.ignored import LIMIT, ignored, refuse_unknown
-from plimsoll_runtime.api.offload import LONG_BODY
+from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.ignored import LIMIT, ignored, refuse_unknown
+from plimsoll_runtime.api.http.offload import LONG_BODY
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 
 HELLO = {"role": "user", "content": "Hi"}

@@ -12,7 +12,7 @@ import pytest
 
 from plimsoll_runtime.api import server as server_module
 from plimsoll_runtime.api.config import ServerConfig
-from plimsoll_runtime.api.listening import listen
+from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import RequestOutput

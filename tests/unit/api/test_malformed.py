@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api import body as body_module
+from plimsoll_runtime.api.http import body as body_module
 
 SEED = 20261121
 COUNT = 500

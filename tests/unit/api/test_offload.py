@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plimsoll_runtime.api import endpoint, tokens
-from plimsoll_runtime.api.offload import LONG_BODY, SHORT_BODY, offload
+from plimsoll_runtime.api.http.offload import LONG_BODY, SHORT_BODY, offload
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,13 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from plimsoll_runtime.api.access import Access
+from plimsoll_runtime.api.about.docs import page
+from plimsoll_runtime.api.about.openapi import OPERATIONS, document
 from plimsoll_runtime.api.app import build_app
-from plimsoll_runtime.api.body import parse
-from plimsoll_runtime.api.docs import page
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.callers.access import Access
+from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.messages.translation import chat_of as chat_of_messages
-from plimsoll_runtime.api.openapi import OPERATIONS, document
 from plimsoll_runtime.api.responses.items import taken
 from plimsoll_runtime.api.responses.translate import chat_of as chat_of_response
 from plimsoll_runtime.api.schemas.chat import ChatRequest

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.body import parse
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
 

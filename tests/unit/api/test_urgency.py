@@ -9,7 +9,7 @@ import msgspec
 import openai
 import pytest
 
-from plimsoll_runtime.api.lateness import HEADER
+from plimsoll_runtime.api.http.lateness import HEADER
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from plimsoll_runtime.api.metrics import Metrics
+from plimsoll_runtime.api.load.metrics import Metrics
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.api.table import OneModel

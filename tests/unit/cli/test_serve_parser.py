@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.choices import MAX_SEQUENCES
 from plimsoll_runtime.api.config import ServerConfig, default_name
-from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
+from plimsoll_runtime.api.generating.choices import MAX_SEQUENCES
+from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.cli.serve import server_config

@@ -11,9 +11,9 @@ import msgspec
 
 from plimsoll_runtime.api.batches.line import Line, Terms, answer_line, custom_id_of, read_line, request_id_of
 from plimsoll_runtime.api.endpoint import Ask, Job
-from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
-from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
+from plimsoll_runtime.api.http.offload import offload
+from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.batch.row import Answered, Row

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.api.batches.line import Terms, read_form
 from plimsoll_runtime.api.batches.records import BatchFault
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.batch.row import Row
 
 MAX_LINES = 50_000

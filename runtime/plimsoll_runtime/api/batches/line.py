@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from plimsoll_runtime.api.body import parse
-from plimsoll_runtime.api.chat import chat
-from plimsoll_runtime.api.classify import classify
-from plimsoll_runtime.api.comparing import rerank, score
-from plimsoll_runtime.api.completions import completions
-from plimsoll_runtime.api.embeddings import embeddings
+from plimsoll_runtime.api.chat.endpoint import chat
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.generating.completions import completions
+from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.pooling.classify import classify
+from plimsoll_runtime.api.pooling.comparing import rerank, score
+from plimsoll_runtime.api.pooling.embeddings import embeddings
 from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
 from plimsoll_runtime.batch.row import Row
 

@@ -16,7 +16,7 @@ import msgspec
 from plimsoll_runtime.api.batches.answering import Answering
 from plimsoll_runtime.api.batches.line import Terms
 from plimsoll_runtime.api.batches.table import COLUMNS, rows_of
-from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.batch.inputs import InputFile, checked_kind, find_inputs

@@ -30,11 +30,11 @@ from plimsoll_runtime.api.batches.records import (
 from plimsoll_runtime.api.batches.upload import receive_file
 from plimsoll_runtime.api.batches.vault import BATCHES, DATA, FILES, Vault
 from plimsoll_runtime.api.batches.worker import Worker
-from plimsoll_runtime.api.body import parse, read_body
-from plimsoll_runtime.api.errors import ApiError, json_response
-from plimsoll_runtime.api.ignored import ignored
-from plimsoll_runtime.api.queries import choice, whole_number
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.http.body import parse, read_body
+from plimsoll_runtime.api.http.errors import ApiError, json_response
+from plimsoll_runtime.api.http.ignored import ignored
+from plimsoll_runtime.api.http.queries import choice, whole_number
+from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.route import Route
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.table import ModelTable

@@ -24,8 +24,8 @@ from plimsoll_runtime.api.batches.multipart import (
 )
 from plimsoll_runtime.api.batches.records import INPUT, FileAnswer, KeptFile
 from plimsoll_runtime.api.batches.vault import COMING, FILES, Vault
-from plimsoll_runtime.api.body import body_pieces, linger
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.body import body_pieces, linger
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.background import in_thread_to_its_end
 from plimsoll_runtime.batch.growing import write_at

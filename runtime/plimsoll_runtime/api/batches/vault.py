@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from plimsoll_runtime.api.batches.records import FINAL, KeptBatch, KeptFile
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.batch.places import Places, write_durably
 from plimsoll_runtime.errors import UsageError
 

@@ -31,7 +31,7 @@ from plimsoll_runtime.api.batches.records import (
     KeptFile,
 )
 from plimsoll_runtime.api.batches.vault import DATA, FILES, Vault
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.background import in_thread_to_its_end
 from plimsoll_runtime.batch.inputs import InputFile

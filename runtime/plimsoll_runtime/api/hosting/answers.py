@@ -8,8 +8,8 @@ from http import HTTPStatus
 import msgspec
 from starlette.responses import Response
 
-from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.hosting.refusals import retry_after
+from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, OperationConflict, Superseded
 from plimsoll_runtime.residency.outcome import Outcome

@@ -14,8 +14,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.disconnect import ClientGoneError, unless_gone
-from plimsoll_runtime.api.errors import json_response
 from plimsoll_runtime.api.hosting.answers import RequestError, outcome_response, request_error
 from plimsoll_runtime.api.hosting.models import HostModels
 from plimsoll_runtime.api.hosting.options import server_options
@@ -30,6 +28,8 @@ from plimsoll_runtime.api.hosting.requests import (
     report_query,
 )
 from plimsoll_runtime.api.hosting.tokens import Guard
+from plimsoll_runtime.api.http.disconnect import ClientGoneError, unless_gone
+from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName

@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.hosting.options import server_options
 from plimsoll_runtime.api.hosting.refusals import as_api_errors, tokenizer_failed
 from plimsoll_runtime.api.hosting.tokenizers import Failure, Source, Tokenizers
-from plimsoll_runtime.api.room import Room
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
+from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelView, unknown_model
 from plimsoll_runtime.api.tasks import task_of

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from plimsoll_runtime.api.room import MAX_WAITING, MAX_WAITING_TOKENS
+from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.reasoning import choose as reasoning

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 
-from plimsoll_runtime.api.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.hosting.tokenizers import Failure
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, Refused
 

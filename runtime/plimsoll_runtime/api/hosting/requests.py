@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 from starlette.requests import ClientDisconnect, Request
 
-from plimsoll_runtime.api.disconnect import ClientGoneError
 from plimsoll_runtime.api.hosting.answers import RequestError
+from plimsoll_runtime.api.http.disconnect import ClientGoneError
 from plimsoll_runtime.residency.spec import ModelSpec, decode_spec
 from plimsoll_runtime.residency.states import Level
 

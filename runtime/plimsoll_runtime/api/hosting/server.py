@@ -9,7 +9,6 @@ import signal
 import socket
 from pathlib import Path
 
-from plimsoll_runtime.api.first import first
 from plimsoll_runtime.api.front import Front
 from plimsoll_runtime.api.hosting.app import build_host_app
 from plimsoll_runtime.api.hosting.config import TOKENS_VARIABLE, HostConfig
@@ -17,7 +16,8 @@ from plimsoll_runtime.api.hosting.metrics import HostCollector
 from plimsoll_runtime.api.hosting.models import HostModels
 from plimsoll_runtime.api.hosting.tokenizers import Tokenizers
 from plimsoll_runtime.api.hosting.tokens import Guard, TokenFile, TokenHashes, Tokens
-from plimsoll_runtime.api.listening import HttpServer
+from plimsoll_runtime.api.http.first import first
+from plimsoll_runtime.api.http.listening import HttpServer
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.states import Level

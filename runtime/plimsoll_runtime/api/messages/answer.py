@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from msgspec import UNSET
 
-from plimsoll_runtime.api.generation import Generation
+from plimsoll_runtime.api.chat.reading import AnswerReader
+from plimsoll_runtime.api.generating.generation import Generation
+from plimsoll_runtime.api.generating.pieces import Piece
+from plimsoll_runtime.api.generating.usage import UsageMeter
 from plimsoll_runtime.api.messages.blocks import Blocks
-from plimsoll_runtime.api.pieces import Piece
-from plimsoll_runtime.api.reading import AnswerReader
 from plimsoll_runtime.api.schemas.message_events import (
     Content,
     Event,
@@ -22,7 +23,6 @@ from plimsoll_runtime.api.schemas.message_events import (
     ThinkingTokens,
 )
 from plimsoll_runtime.api.schemas.messages import MessagesRequest
-from plimsoll_runtime.api.usage import UsageMeter
 
 
 class MessageAnswers:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from plimsoll_runtime.api.reading import AnswerReader
+from plimsoll_runtime.api.chat.reading import AnswerReader
 from plimsoll_runtime.api.schemas.message_events import (
     BlockDelta,
     BlockStart,

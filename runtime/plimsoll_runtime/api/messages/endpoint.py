@@ -8,12 +8,12 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
-from plimsoll_runtime.api.conversation import converse, tokens_of
+from plimsoll_runtime.api.chat.conversation import converse, tokens_of
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.generation import Generation
+from plimsoll_runtime.api.generating.generation import Generation
+from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.messages.answer import MessageAnswers
 from plimsoll_runtime.api.messages.translation import OWN_NAMES, chat_of, own_names, wish_of
-from plimsoll_runtime.api.record import RequestRecord
 from plimsoll_runtime.api.schemas.message_events import TokenCount
 from plimsoll_runtime.api.schemas.messages import CountRequest, MessagesRequest
 from plimsoll_runtime.api.served import ServedModel

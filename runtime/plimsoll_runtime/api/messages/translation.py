@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.prompts import TOO_LONG
+from plimsoll_runtime.api.chat.thinking import Wish
+from plimsoll_runtime.api.generating.prompts import TOO_LONG
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatMessage, ChatRequest
 from plimsoll_runtime.api.schemas.messages import (
     AnyChoice,
@@ -28,7 +29,6 @@ from plimsoll_runtime.api.schemas.messages import (
 )
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import MAX_TOOLS
-from plimsoll_runtime.api.thinking import Wish
 
 OWN_NAMES = {
     "stop": "stop_sequences",

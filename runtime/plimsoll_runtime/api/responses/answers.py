@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from plimsoll_runtime.api.generation import Generation
-from plimsoll_runtime.api.logprobs import chat_logprobs
-from plimsoll_runtime.api.pieces import Piece
-from plimsoll_runtime.api.reading import AnswerReader
+from plimsoll_runtime.api.chat.reading import AnswerReader
+from plimsoll_runtime.api.generating.generation import Generation
+from plimsoll_runtime.api.generating.logprobs import chat_logprobs
+from plimsoll_runtime.api.generating.pieces import Piece
+from plimsoll_runtime.api.generating.usage import UsageMeter
 from plimsoll_runtime.api.responses.draft import Draft
 from plimsoll_runtime.api.responses.output import Events, Output
 from plimsoll_runtime.api.schemas.answers import ChatLogprob
 from plimsoll_runtime.api.schemas.response import InputTokensDetails, OutputTokensDetails, Response, ResponseUsage
 from plimsoll_runtime.api.schemas.response_events import Completed, Created, Incomplete, InProgress, Numbered
-from plimsoll_runtime.api.usage import UsageMeter
 from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
 
 

@@ -12,9 +12,9 @@ from http import HTTPStatus
 from typing import Any
 
 from plimsoll_runtime.api.endpoint import Ask
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.offload import offload
+from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.responses.following import Log, pack
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.store import Kept

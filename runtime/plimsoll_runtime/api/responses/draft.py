@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.response import (
     IncompleteDetails,
     ReasoningSettings,

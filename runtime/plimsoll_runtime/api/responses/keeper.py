@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from plimsoll_runtime.api.body import BODY_LIMIT
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.body import BODY_LIMIT
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import previous_not_found
 from plimsoll_runtime.api.responses.memory import MemoryShelf
 from plimsoll_runtime.api.responses.sqlite import SqliteShelf

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from starlette.datastructures import QueryParams
 
-from plimsoll_runtime.api.queries import choice, whole_number
+from plimsoll_runtime.api.http.queries import choice, whole_number
 from plimsoll_runtime.api.schemas.response import ItemList
 from plimsoll_runtime.api.schemas.response_items import Item
 from plimsoll_runtime.api.schemas.sampling import invalid

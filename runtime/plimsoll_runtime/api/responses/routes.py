@@ -11,14 +11,15 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
-from plimsoll_runtime.api.body import parse, read_body
-from plimsoll_runtime.api.disconnect import unless_gone
 from plimsoll_runtime.api.endpoint import Ask
-from plimsoll_runtime.api.errors import ApiError, json_response
-from plimsoll_runtime.api.ignored import ignored
-from plimsoll_runtime.api.offload import offload
-from plimsoll_runtime.api.queries import choice, whole_number
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.http.body import parse, read_body
+from plimsoll_runtime.api.http.disconnect import unless_gone
+from plimsoll_runtime.api.http.errors import ApiError, json_response
+from plimsoll_runtime.api.http.ignored import ignored
+from plimsoll_runtime.api.http.offload import offload
+from plimsoll_runtime.api.http.queries import choice, whole_number
+from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.http.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.responses.background import STOPPED, Background, Running
 from plimsoll_runtime.api.responses.draft import Draft
 from plimsoll_runtime.api.responses.errors import not_found
@@ -38,7 +39,6 @@ from plimsoll_runtime.api.schemas.response_items import Item
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, invalid
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.table import ModelTable
 
 _RESPONSE = msgspec.json.Decoder(Response)

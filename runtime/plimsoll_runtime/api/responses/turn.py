@@ -11,11 +11,12 @@ from typing import cast
 
 import msgspec
 
-from plimsoll_runtime.api.conversation import converse, tokens_of
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.generation import Generation
-from plimsoll_runtime.api.ignored import refuse_unknown
-from plimsoll_runtime.api.record import RequestRecord
+from plimsoll_runtime.api.chat.conversation import converse, tokens_of
+from plimsoll_runtime.api.generating.generation import Generation
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.ignored import refuse_unknown
+from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.responses.answers import ResponseAnswers
 from plimsoll_runtime.api.responses.draft import Draft
 from plimsoll_runtime.api.responses.errors import in_terms_of_responses
@@ -28,7 +29,6 @@ from plimsoll_runtime.api.schemas.response_events import Failed
 from plimsoll_runtime.api.schemas.response_items import Item
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.sse import Events
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.constraints import ResponseFormat, StructuredOutputs, of_format, of_outputs
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.params import MAX_LOGPROBS, ParamsError, SamplingParams

@@ -14,7 +14,7 @@ from batch_support.mirror import Loader, Mirror
 from plimsoll_runtime.api.batches.answering import Answering
 from plimsoll_runtime.api.batches.line import Terms
 from plimsoll_runtime.api.batches.offline import BatchConfig
-from plimsoll_runtime.api.errors import ApiError, unavailable
+from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.batch.row import Row

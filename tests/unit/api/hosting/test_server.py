@@ -10,7 +10,7 @@ import pytest
 
 from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.server import HostServer, make_guard
-from plimsoll_runtime.api.listening import listen
+from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.spec import ModelSpec

@@ -12,7 +12,7 @@ from residency_support.engines import Behaviour, FakeEngines
 
 from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.server import HostServer
-from plimsoll_runtime.api.listening import listen
+from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName

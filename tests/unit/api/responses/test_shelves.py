@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from plimsoll_runtime.api.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses import keeper as keeper_module
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.memory import MemoryShelf

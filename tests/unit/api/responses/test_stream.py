@@ -10,8 +10,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from plimsoll_runtime.api.dialect import dialect_of
-from plimsoll_runtime.api.errors import unavailable
+from plimsoll_runtime.api.http.dialect import dialect_of
+from plimsoll_runtime.api.http.errors import unavailable
 from plimsoll_runtime.engine.messages import RequestOutput
 
 from .conftest import EVENTS

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.errors import ApiError
-from plimsoll_runtime.api.prompts import TOO_LONG
+from plimsoll_runtime.api.generating.prompts import TOO_LONG
+from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import renamed
 from plimsoll_runtime.api.responses.messages import messages_of, turn_starts, without_oldest
 from plimsoll_runtime.api.responses.translate import chat_of, check_calls, converted

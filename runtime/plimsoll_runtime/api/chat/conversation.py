@@ -1,0 +1,123 @@
+"""From a chat to a job, the same way for every endpoint that chats: each says only how its answers look."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from plimsoll_runtime.api.chat.calling import Calling, calling
+from plimsoll_runtime.api.chat.reading import AnswerReader
+from plimsoll_runtime.api.chat.thinking import NO_WISH, USUAL, Thinking, Wish, reasoning_format, thinking, variables_of
+from plimsoll_runtime.api.generating.choices import Wanted, plan_choices
+from plimsoll_runtime.api.generating.generation import Answers, Generation
+from plimsoll_runtime.api.generating.prompts import check_params, encode_text, render_chat, variables_known
+from plimsoll_runtime.api.generating.truncation import truncation_of
+from plimsoll_runtime.api.generating.usage import UsageMeter
+from plimsoll_runtime.api.http.ignored import with_more
+from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.engine.params import SamplingParams
+
+VERBOSITY = "verbosity"
+Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]
+"""Begins the answers to a chat. What it is given first makes the reader of each."""
+
+
+def converse(
+    body: ChatRequest, model: ServedModel, record: RequestRecord, form: Form, wish: Wish = NO_WISH, *, cut: bool = False
+) -> Generation:
+    """Check everything that can be known before the engine is asked. Raises ApiError.
+
+    With `cut` an answer may have fewer tokens than asked for: those that the model's context has room for.
+    """
+    body.check()
+    called = calling(body, model)
+    prompt = _prompt(body, called, wish, model)
+    _tell_unread(body, called, model, record)
+    thinks = thinking(body, model, wish, called, prompt)
+    if called and called.form and thinks and thinks.format.name == called.format.name:
+        reason = "this model writes calls and thoughts in one format: beside tools an answer can be kept to no form"
+        raise invalid(body.constraint_field, reason)
+    params = _params(body, called, thinks, model)
+    check_params(model, params)
+    ids = _encoded(body, prompt, model)
+    most = body.token_limit
+    if cut and most is not None:
+        most = max(1, min(most, longest_sequence(model.engine.info) - len(ids)))
+        params = msgspec.structs.replace(params, max_tokens=most)
+    wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=most, cache_salt=body.cache_salt)
+    constrained_by = body.constraint_field if called is None else called.field
+    choices = plan_choices(model, wanted, record)
+    answers = partial(form, partial(AnswerReader, called, thinks))
+    job = Generation(model, choices, record, answers, constrained_by)
+    return job if called is None else replace(job, instead=partial(called.instead, model))
+
+
+def tokens_of(body: ChatRequest, model: ServedModel, wish: Wish = NO_WISH) -> list[int]:
+    """What the model would read. Raises ApiError."""
+    body.check()
+    return _encoded(body, _prompt(body, calling(body, model), wish, model), model)
+
+
+def _params(body: ChatRequest, called: Calling | None, thinks: Thinking | None, model: ServedModel) -> SamplingParams:
+    params = body.sampling_params(
+        max_tokens=body.token_limit,
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+        prompt_logprobs=body.prompt_logprobs,
+        stop=model.chat_stop,
+        constraint=None if called is None else called.constraint(model),
+    )
+    if thinks is not None:
+        params = msgspec.structs.replace(params, thought=thinks.thought)
+    if (called is not None and called.format.special) or (thinks is not None and thinks.special):
+        params = msgspec.structs.replace(params, skip_special_tokens=False)
+    return params
+
+
+def _tell_unread(body: ChatRequest, called: Calling | None, model: ServedModel, record: RequestRecord) -> None:
+    """Variables that the chat template does not read are ignored as unknown fields are. Raises ApiError where those
+    are refused.
+    """
+    if not body.chat_template_kwargs:
+        return
+    unread = sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=called is not None))
+    if unread and model.strict_parameters:
+        raise invalid("chat_template_kwargs", f"this model's chat template knows no {unread[0]!r}")
+    record.ignored = with_more(record.ignored, (f"chat_template_kwargs.{name}" for name in unread))
+
+
+def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: ServedModel) -> str:
+    return render_chat(
+        model,
+        body.messages,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=body.continue_final_message,
+        variables=_verbosity(body, called, model) | variables_of(body, model, wish, tools=called is not None),
+        tools=None if called is None else called.shown,
+        reasoning=reasoning_format(model, tools=called is not None),
+    )
+
+
+def _verbosity(body: ChatRequest, called: Calling | None, model: ServedModel) -> dict[str, Any]:
+    """What the chat template is told of it. Raises ApiError for one that it cannot be told."""
+    if body.verbosity is None:
+        return {}
+    if VERBOSITY in variables_known(model, tools=called is not None):
+        return {VERBOSITY: body.verbosity}
+    if body.verbosity != USUAL:
+        raise invalid(VERBOSITY, f"this model's chat template knows none: {USUAL!r} is what the model does by itself")
+    return {}
+
+
+def _encoded(body: ChatRequest, prompt: str, model: ServedModel) -> list[int]:
+    truncation = truncation_of(body, model, body.token_limit)
+    special = bool(body.add_special_tokens)
+    ids = encode_text(model, truncation.text(prompt), add_special_tokens=special, param="messages")
+    return truncation.ids(ids)

@@ -1,0 +1,1 @@
+"""From prompts to answers in text, for every endpoint that generates."""

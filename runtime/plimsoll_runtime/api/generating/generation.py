@@ -1,0 +1,127 @@
+"""From prompts to answers, the same way for every endpoint that generates: each says only how its answers look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from plimsoll_runtime.api.generating.choices import Choice
+from plimsoll_runtime.api.generating.constraints import admit
+from plimsoll_runtime.api.generating.pieces import Piece, all_pieces
+from plimsoll_runtime.api.generating.usage import UsageMeter
+from plimsoll_runtime.api.http.engine_errors import as_api_errors
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.offload import offload
+from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.http.sse import Events
+from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.engine.constraint import Constraint
+
+
+class Answers(Protocol):
+    """All answers to one request while they grow, in an endpoint's own form: a whole, or a stream's events.
+
+    They are made on the event loop, but of a piece with many log probabilities of its prompt in a thread.
+    """
+
+    def add(self, piece: Piece) -> None:
+        """Take what a step added to the whole."""
+
+    def whole(self) -> msgspec.Struct:
+        """All of them, once each has ended."""
+
+    def events(self, piece: Piece) -> Sequence[msgspec.Struct]:
+        """What a step adds to a stream."""
+
+    def last(self) -> Sequence[msgspec.Struct]:
+        """What ends a stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A validated request whose answers are generated, ready to run. `form` begins the answers, which may tell what the
+    meter has counted by then. The tokens of answers that are not `counted` are not told. `constrained_by` is the field
+    of the body that says what answers are to be kept to, where one does. `instead` gives what else they may be kept to
+    where that cannot be enforced: the first that can be enforced is taken, and the request refused where none can.
+    """
+
+    model: ServedModel
+    choices: Sequence[Choice]
+    record: RequestRecord
+    form: Callable[[Generation, UsageMeter], Answers]
+    constrained_by: str = "response_format"
+    counted: bool = True
+    instead: Callable[[], Sequence[Constraint | None]] = tuple
+
+    async def whole(self) -> msgspec.Struct:
+        """The answers as one. Raises ApiError."""
+        meter = self._meter()
+        answers = self.form(self, meter)
+        async with aclosing(self._pieces(meter)) as pieces:
+            async for piece in pieces:
+                if piece.prompt_logprobs is None:
+                    answers.add(piece)
+                else:
+                    await offload(piece.packed_bytes, partial(answers.add, piece))
+        return answers.whole()
+
+    async def events(self) -> Events:
+        """The answers as events of a stream. Closing it aborts what still runs. Raises ApiError."""
+        meter = self._meter()
+        answers = self.form(self, meter)
+        async with aclosing(self._pieces(meter)) as pieces:
+            async for piece in pieces:
+                if piece.prompt_logprobs is None:
+                    events = answers.events(piece)
+                else:
+                    events = await offload(piece.packed_bytes, partial(answers.events, piece))
+                for event in events:
+                    yield event
+        for event in answers.last():
+            yield event
+
+    def _meter(self) -> UsageMeter:
+        return UsageMeter(self.choices, self.model.tokenizer.token_bytes, counted=self.counted)
+
+    async def _pieces(self, meter: UsageMeter) -> AsyncGenerator[Piece, None]:
+        """All pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError."""
+        model, record = self.model, self.record
+        record.prompt_tokens = meter.prompt_tokens
+        choices = await self._admitted()
+        pieces = all_pieces(model, choices, record)
+        with as_api_errors(), model.room.take(*_seats(choices)) as seats:
+            async with aclosing(pieces):
+                async for piece in pieces:
+                    seats.leave(piece.choice.index)
+                    record.saw(piece.choice.index, len(piece.delta.token_ids), time.monotonic())
+                    meter.add(piece)
+                    record.cached_tokens = meter.cached_tokens
+                    if piece.delta.finish_reason is not None:
+                        record.finished(piece.delta.finish_reason)
+                    yield piece
+
+    async def _admitted(self) -> Sequence[Choice]:
+        """The choices as the engine takes them. Raises ApiError for what cannot be kept to."""
+        params = self.choices[0].request.params
+        try:
+            await admit(self.model, params, self.constrained_by)
+            return self.choices
+        except ApiError as error:
+            refused = error
+        for constraint in () if params.constraint is None else self.instead():
+            with suppress(ApiError):
+                await admit(self.model, replace(params, constraint=constraint), self.constrained_by)
+                return [choice.kept_to(constraint) for choice in self.choices]
+        raise refused
+
+
+def _seats(choices: Sequence[Choice]) -> tuple[dict[int, int], dict[int, int]]:
+    """Which prompt each answer is made of, and how many tokens each prompt has."""
+    return {c.index: c.prompt for c in choices}, {c.prompt: len(c.request.prompt_token_ids) for c in choices}

@@ -1,0 +1,1 @@
+"""Requests and answers as HTTP has them: bodies, errors, events, sockets."""

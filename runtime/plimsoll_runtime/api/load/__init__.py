@@ -1,0 +1,1 @@
+"""How much waits, how fast it goes, and who is told."""
