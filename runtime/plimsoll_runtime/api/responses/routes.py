@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
@@ -173,7 +172,7 @@ class Responses:
     async def _in_background(
         self, request: Request, turn: Turn, models: ModelTable, record: RequestRecord
     ) -> HttpResponse:
-        own = dataclasses.replace(record, patience=None, finish_reasons=[], token_gaps=[], _last={})
+        own = record.detached()
         ask = partial(_ask, turn, models, own)
         starting = self._background.start(turn, ask, models.keep_alive)
         running = await unless_gone(request.receive, starting)
