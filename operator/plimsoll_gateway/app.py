@@ -21,19 +21,18 @@ from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.caller import caller_of
 from plimsoll_gateway.capacity import Capacity
 from plimsoll_gateway.cards import Cards
-from plimsoll_gateway.catalog import Catalog
+from plimsoll_gateway.catalog import MODEL_PREFIX, Catalog
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.comments import Comments
 from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.credential import Credential
 from plimsoll_gateway.demand.ledger import Demand
-from plimsoll_gateway.dialect import ANTHROPIC, dialect_of
+from plimsoll_gateway.dialect import ANTHROPIC, MODELS, dialect_of
 from plimsoll_gateway.errors import (
     Refusal,
     files_not_shared,
     internal_error,
-    model_not_allowed,
     not_ready,
     shutting_down,
     two_lengths,
@@ -55,7 +54,7 @@ from plimsoll_gateway.places import Kept, Places, holders, kept_at
 from plimsoll_gateway.probe import Prober
 from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
 from plimsoll_gateway.quota.usage import Meter
-from plimsoll_gateway.relay import Relay, find_model
+from plimsoll_gateway.relay import Relay, allowed_model, find_model
 from plimsoll_gateway.room import Room
 from plimsoll_gateway.route.prefix import prefix_blocks
 from plimsoll_gateway.route.scores import Wanted
@@ -68,11 +67,10 @@ from plimsoll_gateway.witness import Witness
 log = logging.getLogger(__name__)
 
 PROBES = frozenset(["/health", "/live", METRICS])
-OWN = PROBES | {"/v1/models"}
-MODEL_PREFIX = "/v1/models/"
+OWN = PROBES | {MODELS}
 JSON = b"application/json"
 KEPT_BODY_BYTES = 64 << 10
-"""Of requests about what is kept, which need none."""
+"""The longest body of a request about a kept response: it needs none, and what comes is dropped."""
 NO_KEYRING = Keyring(None)
 Carry = Callable[[], Awaitable[None]]
 
@@ -200,9 +198,9 @@ class Gateway:
         limit = self._body_bytes[exchange.path]
         with admission, await exchange.read_body(limit, self._budget) as body:
             asked = await self._asked(exchange.path, body)
-            exchange.model = self._allowed(exchange.key, asked.model)
+            exchange.model = allowed_model(self._store.current, asked.model, exchange.key)
             if asked.place:
-                holders(exchange.model, asked.place)
+                holders(exchange.model, asked.place)  # refused before tokens are reserved and a place is taken
             admission.reserve(asked.tokens)
             exchange.stream.extra = admission.headers()
             call = self._call(exchange, body, asked)
@@ -224,7 +222,7 @@ class Gateway:
         exchange.model, replica = self._places.find(kept.response)
         with await exchange.read_body(KEPT_BODY_BYTES, self._budget) as body:
             body.drop()
-            call = self._call(exchange, body, Asked(exchange.model.served_names[0], 0, 0, b"", b""))
+            call = self._call(exchange, body, Asked(exchange.model.served_names[0]))
             async with self._running.hold(exchange.receive, exchange.caller):
                 await self._relay.fetch(call, exchange.model, replica, exchange.stream)
 
@@ -244,7 +242,7 @@ class Gateway:
             await discard_unread(exchange.receive, exchange.headers)
             raise
         with await exchange.read_body(FILES_BODY_BYTES, self._budget) as body:
-            call = self._call(exchange, body, Asked(self._files_model, 0, 0, b"", b""))
+            call = self._call(exchange, body, Asked(self._files_model))
             async with self._running.hold(exchange.receive, exchange.caller):
                 await self._relay.fetch(call, exchange.model, replica, exchange.stream)
 
@@ -305,11 +303,6 @@ class Gateway:
             method=exchange.scope["method"],
             place=asked.place,
         )
-
-    def _allowed(self, key: ApiKey | None, name: str) -> Model:
-        if key is not None and not key.may_use(name):
-            raise model_not_allowed(key.name, name)
-        return find_model(self._store.current, name, key)
 
     async def _asked(self, path: str, body: Body) -> Asked:
         if len(body) <= SMALL_BYTES:

@@ -18,7 +18,6 @@ _PROMPTS = ("messages", "prompt", "input", "documents", "text_2", "tokens", "tex
 _BEFORE = ("tools", "system")
 """What chat templates show before the messages."""
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-# Requests that generate nothing.
 _COUNT = msgspec.json.Decoder(int)
 _PROMPT_ALONE = frozenset(
     [
@@ -33,6 +32,7 @@ _PROMPT_ALONE = frozenset(
         "/detokenize",
     ]
 )
+"""Paths whose requests generate nothing."""
 _NOTHING = memoryview(b"")
 _NO_HINT = (b"", b"null", b'""')
 
@@ -46,10 +46,10 @@ class Asked:
     """
 
     model: str
-    prompt_tokens: int
-    answer_tokens: int
-    prefix: bytes
-    salt: bytes
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    prefix: bytes = b""
+    salt: bytes = b""
     hint: bytes = b""
     streams: bool = False
     place: str = ""

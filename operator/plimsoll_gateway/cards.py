@@ -19,13 +19,13 @@ from plimsoll_gateway.table import Model, Replica
 ANSWER_SECONDS = 2.0
 """For all that one list asks; what has not been told by then is left out."""
 AGAIN_SECONDS = 10.0
-"""After which one is asked again that could not tell: it has not answered, or has never had the model awake."""
+"""After this time a replica is asked again that could not tell: it did not answer, or never had the model awake."""
 MOST_BYTES = 16 << 10
 AT_ONCE = 16
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What one says, as the runtime's `GET /v1/models/NAME` has it; None for what it does not."""
+    """What a replica says of a model, as the runtime's `GET /v1/models/NAME` has it; None for what it does not say."""
 
     max_model_len: int | None = None
     task: str | None = None

@@ -10,11 +10,12 @@ from urllib.parse import parse_qs
 
 from plimsoll_gateway.cards import Card, Cards
 from plimsoll_gateway.dialect import MODELS
-from plimsoll_gateway.errors import bad_request, model_not_allowed, no_table
+from plimsoll_gateway.errors import bad_request, no_table
 from plimsoll_gateway.keys.record import ApiKey
-from plimsoll_gateway.relay import find_model
+from plimsoll_gateway.relay import allowed_model
 from plimsoll_gateway.table import Model, Table
 
+MODEL_PREFIX = f"{MODELS}/"
 PAGE = 20
 MOST_OF_A_PAGE = 1000
 
@@ -30,13 +31,13 @@ class Catalog:
     ) -> bytes:
         """All names that the key may use, or one, as JSON; in Anthropic's shape the page that the query asks for.
 
-        Raises Refusal: 404 for an unknown name, 403 for one that the key may not use, 400 for a query that is none, and
-        503 before the first table.
+        Raises Refusal: 404 for an unknown name, 403 for one that the key may not use, 400 for a query that makes no
+        sense, and 503 before the first table.
         """
         form = _anthropic_entry if anthropic else _entry
         if path != MODELS:
-            name = path.removeprefix(f"{MODELS}/")
-            model = _model(table, name, key)
+            name = path.removeprefix(MODEL_PREFIX)
+            model = allowed_model(table, name, key)
             return json.dumps(form(name, model, (await self._cards.of([(name, model)]))[name])).encode()
         table, names = _known(table, key)
         page, more = page_of(names, query) if anthropic else (names, False)
@@ -84,12 +85,6 @@ def _known(table: Table | None, key: ApiKey | None) -> tuple[Table, list[str]]:
     if table is None:
         raise no_table()
     return table, [name for name in table.names() if key is None or key.may_use(name)]
-
-
-def _model(table: Table | None, name: str, key: ApiKey | None) -> Model:
-    if key is not None and not key.may_use(name):
-        raise model_not_allowed(key.name, name)
-    return find_model(table, name, key)
 
 
 def _entry(name: str, model: Model, card: Card) -> dict[str, Any]:

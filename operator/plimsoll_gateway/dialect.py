@@ -67,7 +67,9 @@ class _OpenAI:
 
 
 class _Responses(_OpenAI):
-    """Errors as in OpenAI's other streams: its clients raise those, and only hand out events of the type `error`."""
+    """A stream that breaks ends with the error of OpenAI's other streams, which its clients raise. An event of the type
+    `error` they would hand to their callers like any other.
+    """
 
     def ends(self, events: bytes) -> bool:
         last = events.rfind(_NEXT)  # no text of an event has such line ends

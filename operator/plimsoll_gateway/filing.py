@@ -13,7 +13,7 @@ from plimsoll_gateway.keys.record import ApiKey
 
 BATCHES = "/v1/batches"
 FILES_BODY_BYTES = 64 << 20
-"""Of an upload, which is held until a replica has it; those are for bodies that are larger."""
+"""The longest upload that passes: the gateway holds it until a replica has it. Longer ones go to a replica directly."""
 _PATHS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
     (re.compile(r"/v1/(files|batches)"), ("GET", "POST")),
     (re.compile(r"/v1/files/[^/]+"), ("GET", "DELETE")),

@@ -18,6 +18,7 @@ from plimsoll_gateway.errors import (
     ANTHROPIC_OVERLOADED,
     UNAVAILABLE,
     code_of,
+    model_not_allowed,
     no_table,
     not_believed,
     not_ready,
@@ -55,6 +56,13 @@ def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Mod
     if model is None:
         raise unknown_model(name, [known for known in table.names() if key is None or key.may_use(known)])
     return model
+
+
+def allowed_model(table: Table | None, name: str, key: ApiKey | None) -> Model:
+    """The model of that name. Raises Refusal: 403 where the key may not use it, and whatever `find_model` raises."""
+    if key is not None and not key.may_use(name):
+        raise model_not_allowed(key.name, name)
+    return find_model(table, name, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +149,7 @@ class Relay:
         """Answer a call about what a replica keeps: that one is asked, once. It is no request for the model, and counts
         as none. Raises Refusal.
         """
-        if not (replica.ready or replica.unheard):
+        if not replica.may_answer:
             raise not_ready(call.model_name, model)
         tally = Tally()
         answer = await self._ask(call, model, replica, tally, None)
@@ -173,7 +181,7 @@ class Relay:
 
     def _keepers(self, call: Call, model: Model) -> Sequence[Replica]:
         """The one that has what the call goes on from. Raises Refusal."""
-        found = [replica for replica in holders(model, call.place) if replica.ready or replica.unheard]
+        found = [replica for replica in holders(model, call.place) if replica.may_answer]
         if not found:
             raise not_ready(call.model_name, model)
         return found

@@ -31,6 +31,11 @@ class Replica:
     share: int | None = None
     draining: bool = False
 
+    @property
+    def may_answer(self) -> bool:
+        """Whether it is worth asking for what it alone has: it is ready, or its node is silent and it was."""
+        return self.ready or self.unheard
+
     def answers(self, served_name: str) -> bool:
         """Whether it was started with this name."""
         return self.names is None or served_name in self.names

@@ -61,9 +61,9 @@ class SecretItem:
 class Spec:
     """One ModelDeployment, read.
 
-    `trust_remote_code`: whether code that comes with the model may run; None where nobody says so, for what is left out
-    is no part of what a pod is made from.
     `replicas` are wanted: with `scaling`, as many as its status says. A model that is stopped has no `scaling`.
+    `trust_remote_code`: True where code that comes with the model may run, else None. A pod's revision leaves out what
+    is None, so that pods stay where somebody writes the default down.
     """
 
     owner: Owner

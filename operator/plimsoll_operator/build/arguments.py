@@ -10,7 +10,7 @@ from plimsoll_operator.spec import Spec
 
 CLAIMS = "/models"
 ON = frozenset({"prefixCaching"})
-"""What is on without a flag; there is none that says so."""
+"""Options that are on by themselves: `plimsoll serve` has no flag that switches them on."""
 
 
 def serve_arguments(spec: Spec) -> list[str]:

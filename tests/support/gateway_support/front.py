@@ -1,4 +1,4 @@
-"""A gateway on a socket of its own, in front of a server that a test runs."""
+"""A gateway on a socket of its own: alone, or before a server that a test runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,31 @@ from uvicorn.server import ServerState
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.limits import Limits
+from plimsoll_gateway.operations import Operations
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.protocol import PatientProtocol
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+
+
+@asynccontextmanager
+async def serve_asgi(
+    app: Gateway | Operations, protocol: type[PatientProtocol] = PatientProtocol
+) -> AsyncIterator[str]:
+    """The URL of an application that uvicorn's own protocol serves, without its process machinery."""
+    config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
+    config.load()
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for connection in list(state.connections):
+            connection.transport.abort()
+        for task in list(state.tasks):
+            task.cancel()
+        await asyncio.gather(*state.tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -24,19 +46,5 @@ async def gateway_before(url: str, names: Sequence[str], **options: Any) -> Asyn
     store = TableStore()
     replica = Replica("r", url, ready=True)
     store.replace(build_table([Model(ObjectKey("ns", names[0]), tuple(names), 1_700_000_000.0, "", (replica,))]))
-    async with Pool() as pool:
-        app = Gateway(pool, store, Picker(), Limits(), **options)
-        config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
-        config.load()
-        state = ServerState()
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(lambda: PatientProtocol(config, state, {}), "127.0.0.1", 0)
-        try:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        finally:
-            server.close()
-            for connection in list(state.connections):
-                connection.transport.abort()
-            for task in list(state.tasks):
-                task.cancel()
-            await asyncio.gather(*state.tasks, return_exceptions=True)
+    async with Pool() as pool, serve_asgi(Gateway(pool, store, Picker(), Limits(), **options)) as front:
+        yield front

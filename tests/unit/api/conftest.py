@@ -3,8 +3,8 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -38,6 +38,7 @@ from plimsoll_runtime.engine.messages import (
 from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.engine.scores import pack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
+from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.spelling import byte_of_character
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
@@ -337,6 +338,16 @@ class Running:
 
 
 Load = Callable[[ServerConfig, ServerState], Awaitable[ServedModel]]
+
+
+@contextmanager
+def template(tokenizer: Tokenizer, source: str) -> Iterator[None]:
+    """The tokenizer has this chat template within the block."""
+    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(source)
+    try:
+        yield
+    finally:
+        tokenizer.chat_template = before
 
 
 @asynccontextmanager

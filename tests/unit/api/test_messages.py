@@ -12,10 +12,9 @@ import pytest
 import pytest_asyncio
 from gateway_support.front import gateway_before
 
-from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from .conftest import running_server
+from .conftest import running_server, template
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -37,12 +36,9 @@ OTHER = '<tool_call>\n{"name": "get_time", "arguments": {}}\n</tool_call>'
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tokenizer: Tokenizer) -> AsyncIterator[Any]:
     """A server whose model writes calls as Hermes does."""
-    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(TEMPLATE)
-    try:
+    with template(tokenizer, TEMPLATE):
         async with running_server(tokenizer) as running:
             yield running
-    finally:
-        tokenizer.chat_template = before
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -303,9 +299,8 @@ async def test_thinking_is_the_templates_switch(client: Any, server: Any) -> Non
 
 
 async def test_thoughts_are_blocks(server: Any, tokenizer: Tokenizer) -> None:
-    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(TEMPLATE + "{# </think> #}")
     thought = "<think>\nHm.\n</think>\n\n"
-    try:
+    with template(tokenizer, TEMPLATE + "{# </think> #}"):
         async with client_of(server.url) as made:
             thinking = {"type": "enabled", "budget_tokens": 1024}
             message = await ask(made, server, f"{thought}I look.{CALL}", tools=[WEATHER], thinking=thinking)
@@ -321,8 +316,6 @@ async def test_thoughts_are_blocks(server: Any, tokenizer: Tokenizer) -> None:
             assert [block.type for block in untold.content] == ["thinking", "text"]
             assert untold.content[0].thinking == ""
             assert untold.content[0].signature == message.content[0].signature
-    finally:
-        tokenizer.chat_template = before
 
 
 async def test_an_answer_of_a_schema(client: Any, server: Any) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from .conftest import running_server
+from .conftest import running_server, template
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -39,15 +37,6 @@ CALL = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 async def thinking(tokenizer: Tokenizer) -> AsyncIterator[Any]:
     async with running_server(tokenizer) as running:
         yield running
-
-
-@contextmanager
-def template(tokenizer: Tokenizer, source: str) -> Iterator[None]:
-    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(source)
-    try:
-        yield
-    finally:
-        tokenizer.chat_template = before
 
 
 async def ask(thinking: Any, answer: str, source: str = QWEN, **fields: Any) -> Any:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from .conftest import running_server
+from .conftest import running_server, template
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -43,12 +42,9 @@ ARGUMENTS = {"city": "Köln", "days": 3}
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def calling(tokenizer: Tokenizer) -> AsyncIterator[Any]:
     """A server whose model writes calls as Hermes does."""
-    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(TEMPLATE)
-    try:
+    with template(tokenizer, TEMPLATE):
         async with running_server(tokenizer) as running:
             yield running
-    finally:
-        tokenizer.chat_template = before
 
 
 async def ask(calling: Any, answer: str, **fields: Any) -> Any:

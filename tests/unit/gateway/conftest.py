@@ -12,13 +12,11 @@ from typing import Any
 
 import aiohttp
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
+from gateway_support.front import serve_asgi
 
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.limits import BODY_BYTES, Limits
-from plimsoll_gateway.operations import Operations
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.protocol import PatientProtocol
 from plimsoll_gateway.server import bounded_by
@@ -159,6 +157,11 @@ class World:
     def get(self, path: str) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         return self.client.get(self.url + path)
 
+    async def ask(self, method: str, path: str, **options: Any) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON of an answer."""
+        async with self.client.request(method, self.url + path, **options) as response:
+            return response.status, await response.json()
+
     def inside(self, path: str) -> contextlib.AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """On the port that clients do not reach."""
         return self.client.get(self.inside_url + path)
@@ -172,27 +175,6 @@ class World:
     async def close(self) -> None:
         for upstream in self._upstreams:
             await upstream.stop()
-
-
-@contextlib.asynccontextmanager
-async def serve_asgi(
-    app: Gateway | Operations, protocol: type[PatientProtocol] = PatientProtocol
-) -> AsyncIterator[str]:
-    """Serve by uvicorn's own protocol, without its process machinery; yields the URL."""
-    config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
-    config.load()
-    state = ServerState()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: protocol(config, state, {}), "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for connection in list(state.connections):
-            connection.transport.abort()
-        for task in list(state.tasks):
-            task.cancel()
-        await asyncio.gather(*state.tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager

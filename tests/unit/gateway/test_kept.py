@@ -9,15 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_support.keys import Keys
 from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_gateway.asked import read_asked
-from plimsoll_gateway.credential import Credential
 from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.keys.folder import KeyFolder
-from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.keys.secret import digest_of, new_key
 from plimsoll_gateway.places import NOWHERE, place_of
 from plimsoll_gateway.table import Replica
 
@@ -51,11 +48,6 @@ def lines(upstreams: dict[str, Upstream]) -> dict[str, list[str]]:
     return {name: [request.line for request in one.requests] for name, one in upstreams.items() if one.requests}
 
 
-async def ask(world: World, method: str, path: str, **options: Any) -> tuple[int, dict[str, Any]]:
-    async with world.client.request(method, world.url + path, **options) as response:
-        return response.status, await response.json()
-
-
 async def test_a_replica_is_told_its_place(world: World, ok: Behaviour) -> None:
     """By the gateway alone: a client cannot say it."""
     upstreams = await trio(world, ok)
@@ -84,7 +76,7 @@ async def test_it_is_asked_for_where_it_is(world: World, ok: Behaviour, method: 
     upstreams = await trio(world, ok)
     for name in upstreams:
         path = f"{PATH}/{kept_by(name)}{rest}"
-        assert await ask(world, method, path) == (200, {"ok": True})
+        assert await world.ask(method, path) == (200, {"ok": True})
         assert lines({name: upstreams[name]}) == {name: [f"{method} {path} HTTP/1.1"]}
 
 
@@ -111,9 +103,9 @@ async def test_what_its_replica_took_with_it_is_gone(world: World, ok: Behaviour
     upstreams = await trio(world, ok)
     response = kept_by("somebody else")
     if goes_on:
-        status, told = await ask(world, "POST", PATH, json={"model": "m", "previous_response_id": response})
+        status, told = await world.ask("POST", PATH, json={"model": "m", "previous_response_id": response})
     else:
-        status, told = await ask(world, "GET", f"{PATH}/{response}")
+        status, told = await world.ask("GET", f"{PATH}/{response}")
     assert (status, told["error"]["code"]) == (404, "response_not_found")
     assert "the replica that kept it is gone" in told["error"]["message"]
     assert lines(upstreams) == {}
@@ -125,16 +117,16 @@ async def test_a_replica_that_is_not_ready_may_come_back(world: World, ok: Behav
     world.show(world.replica(await world.upstream(ok)), away)
     if goes_on:
         body = {"model": "m", "previous_response_id": kept_by(away.id)}
-        status, told = await ask(world, "POST", PATH, json=body)
+        status, told = await world.ask("POST", PATH, json=body)
     else:
-        status, told = await ask(world, "GET", f"{PATH}/{kept_by(away.id)}")
+        status, told = await world.ask("GET", f"{PATH}/{kept_by(away.id)}")
     assert (status, told["error"]["code"]) == (503, "model_not_ready")
 
 
 @pytest.mark.parametrize("response", ["resp_1", f"resp_{NOWHERE}{RANDOM}", "%C3%A4", "resp_" + "g" * 44])
 async def test_an_id_that_no_gateway_knows(world: World, ok: Behaviour, response: str) -> None:
     await trio(world, ok)
-    status, told = await ask(world, "GET", f"{PATH}/{response}")
+    status, told = await world.ask("GET", f"{PATH}/{response}")
     assert (status, told["error"]["code"]) == (404, "response_not_found")
 
 
@@ -148,7 +140,7 @@ async def test_the_method_and_the_path_must_fit(world: World, ok: Behaviour) -> 
         ("GET", "/elsewhere", 404),
         ("GET", "/cancel/again", 404),
     ):
-        assert (await ask(world, method, path + rest))[0] == status
+        assert (await world.ask(method, path + rest))[0] == status
     assert lines(upstreams) == {}
 
 
@@ -190,28 +182,26 @@ async def test_who_has_heard_all_may_hang_up(world: World, last: str, code: int)
 async def test_a_replica_that_cannot_be_reached(world: World, refused_port: int) -> None:
     replica = world.replica(refused_port)
     world.show(replica)
-    status, told = await ask(world, "GET", f"{PATH}/{kept_by(replica.id)}")
+    status, told = await world.ask("GET", f"{PATH}/{kept_by(replica.id)}")
     assert (status, told["error"]["code"]) == (502, "upstream_failed")
 
 
-SECRET = new_key()
-KEY = {"authorization": f"Bearer {SECRET}"}
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    """One, which has a limit of tokens."""
+    made = Keys(tmp_path)
+    made.add("team", tokensPerMinute=10_000, tenant="tenant")
+    return made
 
 
 @pytest.fixture
 def keyed(
-    run_world: Callable[..., AbstractAsyncContextManager[World]], tmp_path: Path
+    run_world: Callable[..., AbstractAsyncContextManager[World]], keys: Keys
 ) -> AbstractAsyncContextManager[World]:
-    """With one key, which has a limit of tokens."""
-    terms = {"hashes": [digest_of(SECRET.encode())], "tokensPerMinute": 10_000, "tenant": "tenant"}
-    folder = tmp_path / "keys"
-    folder.mkdir()
-    (folder / "team.json").write_text(json.dumps(terms))
-    (tmp_path / "token").write_text("a-credential-for-the-runtimes\n")
-    return run_world(keyring=Keyring(KeyFolder(folder)), credential=Credential(tmp_path / "token"))
+    return run_world(**keys.options())
 
 
-async def test_whose_it_is_the_replica_is_told(keyed: AbstractAsyncContextManager[World]) -> None:
+async def test_whose_it_is_the_replica_is_told(keyed: AbstractAsyncContextManager[World], keys: Keys) -> None:
     async def believes(request: Request) -> None:
         request.respond(200, "{}", "content-type: application/json", BELIEVED)
 
@@ -219,25 +209,27 @@ async def test_whose_it_is_the_replica_is_told(keyed: AbstractAsyncContextManage
         upstream = await world.model(believes)
         replica = only_replica(world)
         path = f"{PATH}/{kept_by(replica.id)}"
-        assert (await ask(world, "GET", path))[0] == 401
-        assert (await ask(world, "GET", path, headers=KEY))[0] == 200
+        assert (await world.ask("GET", path))[0] == 401
+        assert (await world.ask("GET", path, headers=keys.header("team")))[0] == 200
     [request] = upstream.requests
     assert request.headers["x-plimsoll-tenant"] == "tenant"
     assert "authorization" not in request.headers
 
 
 async def test_a_replica_that_believes_nobody_tells_nothing(
-    keyed: AbstractAsyncContextManager[World], ok: Behaviour
+    keyed: AbstractAsyncContextManager[World], keys: Keys, ok: Behaviour
 ) -> None:
     """It would tell everybody of everybody's."""
     async with keyed as world:
         await world.model(ok)
         replica = only_replica(world)
-        status, told = await ask(world, "GET", f"{PATH}/{kept_by(replica.id)}", headers=KEY)
+        status, told = await world.ask("GET", f"{PATH}/{kept_by(replica.id)}", headers=keys.header("team"))
     assert (status, told["error"]["code"]) == (503, "gateway_not_believed")
 
 
-async def test_what_runs_in_the_background_counts_before_it_has_run(keyed: AbstractAsyncContextManager[World]) -> None:
+async def test_what_runs_in_the_background_counts_before_it_has_run(
+    keyed: AbstractAsyncContextManager[World], keys: Keys
+) -> None:
     async def queued(request: Request) -> None:
         request.respond(200, '{"status": "queued", "usage": null}', "content-type: application/json", BELIEVED)
 
@@ -246,9 +238,11 @@ async def test_what_runs_in_the_background_counts_before_it_has_run(keyed: Abstr
         left = []
         for fields in ({}, {"background": True}):
             body = {"model": "m", "input": "Hi", "max_output_tokens": 3000, **fields}
-            async with world.post(body, PATH, headers=KEY) as response:
+            async with world.post(body, PATH, headers=keys.header("team")) as response:
                 assert response.status == 200
-            async with world.post({"model": "m", "max_output_tokens": 1}, PATH, headers=KEY) as response:
+            async with world.post(
+                {"model": "m", "max_output_tokens": 1}, PATH, headers=keys.header("team")
+            ) as response:
                 left.append(int(response.headers["x-ratelimit-remaining-tokens"]))
     assert left[0] - left[1] >= 3000
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from gateway_support.keys import CREDENTIAL, Keys
 
 from plimsoll_gateway.credential import Credential, CredentialError
 from plimsoll_gateway.keys.folder import KeyFolder
@@ -24,38 +25,20 @@ from plimsoll_gateway.table import Model, ObjectKey, build_table
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
 
-CREDENTIAL = "a-credential-for-the-runtimes"
 LONG = [{"role": "system", "content": "rules " * 300}]
-
-
-class Keys:
-    """A folder of keys, and headers with them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.texts: dict[str, str] = {}
-
-    def add(self, name: str, **terms: object) -> None:
-        text = self.texts[name] = new_key()
-        (self.folder / f"{name}.json").write_text(json.dumps({"hashes": [digest_of(text.encode())], **terms}))
-
-    def header(self, name: str) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.texts[name]}"}
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Keys:
-    folder = tmp_path / "keys"
-    folder.mkdir()
-    made = Keys(folder)
+    made = Keys(tmp_path)
     made.add("a")
     return made
 
 
 @pytest.fixture
-def credential(tmp_path: Path) -> Credential:
-    (tmp_path / "token").write_text(f"{CREDENTIAL}\nthe-one-before-this-one\n")
-    return Credential(tmp_path / "token")
+def credential(keys: Keys) -> Credential:
+    keys.token.write_text(f"{CREDENTIAL}\nthe-one-before-this-one\n")
+    return Credential(keys.token)
 
 
 @pytest.fixture

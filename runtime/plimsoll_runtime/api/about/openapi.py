@@ -23,7 +23,7 @@ from plimsoll_runtime.api.batches.records import (
 from plimsoll_runtime.api.batches.routes import MOST_BATCHES, MOST_FILES
 from plimsoll_runtime.api.batches.upload import UPLOAD
 from plimsoll_runtime.api.http.ignored import HEADER, LIMIT
-from plimsoll_runtime.api.responses import listing
+from plimsoll_runtime.api.responses.routes import MOST_ITEMS
 from plimsoll_runtime.api.schemas.answers import (
     ChatAnswer,
     ChatChunk,
@@ -169,7 +169,7 @@ QUERIES: Mapping[tuple[str, str], Mapping[str, Any]] = {
         "stream": {"type": "boolean"},
         "starting_after": {"type": "integer", "minimum": 0, "maximum": COUNT_LIMIT},
     },
-    ("get", "/v1/responses/{response_id}/input_items"): _page(listing.MOST),
+    ("get", "/v1/responses/{response_id}/input_items"): _page(MOST_ITEMS),
     ("get", "/v1/files"): _page(MOST_FILES) | {"purpose": {"type": "string"}},
     ("get", "/v1/batches"): _page(MOST_BATCHES),
 }

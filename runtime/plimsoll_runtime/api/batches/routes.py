@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -21,7 +20,6 @@ from plimsoll_runtime.api.batches.records import (
     BatchAnswer,
     BatchList,
     BatchRequest,
-    FileAnswer,
     FileDeleted,
     FileList,
     KeptBatch,
@@ -33,7 +31,7 @@ from plimsoll_runtime.api.batches.worker import Worker
 from plimsoll_runtime.api.http.body import parse, read_body
 from plimsoll_runtime.api.http.errors import ApiError, json_response
 from plimsoll_runtime.api.http.ignored import ignored
-from plimsoll_runtime.api.http.queries import choice, whole_number
+from plimsoll_runtime.api.http.queries import PageQuery
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.route import Route
 from plimsoll_runtime.api.schemas.sampling import invalid
@@ -41,8 +39,6 @@ from plimsoll_runtime.api.table import ModelTable
 
 MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
 """How many entries a list has at most, and how many batches where its request does not say."""
-
-ToldT = TypeVar("ToldT", FileAnswer, BatchAnswer)
 
 
 class BatchRoutes:
@@ -69,11 +65,12 @@ class BatchRoutes:
 
     async def list_files(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """The owner's files."""
-        query = _Query(request, MOST_FILES, MOST_FILES)
+        query = PageQuery(request.query_params, MOST_FILES, MOST_FILES)
         kept = await asyncio.to_thread(self._vault.files, record.owner)
         purpose = request.query_params.get("purpose")
         told = [each.told for each in kept if purpose in (None, each.told.purpose)]
-        return json_response(FileList(*query.page(told)))
+        page = query.page(told)
+        return json_response(FileList(page.items, page.more, page.first_id, page.last_id))
 
     async def show_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """One of them."""
@@ -118,9 +115,10 @@ class BatchRoutes:
 
     async def list_batches(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """The owner's batches."""
-        query, vault = _Query(request, USUAL_BATCHES, MOST_BATCHES), self._vault
+        query, vault = PageQuery(request.query_params, USUAL_BATCHES, MOST_BATCHES), self._vault
         told = await asyncio.to_thread(lambda: [_shown(vault, each) for each in vault.batches(record.owner)])
-        return json_response(BatchList(*query.page(told)))
+        page = query.page(told)
+        return json_response(BatchList(page.items, page.more, page.first_id, page.last_id))
 
     async def show_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """One of them."""
@@ -147,27 +145,6 @@ class BatchRoutes:
     def _look(self) -> None:
         if (worker := self._worker()) is not None:
             worker.look()
-
-
-class _Query:
-    """Which part of a list is asked for. Raises ApiError."""
-
-    def __init__(self, request: Request, usual: int, most: int) -> None:
-        query = request.query_params
-        self._limit = whole_number(query, "limit", 1, most) or usual
-        self._after, self._ascending = query.get("after"), choice(query, "order", ("asc", "desc")) == "asc"
-
-    def page(self, told: Sequence[ToldT]) -> tuple[list[ToldT], bool, str | None, str | None]:
-        """That part of all, which come with the newest first; whether there are more, and the ids at its ends."""
-        ordered = list(reversed(told)) if self._ascending else list(told)
-        if self._after is not None:
-            at = next((index for index, each in enumerate(ordered) if each.id == self._after), None)
-            if at is None:
-                raise invalid("after", "there is nothing of that id")
-            ordered = ordered[at + 1 :]
-        page = ordered[: self._limit]
-        more = len(ordered) > len(page)
-        return (page, more, page[0].id, page[-1].id) if page else (page, more, None, None)
 
 
 def _shown(vault: Vault, kept: KeptBatch) -> BatchAnswer:

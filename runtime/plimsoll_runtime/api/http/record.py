@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(slots=True)
@@ -43,6 +43,10 @@ class RequestRecord:
     def until(self) -> float | None:
         """When nobody waits any more."""
         return None if self.patience is None else self.started + self.patience
+
+    def detached(self) -> RequestRecord:
+        """A record for work that goes on behind the answer: it counts on its own, and nobody's patience ends it."""
+        return replace(self, patience=None, finish_reasons=[], token_gaps=[], _last={})
 
     def saw(self, choice: int, tokens: int, now: float) -> None:
         """Tokens of a choice arrived."""

@@ -70,7 +70,7 @@ class ResponseAnswers:
             yield from self._output.finish("completed" if self._is_complete else "incomplete")
 
     def _told(self, piece: Piece) -> list[ChatLogprob]:
-        if not self._draft.body.tells_logprobs or not piece.logprobs:
+        if not piece.logprobs or not self._draft.body.tells_logprobs:
             return []
         return chat_logprobs(piece.logprobs, self._tokenizer).content
 

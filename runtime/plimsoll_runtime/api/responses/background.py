@@ -15,6 +15,7 @@ from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.offload import offload
 from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.responses.errors import not_kept
 from plimsoll_runtime.api.responses.following import Log, pack
 from plimsoll_runtime.api.responses.keeper import Keeper
 from plimsoll_runtime.api.responses.store import Kept
@@ -26,15 +27,17 @@ from plimsoll_runtime.api.state import ServerState
 logger = logging.getLogger(__name__)
 
 ROUTE = "/v1/responses (background)"
-"""How metrics call them: their requests were answered long before they end."""
+"""By what name metrics count them when they end, which is long after their requests were answered."""
 STOPPED = "The server was stopped before the response had ended; ask again."
 EVENT_BYTES = 256
-"""About as many has an event of a stream."""
+"""About how many bytes an event of a stream has as JSON."""
 Observe = Callable[[RequestRecord, str, int], None]
 
 
 class Running:
-    """One of them. `latest` is the response as it is told now; `log` has its events where they may be followed."""
+    """One of them. `latest` is the response as it is told now; `log` has its events where they may be followed.
+    `begun`: its model has begun, or else `refusal` says why it did not. `ending`: it cannot be broken off any more.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -73,7 +76,7 @@ class Running:
         await asyncio.wait({self._task})
 
     def broken_off(self) -> None:
-        """Tell so. There is no event for a response that was cancelled: its stream just ends."""
+        """It has been: tell so. There is no event for a response that was cancelled: its stream just ends."""
         if self._ends_as == "cancelled":
             self.latest = self.turn.draft.response("cancelled", self.turn.output.snapshot())
         else:
@@ -81,8 +84,7 @@ class Running:
 
     def unkept(self) -> Failed:
         """The event that ends it where what it said cannot be kept, so that nobody could ask for it."""
-        error = ApiError("The response cannot be kept.", status=HTTPStatus.INSUFFICIENT_STORAGE)
-        return Failed(response=self.turn.draft.failed(error))
+        return Failed(response=self.turn.draft.failed(not_kept()))
 
     async def kept(self, last: OfResponse | None = None) -> Kept:
         """As it is kept once it has ended, with the event that ends it."""
@@ -117,7 +119,7 @@ class Background:
         self._state.admit()
         try:
             if not await self._keeper.put(turn.kept(running.latest, running=True)):
-                raise ApiError("The response cannot be kept.", status=HTTPStatus.INSUFFICIENT_STORAGE, code="not_kept")
+                raise not_kept()
         except BaseException:
             self._state.release()
             raise

@@ -26,8 +26,8 @@ _USUAL_TEMPERATURE, _USUAL_TOP_P = 1.0, 1.0
 
 @dataclass(slots=True)
 class Draft:
-    """A response that is being made. `model` is the name that the client used until it is known how the model is called
-    first.
+    """A response that is being made. `model`: the name that the client used, and once the model is known its first
+    name.
     """
 
     id: str
@@ -80,8 +80,8 @@ class Draft:
 
     def failed(self, error: ApiError, output: Sequence[OutputItem] = ()) -> Response:
         """It ended by an error."""
-        at_fault = error.status < HTTPStatus.INTERNAL_SERVER_ERROR
-        told = ResponseError("invalid_prompt" if at_fault else "server_error", error.message)
+        of_client = error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        told = ResponseError("invalid_prompt" if of_client else "server_error", error.message)
         return self.response("failed", output, error=told)
 
     def _reasoning(self) -> ReasoningSettings:

@@ -31,7 +31,9 @@ def in_terms_of_responses() -> Iterator[None]:
 
 
 def renamed(error: ApiError) -> ApiError:
-    """With the field's name here. The places of messages and of items differ: the field alone is named."""
+    """The error with the name that its field has in a request for a response. Of a message 'input' alone is named, for
+    items have other numbers than the messages that they become.
+    """
     first = _FIRST.match(error.param or "")
     field = _FIELDS.get(first[0]) if first else None
     if error.param is None or field is None:
@@ -47,6 +49,11 @@ def not_found(response: str) -> ApiError:
         status=HTTPStatus.NOT_FOUND,
         code="response_not_found",
     )
+
+
+def not_kept() -> ApiError:
+    """507: there is no room for it, or its file cannot be written."""
+    return ApiError("The response cannot be kept.", status=HTTPStatus.INSUFFICIENT_STORAGE, code="not_kept")
 
 
 def previous_not_found(response: str) -> ApiError:

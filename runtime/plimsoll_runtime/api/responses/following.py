@@ -1,4 +1,4 @@
-"""The events of a stream that others may follow, from wherever they were: as they come, and packed when all have."""
+"""The events of a stream that clients may follow from any event on: as they come, and packed once all have come."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Log:
 
 
 def pack(events: Sequence[Numbered]) -> bytes:
-    """For the shelf."""
+    """Events as the shelf keeps them."""
     return zlib.compress(msgspec.json.encode(events), _LEVEL)
 
 

@@ -15,7 +15,6 @@ PLACE_HEADER = "x-plimsoll-place"
 NOWHERE = "0" * 12
 """The place of a server that nobody has called anything."""
 _PLACE = re.compile(r"[0-9a-f]{12}")
-_RESPONSE = re.compile(r"resp_[0-9a-f]{44}")
 _ITEM = re.compile(r"(?:msg|fc|fco|rs)_([0-9a-f]{44})([0-9a-f]{1,6})")
 
 
@@ -23,11 +22,6 @@ def response_id(headers: Mapping[str, str]) -> str:
     """A new one, for a request with these headers."""
     place = headers.get(PLACE_HEADER, "")
     return f"resp_{place if _PLACE.fullmatch(place) else NOWHERE}{uuid.uuid4().hex}"
-
-
-def is_response_id(text: str) -> bool:
-    """Whether it has the form of one."""
-    return _RESPONSE.fullmatch(text) is not None
 
 
 def item_id(kind: str, response: str, number: int) -> str:

@@ -46,12 +46,12 @@ def packed(items: Sequence[Item]) -> bytes:
 
 
 def items_of(kept: Kept) -> list[Item]:
-    """Of a response: its own input's, then its output's."""
-    return [*_INPUT.decode(kept.input), *_RESPONSE.decode(kept.response).output]
+    """The items of a response: those of its own input, then those of its output."""
+    return [*input_of(kept), *_RESPONSE.decode(kept.response).output]
 
 
 def input_of(kept: Kept) -> list[Item]:
-    """Of its own input."""
+    """The items of its own input."""
     return _INPUT.decode(kept.input)
 
 
@@ -64,7 +64,9 @@ def referred(given: str | Sequence[GivenItem]) -> list[str]:
 
 
 def taken(given: str | Sequence[GivenItem], response: str, kept: Mapping[str, Kept]) -> list[Item]:
-    """The items of a request, each with an id; of references what they refer to in what is kept. Raises ApiError."""
+    """The items of a request, each with an id. In place of a reference is the item of a `kept` response that it names.
+    Raises ApiError.
+    """
     if isinstance(given, str):
         return [MessageItem(item_id("msg", response, 0), "user", [InputText(given)])]
     known = {item.id: item for one in kept.values() for item in items_of(one)}

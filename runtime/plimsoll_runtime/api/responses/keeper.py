@@ -1,4 +1,4 @@
-"""What the server asks of the shelf that its responses are on: off the event loop, where that has a file."""
+"""Keeps responses on a shelf and finds them again. A shelf that is a file is asked in a thread of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 MAX_TURNS = 1000
 MAX_TURN_BYTES = BODY_LIMIT
-"""Of all turns that a conversation goes on from: as many as one request may have."""
+"""The most turns that a conversation may go on from, and their most bytes in all: as many as a request may have."""
 
 ResultT = TypeVar("ResultT")
 
@@ -63,6 +63,8 @@ class Keeper:
 
     async def several(self, responses: Sequence[str], owner: str) -> dict[str, Kept]:
         """Those of the owner that are there, by their ids. Raises ApiError (400) where they are too much."""
+        if not responses:  # as for most requests, which need not wait for the thread
+            return {}
         return await self._do(partial(self._several, responses, owner))
 
     async def close(self) -> None:

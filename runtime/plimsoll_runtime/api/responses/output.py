@@ -46,8 +46,8 @@ class Output:
     """The items so far. `first` is the number of the first one in the response, behind its input. Where thoughts are
     `summarised` they are told as the item's summary, else as its content.
 
-    Every method that returns events must have them all taken. `words`, `thoughts`, `call` and `arguments` add what the
-    model said; `finish` ends it.
+    `words`, `thoughts`, `call` and `arguments` add what the model said; `finish` ends it. Whoever calls them must take
+    all their events: the items grow as the events are taken.
     """
 
     def __init__(self, response: str, first: int, *, summarised: bool) -> None:
@@ -58,8 +58,8 @@ class Output:
         self._open: OutputItem | None = None
         self._texts: list[str] = []
         self._logprobs: list[ChatLogprob] = []
-        self._blank = ""
-        self._unsaid: list[ChatLogprob] = []
+        self._blank = ""  # white space that begins the next message, if words follow it
+        self._unsaid: list[ChatLogprob] = []  # of tokens whose text has not been told yet
 
     @property
     def in_words(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
@@ -17,7 +16,7 @@ from plimsoll_runtime.api.http.disconnect import unless_gone
 from plimsoll_runtime.api.http.errors import ApiError, json_response
 from plimsoll_runtime.api.http.ignored import ignored
 from plimsoll_runtime.api.http.offload import offload
-from plimsoll_runtime.api.http.queries import choice, whole_number
+from plimsoll_runtime.api.http.queries import PageQuery, choice, whole_number
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.responses.background import STOPPED, Background, Running
@@ -27,7 +26,6 @@ from plimsoll_runtime.api.responses.following import unpack
 from plimsoll_runtime.api.responses.ids import response_id
 from plimsoll_runtime.api.responses.items import input_of, items_of, referred, taken
 from plimsoll_runtime.api.responses.keeper import Keeper
-from plimsoll_runtime.api.responses.listing import page
 from plimsoll_runtime.api.responses.output import Output
 from plimsoll_runtime.api.responses.store import Kept
 from plimsoll_runtime.api.responses.translate import check_calls
@@ -41,6 +39,8 @@ from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
 
+USUAL_ITEMS, MOST_ITEMS = 20, 100
+"""How many items a page has where the query does not say, and at most."""
 _RESPONSE = msgspec.json.Decoder(Response)
 
 
@@ -117,8 +117,9 @@ class Responses:
         size = kept.size + sum(turn.size for turn in before)
 
         def listed() -> ItemList:
-            items = [item for turn in before for item in items_of(turn)]
-            return page([*items, *input_of(kept)], request.query_params)
+            items = [item for turn in before for item in items_of(turn)] + input_of(kept)
+            page = PageQuery(request.query_params, USUAL_ITEMS, MOST_ITEMS).page(items[::-1])
+            return ItemList(page.items, page.first_id, page.last_id, page.more)
 
         return json_response(await offload(size, listed))
 
@@ -171,7 +172,7 @@ class Responses:
     async def _in_background(
         self, request: Request, turn: Turn, models: ModelTable, record: RequestRecord
     ) -> HttpResponse:
-        own = dataclasses.replace(record, patience=None, finish_reasons=[], token_gaps=[], _last={})
+        own = record.detached()
         ask = partial(_ask, turn, models, own)
         starting = self._background.start(turn, ask, models.keep_alive)
         running = await unless_gone(request.receive, starting)

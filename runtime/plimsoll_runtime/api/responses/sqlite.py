@@ -13,7 +13,7 @@ from plimsoll_runtime.api.responses.store import OVERHEAD, Bounds, Clock, Kept
 from plimsoll_runtime.errors import UsageError
 
 FORM = 1
-"""Of the tables. A file of another form is refused."""
+"""The version of the tables. A file of another one is refused."""
 _APPLICATION = 0x506C526B  # "PlRk", in the file's header
 _TABLES = """
 CREATE TABLE responses (

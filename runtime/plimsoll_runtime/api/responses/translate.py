@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -16,7 +15,7 @@ from plimsoll_runtime.api.schemas.response_items import FunctionCallItem, Functi
 from plimsoll_runtime.api.schemas.response_request import JsonSchemaText, ResponseRequest
 from plimsoll_runtime.api.schemas.response_tools import AllowedTools, ChosenFunction, FunctionTool
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.api.schemas.tools import NamedFunction, NamedTool, ToolDefinition
+from plimsoll_runtime.api.schemas.tools import NamedFunction, NamedTool, ToolDefinition, read_arguments
 
 MadeT = TypeVar("MadeT")
 
@@ -40,20 +39,23 @@ _SAME_NAME = (
 
 
 def check_calls(before: Sequence[Item], items: Sequence[Item]) -> None:
-    """Raises ApiError for calls whose arguments are none, and for results of no call."""
+    """Raises ApiError for calls whose arguments are no JSON object, and for results that no call comes before."""
     called = {item.call_id for item in before if isinstance(item, FunctionCallItem)}
     for number, item in enumerate(items):
         if isinstance(item, FunctionCallItem):
             called.add(item.call_id)
-            if not _is_object(item.arguments):
-                raise invalid(f"input[{number}].arguments", "the arguments must be a JSON object, as text")
+            try:
+                read_arguments(item.arguments)
+            except ValueError as error:
+                reason = "the arguments must be a JSON object, as text"
+                raise invalid(f"input[{number}].arguments", reason) from error
         elif isinstance(item, FunctionOutputItem) and item.call_id not in called:
             raise invalid(f"input[{number}].call_id", f"no call {item.call_id[:100]!r} comes before it")
 
 
 def converted(body: ResponseRequest, items: Sequence[Item], make: Callable[[ChatRequest], MadeT]) -> MadeT:
-    """What `make` makes of the chat. Where the oldest turns may be left out, it is tried with as many as it takes.
-    Raises ApiError, in terms of the request for a response.
+    """What `make` makes of the chat. Where the oldest turns may be left out, the chat has as many turns as fit. Raises
+    ApiError, in terms of the request for a response.
     """
     with in_terms_of_responses():
         if body.truncation != "auto":
@@ -130,10 +132,3 @@ def _format(body: ResponseRequest) -> JsonObjectFormat | JsonSchemaFormat | None
         schema = NamedSchema(name=given.name, schema_=given.schema_, description=given.description, strict=given.strict)
         return JsonSchemaFormat(type="json_schema", json_schema=schema)
     return given if isinstance(given, JsonObjectFormat) else None
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text or "{}"), dict)
-    except (ValueError, RecursionError):
-        return False

@@ -47,12 +47,12 @@ class Turn:
 
     def count(self, model: ServedModel) -> int:
         """How many tokens the model would read. Raises ApiError."""
-        self._is_of(model)
+        self._settle_on(model)
         return converted(self.body, self._conversation, lambda chat: len(tokens_of(chat, model)))
 
     def prepare(self, model: ServedModel, record: RequestRecord, begun: Callable[[], None] | None = None) -> Job:
         """Its job on the model; `begun` is called when that starts. Raises ApiError."""
-        self._is_of(model)
+        self._settle_on(model)
         form = partial(ResponseAnswers, self.draft, self.output)
         generation = converted(self.body, self._conversation, lambda chat: converse(chat, model, record, form))
         return Job(self, generation, begun)
@@ -61,7 +61,10 @@ class Turn:
     def _conversation(self) -> list[Item]:
         return [*self.before, *self.items]
 
-    def _is_of(self, model: ServedModel) -> None:
+    def _settle_on(self, model: ServedModel) -> None:
+        """The model is known from now on, and the response tells its first name. Raises ApiError for fields that
+        nothing here knows, where the model refuses them.
+        """
         if model.strict_parameters:
             refuse_unknown(self.body)
         self.draft.model = model.names[0]

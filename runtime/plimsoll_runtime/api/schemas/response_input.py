@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT, content_form
+from plimsoll_runtime.api.schemas.response_items import Status
 from plimsoll_runtime.api.schemas.sampling import Lenient
 
 Id = Annotated[str, Field(max_length=256)]
-Status = Literal["in_progress", "completed", "incomplete"]
 NEVER: dict[str, Any] = {"not": {}}
 _Text = Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
 
@@ -24,9 +24,7 @@ def _kind(value: Any) -> Any:
 class GivenText(Lenient):
     """A part of a content."""
 
-    type: Annotated[
-        Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"], BeforeValidator(_kind)
-    ]
+    type: Annotated[_Text, BeforeValidator(_kind)]
     text: str
 
 

@@ -73,6 +73,17 @@ FunctionChoice = Annotated[
 ]
 
 
+def read_arguments(text: str) -> dict[str, Any]:
+    """The arguments of a call; none for an empty text. Raises ValueError where they are no JSON object."""
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the arguments are no JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments must be a JSON object")
+    return arguments
+
+
 class CalledFunction(Lenient):
     """What a message of the assistant called. `arguments` are a JSON object, as text."""
 
@@ -81,13 +92,7 @@ class CalledFunction(Lenient):
 
     def shown(self) -> dict[str, Any]:
         """As chat templates know it, the arguments as an object. Raises ValueError where they are none."""
-        try:
-            arguments = json.loads(self.arguments or "{}")
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"the arguments are no JSON: {error}") from error
-        if not isinstance(arguments, dict):
-            raise ValueError("the arguments must be a JSON object")
-        return {"name": self.name, "arguments": arguments}
+        return {"name": self.name, "arguments": read_arguments(self.arguments)}
 
 
 class ToolCall(Lenient):

@@ -14,11 +14,8 @@ import msgspec
 import openai
 import pytest
 from gateway_support.front import gateway_before
+from gateway_support.keys import CREDENTIAL, Keys
 
-from plimsoll_gateway.credential import Credential
-from plimsoll_gateway.keys.folder import KeyFolder
-from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.keys.secret import digest_of, new_key
 from plimsoll_runtime.api.batches.checking import MAX_FAULTS
 from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.batches.records import FINAL
@@ -379,17 +376,14 @@ async def test_lines_are_counted(run_server: Any, kept: BatchOptions) -> None:
 
 async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOptions, tmp_path: Path) -> None:
     """With keys of the gateway's, each of which has what is its own."""
-    (tmp_path / "token").write_text("0123456789abcdef")
-    (tmp_path / "keys").mkdir()
-    keys = [new_key() for _ in KEYS]
-    for name, key in zip(KEYS, keys, strict=True):
-        (tmp_path / "keys" / f"{name}.json").write_text(f'{{"hashes": ["{digest_of(key.encode())}"]}}')
-    keyring, credential = Keyring(KeyFolder(tmp_path / "keys")), Credential(tmp_path / "token")
+    keys = Keys(tmp_path)
+    for name in KEYS:
+        keys.add(name)
     async with (
-        run_server(batches=kept, gateway_tokens=("0123456789abcdef",)) as running,
-        gateway_before(running.url, ["fake"], keyring=keyring, credential=credential, files_model="fake") as url,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[0], max_retries=0) as mine,
-        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys[1], max_retries=0) as other,
+        run_server(batches=kept, gateway_tokens=(CREDENTIAL,)) as running,
+        gateway_before(running.url, ["fake"], **keys.options(), files_model="fake") as url,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys.texts["one"], max_retries=0) as mine,
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=keys.texts["other"], max_retries=0) as other,
     ):
         batch = await ended(mine, await begin(mine, [line(number) for number in range(12)]))
         assert (batch.status, batch.request_counts.completed) == ("completed", 12)

@@ -11,10 +11,9 @@ import pytest_asyncio
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from ..conftest import running_server
+from ..conftest import running_server, template
 
 TEMPLATE = (
     "{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}[{{ m.role }}"
@@ -72,12 +71,9 @@ def events_of(answer: httpx.Response) -> list[Any]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(tokenizer: Tokenizer) -> AsyncIterator[Any]:
-    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(TEMPLATE)
-    try:
+    with template(tokenizer, TEMPLATE):
         async with running_server(tokenizer) as running:
             yield running
-    finally:
-        tokenizer.chat_template = before
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ import openai
 import pytest
 import pytest_asyncio
 
-from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from ..conftest import running_server
+from ..conftest import running_server, template
 from .conftest import Talk
 
 if TYPE_CHECKING:
@@ -31,12 +30,9 @@ THOUGHT = "<think>\nHm, größer.\n</think>\n\n"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def thinker(tokenizer: Tokenizer) -> AsyncIterator[Any]:
-    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(TEMPLATE)
-    try:
+    with template(tokenizer, TEMPLATE):
         async with running_server(tokenizer) as running:
             yield running
-    finally:
-        tokenizer.chat_template = before
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -15,9 +16,9 @@ import httpx
 import openai
 import pytest
 import pytest_asyncio
+from gateway_support.keys import CREDENTIAL, Keys
 from port_support.held import held_port
 
-from plimsoll_gateway.keys.secret import digest_of, new_key
 from plimsoll_gateway.places import place_of
 from plimsoll_runtime.api.responses import ids
 from plimsoll_runtime.text.tokenizer import Tokenizer
@@ -26,8 +27,6 @@ from ..conftest import running_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-CREDENTIAL = "a-credential-for-the-runtimes"
-
 
 @dataclass
 class Front:
@@ -35,12 +34,12 @@ class Front:
 
     url: str
     table: Path
-    keys: dict[str, str]
+    keys: Keys
     servers: dict[str, Any] = field(default_factory=dict)
     clients: list[openai.AsyncOpenAI] = field(default_factory=list)
 
     def client(self, name: str = "a") -> openai.AsyncOpenAI:
-        made = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.keys[name], max_retries=0, timeout=120)
+        made = openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=self.keys.texts[name], max_retries=0, timeout=120)
         self.clients.append(made)
         return made
 
@@ -54,17 +53,13 @@ class Front:
 
     async def until(self, status: int, path: str) -> None:
         """Until the gateway has read the table: what it answers tells."""
-        async with asyncio.timeout(60), httpx.AsyncClient(base_url=self.url, headers=self.headers) as http:
+        async with asyncio.timeout(60), httpx.AsyncClient(base_url=self.url, headers=self.keys.header("a")) as http:
             while True:
                 try:
                     if (await http.get(path)).status_code == status:
                         return
                 except httpx.TransportError:
                     continue
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.keys['a']}"}
 
     def maker(self, response: str) -> Any:
         """The server that made it, by its id."""
@@ -74,11 +69,10 @@ class Front:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def standing(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Front]:
-    keys, folder = {"a": new_key(), "b": new_key()}, tmp_path_factory.mktemp("keys")
-    token, table = (tmp_path_factory.mktemp("gateway") / name for name in ("token", "table.json"))
-    token.write_text(CREDENTIAL)
-    for name, key in keys.items():
-        (folder / f"{name}.json").write_text(json.dumps({"hashes": [digest_of(key.encode())]}))
+    folder = tmp_path_factory.mktemp("gateway")
+    keys, table = Keys(folder), folder / "table.json"
+    for name in ("a", "b"):
+        keys.add(name)
     async with AsyncExitStack() as stack:
         port = stack.enter_context(held_port())
         front = Front(f"http://127.0.0.1:{port}", table, keys)
@@ -89,7 +83,7 @@ async def standing(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactor
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "plimsoll_gateway", "--table", str(table), "--lame-duck-seconds", "0"),
             *("--host", "127.0.0.1", "--port", str(port)),
-            *("--keys", str(folder), "--gateway-token-file", str(token)),
+            *("--keys", str(keys.folder), "--gateway-token-file", str(keys.token)),
             stderr=asyncio.subprocess.DEVNULL,
         )
         try:
@@ -175,7 +169,7 @@ async def test_a_replica_that_ends_fails_its_streams(front: Front) -> None:
 
 async def test_both_sides_write_ids_the_same_way() -> None:
     response = ids.response_id({ids.PLACE_HEADER: place_of("r")})
-    assert ids.is_response_id(response)
+    assert re.fullmatch(r"resp_[0-9a-f]{44}", response)
     assert response.startswith(f"resp_{place_of('r')}")
     for kind in ("msg", "fc", "fco", "rs"):
         assert ids.response_of_item(ids.item_id(kind, response, 4097)) == response
