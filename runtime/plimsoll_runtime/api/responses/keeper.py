@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from plimsoll_runtime.api.http.body import BODY_LIMIT
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import previous_not_found
 from plimsoll_runtime.api.responses.memory import MemoryShelf
@@ -22,8 +21,8 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 logger = logging.getLogger(__name__)
 
 MAX_TURNS = 1000
-MAX_TURN_BYTES = BODY_LIMIT
-"""The most turns that a conversation may go on from, and their most bytes in all: as many as a request may have."""
+MAX_TURN_BYTES = 32 * 2**20
+"""The most turns that a conversation may go on from, and their most bytes in all: what a request may usually have."""
 
 ResultT = TypeVar("ResultT")
 
@@ -44,7 +43,7 @@ class Keeper:
             logger.exception("response %s cannot be kept", kept.id)
             return False
         if not there:
-            logger.warning("response %s is not kept: its %d bytes are beyond the bound", kept.id, kept.size)
+            logger.warning("response %s is not kept: there is no room for its %d bytes", kept.id, kept.size)
         return there
 
     async def get(self, response: str, owner: str) -> Kept | None:

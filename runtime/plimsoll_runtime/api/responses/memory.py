@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from plimsoll_runtime.api.responses.shares import Shares
 from plimsoll_runtime.api.responses.store import Bounds, Clock, Kept
 
 
@@ -23,27 +24,31 @@ class MemoryShelf:
         self._bounds = bounds
         self._clock = clock
         self._places: OrderedDict[str, _Place] = OrderedDict()
-        self._bytes = 0
+        self._shares = Shares(bounds)
 
     def put(self, kept: Kept) -> bool:
-        """Keep it, in place of what has its id. False where it alone is beyond the bound."""
+        """Keep it, in place of what has its id. False where there is no room for it."""
         self._drop(kept.id)
-        if kept.size > self._bounds.bytes:
-            return False
+        self._forget_old()
         self._places[kept.id] = _Place(kept, self._clock())
-        self._bytes += kept.size
-        self._make_room()
-        return True
+        self._shares.add(kept.owner, kept.size)
+        if self._shares.fit:
+            return True
+        lost = self._shares.losers((id_, place.kept.owner, place.kept.size) for id_, place in self._places.items())
+        fits = kept.id not in lost
+        for response in lost if fits else (kept.id,):
+            self._drop(response)
+        return fits
 
     def get(self, response: str, owner: str) -> Kept | None:
         """The one of that id, if it is the owner's."""
-        self._make_room()
+        self._forget_old()
         place = self._places.get(response)
         return place.kept if place is not None and place.kept.owner == owner else None
 
     def use(self, responses: Sequence[str]) -> None:
         """They were used now, the last of them last."""
-        self._make_room()
+        self._forget_old()
         now = self._clock()
         for response in responses:
             if (place := self._places.get(response)) is not None:
@@ -60,26 +65,26 @@ class MemoryShelf:
     def close(self) -> None:
         """Forget everything."""
         self._places.clear()
-        self._bytes = 0
+        self._shares = Shares(self._bounds)
 
-    def _make_room(self) -> None:
+    def _forget_old(self) -> None:
         oldest_allowed = self._clock() - self._bounds.seconds
         while self._places:
             first, place = next(iter(self._places.items()))
-            full = len(self._places) > self._bounds.count or self._bytes > self._bounds.bytes
-            if not full and place.used >= oldest_allowed:
+            if place.used >= oldest_allowed:
                 return
             self._drop(first)
 
     def _drop(self, response: str) -> None:
         place = self._places.pop(response, None)
         if place is not None:
-            self._bytes -= place.kept.size
+            self._shares.drop(place.kept.owner, place.kept.size)
 
     def check_integrity(self) -> None:
         """Raises AssertionError where its records contradict each other, or a bound is not kept."""
-        sizes = [place.kept.size for place in self._places.values()]
-        assert self._bytes == sum(sizes), f"{self._bytes} bytes are counted, {sum(sizes)} are there"
-        assert len(sizes) <= self._bounds.count, f"{len(sizes)} responses"
-        assert self._bytes <= self._bounds.bytes, f"{self._bytes} bytes"
+        parts: dict[str, tuple[int, int]] = {}
+        for place in self._places.values():
+            count, size = parts.get(place.kept.owner, (0, 0))
+            parts[place.kept.owner] = count + 1, size + place.kept.size
+        self._shares.check_integrity(parts)
         assert all(place.kept.id == response for response, place in self._places.items()), "one lies at another's place"

@@ -7,8 +7,10 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 
+from plimsoll_runtime.api.responses.shares import Shares
 from plimsoll_runtime.api.responses.store import OVERHEAD, Bounds, Clock, Kept
 from plimsoll_runtime.errors import UsageError
 
@@ -24,6 +26,10 @@ CREATE UNIQUE INDEX by_turn ON responses (turn);
 """
 
 
+class _NoRoomError(Exception):
+    """There is no room for what was to be kept, beside what others have a right to."""
+
+
 class SqliteShelf:
     """With a write-ahead log. What was kept is there after a crash of the process; a crash of the machine may take the
     last of it, and never leaves a file that cannot be read.
@@ -33,7 +39,7 @@ class SqliteShelf:
         """Raises UsageError where the file cannot be had, or is another's."""
         self._bounds = bounds
         self._clock = clock
-        self._count = self._bytes = self._turn = 0
+        self._shares, self._turn = Shares(bounds), 0
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._file = sqlite3.connect(path, timeout=0, check_same_thread=False)
@@ -46,18 +52,16 @@ class SqliteShelf:
             raise UsageError(f"--response-store {path} cannot be used ({error}); give another file") from error
 
     def put(self, kept: Kept) -> bool:
-        """Keep it, in place of what has its id. False where it alone is beyond the bound."""
-        with self._changing():
-            self._drop(kept.id)
-            if kept.size > self._bounds.bytes:
-                return False
-            self._turn += 1
-            row = (kept.id, kept.owner, kept.previous, kept.response, kept.input, kept.events, kept.running, kept.size)
-            self._file.execute(
-                "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, self._clock(), self._turn)
-            )
-            self._count, self._bytes = self._count + 1, self._bytes + kept.size
-            self._make_room()
+        """Keep it, in place of what has its id. False where there is no room for it."""
+        try:
+            with self._changing():
+                self._drop(kept.id)
+                self._insert(kept)
+                self._make_room(kept.id)
+        except _NoRoomError:
+            with self._changing():
+                self._drop(kept.id)
+            return False
         return True
 
     def get(self, response: str, owner: str) -> Kept | None:
@@ -110,15 +114,19 @@ class SqliteShelf:
             )
         elif (application, form) != (_APPLICATION, FORM):
             raise sqlite3.DatabaseError("it is another program's, or of another version")
-        self._count, self._bytes, self._turn = self._totals()
+        self._count()
         with self._changing():
             self._make_room()
 
-    def _totals(self) -> tuple[int, int, int]:
-        count, size, turn = self._file.execute(
-            "SELECT count(*), coalesce(sum(size), 0), coalesce(max(turn), 0) FROM responses"
-        ).fetchone()
-        return count, size, turn
+    def _count(self) -> None:
+        self._shares = Shares(self._bounds)
+        for owner, (count, size) in self._parts().items():
+            self._shares.add(owner, size, count)
+        (self._turn,) = self._file.execute("SELECT coalesce(max(turn), 0) FROM responses").fetchone()
+
+    def _parts(self) -> dict[str, tuple[int, int]]:
+        rows = self._file.execute("SELECT owner, count(*), sum(size) FROM responses GROUP BY owner")
+        return {owner: (count, size) for owner, count, size in rows}
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
@@ -127,31 +135,41 @@ class SqliteShelf:
             with self._file:
                 yield
         except BaseException:
-            self._count, self._bytes, self._turn = self._totals()
+            self._count()
             raise
 
-    def _make_room(self) -> None:
+    def _insert(self, kept: Kept) -> None:
+        self._turn += 1
+        row = (kept.id, kept.owner, kept.previous, kept.response, kept.input, kept.events, kept.running, kept.size)
+        self._file.execute(
+            "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, self._clock(), self._turn)
+        )
+        self._shares.add(kept.owner, kept.size)
+
+    def _make_room(self, newest: str | None = None) -> None:
+        """Forget what is too old, and what must give way. Raises _NoRoomError where the newest had to."""
         oldest_allowed = self._clock() - self._bounds.seconds
-        while self._count:
-            first, used = self._file.execute("SELECT id, used FROM responses ORDER BY turn LIMIT 1").fetchone()
-            full = self._count > self._bounds.count or self._bytes > self._bounds.bytes
-            if not full and used >= oldest_allowed:
-                return
-            self._drop(first)
+        old = self._file.execute("SELECT id, used FROM responses ORDER BY turn")
+        for response in [id_ for id_, _ in takewhile(lambda row: row[1] < oldest_allowed, old)]:
+            self._drop(response)
+        if self._shares.fit:
+            return
+        lost = self._shares.losers(self._file.execute("SELECT id, owner, size FROM responses ORDER BY turn"))
+        if newest in lost:
+            raise _NoRoomError
+        for response in lost:
+            self._drop(response)
 
     def _drop(self, response: str) -> None:
-        found = self._file.execute("DELETE FROM responses WHERE id = ? RETURNING size", (response,)).fetchone()
+        found = self._file.execute("DELETE FROM responses WHERE id = ? RETURNING owner, size", (response,)).fetchone()
         if found is not None:
-            self._count, self._bytes = self._count - 1, self._bytes - found[0]
+            self._shares.drop(*found)
 
     def check_integrity(self) -> None:
         """Raises AssertionError where its records contradict each other, or a bound is not kept."""
-        count, size, turn = self._totals()
-        counted = self._count, self._bytes
-        assert counted == (count, size), f"{counted} responses and bytes are counted, {count, size} are there"
+        self._shares.check_integrity(self._parts())
+        (turn,) = self._file.execute("SELECT coalesce(max(turn), 0) FROM responses").fetchone()
         assert turn <= self._turn, "a turn that has not come"
-        assert count <= self._bounds.count, f"{count} responses"
-        assert size <= self._bounds.bytes, f"{size} bytes"
         wrong = self._file.execute(
             "SELECT count(*) FROM responses WHERE size != ? + length(response) + length(input) + length(events)",
             (OVERHEAD,),

@@ -1,7 +1,7 @@
 """Where responses are kept: a shelf with a bound on their number, their bytes and their age.
 
-What was used least recently goes first. A response is used when it is kept, and when a conversation goes on from it or
-from what came of it.
+What was used least recently goes first, of those who have more than an even share (see `shares`). A response is used
+when it is kept, and when a conversation goes on from it or from what came of it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,24 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a shelf may hold. `seconds`: how long after its last use a response is there."""
+    """What a shelf may hold. `seconds`: how long after its last use a response is there. `share`: how much of the whole
+    one owner may have.
+    """
 
     count: int = 10_000
     bytes: int = 64 * 2**20
     seconds: float = 30 * 86_400
+    share: float = 1.0
+
+    @property
+    def count_of_one(self) -> int:
+        """Responses that one owner may have."""
+        return max(1, int(self.count * self.share))
+
+    @property
+    def bytes_of_one(self) -> int:
+        """Bytes that they may have."""
+        return int(self.bytes * self.share)
 
 
 USUAL = Bounds()
@@ -50,7 +63,9 @@ class Shelf(Protocol):
     """Used by one thread at a time."""
 
     def put(self, kept: Kept) -> bool:
-        """Keep it, in place of what has its id. False where it alone is beyond the bound; then it is not there."""
+        """Keep it, in place of what has its id. False where there is no room for it beside what others have a right to;
+        then it is not there, and nothing else went for it.
+        """
 
     def get(self, response: str, owner: str) -> Kept | None:
         """The one of that id, if it is the owner's."""

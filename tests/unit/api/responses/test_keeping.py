@@ -192,3 +192,18 @@ async def test_a_place_is_what_a_gateway_says(talk: Talk) -> None:
             answer = await http.post("/v1/responses", json=body, headers={"x-plimsoll-place": said})
         assert answer.json()["id"].startswith(f"resp_{place}")
         assert answer.json()["output"][0]["id"].startswith(f"msg_{place}")
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+async def test_one_keys_responses_do_not_push_out_anothers(run_server: Any, tmp_path: Path, in_file: bool) -> None:
+    store = tmp_path / "responses" if in_file else None
+    async with run_server(api_keys=("quiet", "busy"), response_bounds=Bounds(count=4), response_store=store) as running:
+        quiet, busy = running.openai("quiet"), running.openai("busy")
+        mine = [await quiet.responses.create(model="fake", input="Hi") for _ in range(2)]
+        theirs = [await busy.responses.create(model="fake", input="Hi") for _ in range(7)]
+        for response in (*mine, *theirs[-2:]):
+            client = quiet if response in mine else busy
+            assert await client.responses.retrieve(response.id) == response
+        for response in theirs[:-2]:
+            with pytest.raises(openai.NotFoundError):
+                await busy.responses.retrieve(response.id)

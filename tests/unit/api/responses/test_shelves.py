@@ -10,13 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses import keeper as keeper_module
@@ -27,7 +28,7 @@ from plimsoll_runtime.api.responses.store import OVERHEAD, Bounds, Kept
 from plimsoll_runtime.errors import UsageError
 
 BOUNDS = Bounds(count=4, bytes=4 * OVERHEAD + 60, seconds=100)
-OWNERS = st.sampled_from(["a", "b"])
+OWNERS = st.sampled_from(["a", "b", "c"])
 IDS = st.sampled_from([f"resp_{number}" for number in range(7)])
 
 
@@ -35,31 +36,71 @@ def kept(response: str = "resp_1", owner: str = "a", text: bytes = b"{}", previo
     return Kept(response, owner, previous, text, b"[]")
 
 
+def parts_of(places: list[tuple[Kept, float]]) -> dict[str, tuple[int, int]]:
+    """How many responses each has, and of how many bytes."""
+    sizes: dict[str, list[int]] = {}
+    for one, _ in places:
+        sizes.setdefault(one.owner, []).append(one.size)
+    return {owner: (len(each), sum(each)) for owner, each in sizes.items()}
+
+
+def crowded(places: list[tuple[Kept, float]], bounds: Bounds) -> list[tuple[Kept, float]]:
+    """What stays: the first goes of whoever has more than he may, or more than an even share of what is too much."""
+    while True:
+        parts = parts_of(places)
+        too_many = len(places) > bounds.count
+        too_large = sum(size for _, size in parts.values()) > bounds.bytes
+
+        def gives(
+            one: Kept, parts: dict[str, tuple[int, int]] = parts, many: bool = too_many, large: bool = too_large
+        ) -> bool:
+            count, size = parts[one.owner]
+            return (
+                count > bounds.count_of_one
+                or size > bounds.bytes_of_one
+                or (many and count > bounds.count / len(parts))
+                or (large and size > bounds.bytes / len(parts))
+            )
+
+        giving = [index for index, (one, _) in enumerate(places) if gives(one)]
+        beyond = any(count > bounds.count_of_one or size > bounds.bytes_of_one for count, size in parts.values())
+        if not (too_many or too_large or beyond):
+            return places
+        places = [place for index, place in enumerate(places) if index != giving[0]]
+
+
 class Shelves(RuleBasedStateMachine):
     """Both shelves and a list that says what they should hold, oldest first."""
 
     used = Bundle("used")
 
-    def __init__(self) -> None:
-        super().__init__()
+    @initialize(share=st.sampled_from([1.0, 0.75, 0.5]))
+    def begin(self, share: float) -> None:
         self.now = 1000.0
+        self.bounds = replace(BOUNDS, share=share)
         self.folder = TemporaryDirectory()
-        self.memory = MemoryShelf(BOUNDS, lambda: self.now)
+        self.memory = MemoryShelf(self.bounds, lambda: self.now)
         self.file = self.opened()
         self.wanted: list[tuple[Kept, float]] = []
 
     def opened(self) -> SqliteShelf:
-        return SqliteShelf(Path(self.folder.name) / "responses", BOUNDS, lambda: self.now)
+        return SqliteShelf(Path(self.folder.name) / "responses", self.bounds, lambda: self.now)
 
     @rule(target=used, response=IDS, owner=OWNERS, size=st.integers(0, 80), events=st.binary(max_size=9))
     def put(self, response: str, owner: str, size: int, events: bytes) -> str:
         one = Kept(response, owner, None, b"x" * size, b"[]", events, running=size % 2 == 0)
-        fits = one.size <= BOUNDS.bytes
-        assert [shelf.put(one) for shelf in (self.memory, self.file)] == [fits, fits]
         self.wanted = [(other, at) for other, at in self.wanted if other.id != response]
-        if fits:
-            self.wanted.append((one, self.now))
         self.expire()
+        before = self.parts()
+        left = crowded([*self.wanted, (one, self.now)], self.bounds)
+        fits = (one, self.now) in left
+        assert [shelf.put(one) for shelf in (self.memory, self.file)] == [fits, fits]
+        if fits:
+            self.wanted = left
+        owners = len(before.keys() | {owner})
+        for other, (count, size) in before.items():
+            even = count * owners <= BOUNDS.count and size * owners <= BOUNDS.bytes
+            assert other == owner or not even or self.parts()[other] == (count, size), "an even share was touched"
         return response
 
     @rule(response=IDS | used, owner=OWNERS)
@@ -97,8 +138,9 @@ class Shelves(RuleBasedStateMachine):
 
     def expire(self) -> None:
         self.wanted = [(one, at) for one, at in self.wanted if at >= self.now - BOUNDS.seconds]
-        while len(self.wanted) > BOUNDS.count or sum(one.size for one, _ in self.wanted) > BOUNDS.bytes:
-            del self.wanted[0]
+
+    def parts(self) -> dict[str, tuple[int, int]]:
+        return parts_of(self.wanted)
 
     @invariant()
     def are_whole(self) -> None:
@@ -106,6 +148,8 @@ class Shelves(RuleBasedStateMachine):
         self.file.check_integrity()
 
     def teardown(self) -> None:
+        if not hasattr(self, "file"):
+            return
         self.file.close()
         self.memory.close()
         self.folder.cleanup()
@@ -211,6 +255,47 @@ async def test_what_cannot_be_kept_is_said_and_logged(path: Path, caplog: pytest
 @pytest.fixture(params=["memory", "file"])
 async def keeper(request: pytest.FixtureRequest, path: Path) -> Keeper:
     return Keeper(Bounds(count=4), path if request.param == "file" else None)
+
+
+async def test_no_tenant_pushes_out_another(keeper: Keeper) -> None:
+    """Whoever keeps more than an even share gives; while nobody else needs it, he may have all."""
+    await keeper.put(kept("resp_1", "quiet"))
+    await keeper.put(kept("resp_2", "quiet"))
+    for number in range(3, 30):
+        assert await keeper.put(kept(f"resp_{number}", "busy"))
+    assert [await keeper.get(f"resp_{number}", "quiet") is not None for number in (1, 2)] == [True, True]
+    assert [n for n in range(3, 30) if await keeper.get(f"resp_{n}", "busy") is not None] == [28, 29]
+    assert await keeper.delete("resp_1", "quiet")
+    await keeper.put(kept("resp_30", "busy"))
+    assert [n for n in range(3, 31) if await keeper.get(f"resp_{n}", "busy") is not None] == [28, 29, 30]
+    await keeper.put(kept("resp_31", "new"))
+    assert await keeper.get("resp_2", "quiet") is not None
+    assert await keeper.get("resp_28", "busy") is None
+    await keeper.close()
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+async def test_what_has_no_room_beside_others_costs_nobody_anything(path: Path, in_file: bool) -> None:
+    """Not even its own tenant."""
+    keeper = Keeper(Bounds(bytes=8 * OVERHEAD), path if in_file else None)
+    for number in range(3):
+        await keeper.put(kept(f"resp_{number}", "quiet"))
+    await keeper.put(kept("resp_3", "busy"))
+    assert not await keeper.put(kept("resp_4", "busy", b"x" * 5 * OVERHEAD))
+    owners = ["quiet", "quiet", "quiet", "busy"]
+    found = [await keeper.get(f"resp_{number}", owner) for number, owner in enumerate(owners)]
+    assert all(each is not None for each in found)
+    assert await keeper.get("resp_4", "busy") is None
+    await keeper.close()
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+async def test_a_tenant_has_a_bound_of_its_own(path: Path, in_file: bool) -> None:
+    keeper = Keeper(Bounds(count=8, share=0.25), path if in_file else None)
+    for number in range(4):
+        await keeper.put(kept(f"resp_{number}", "a"))
+    assert [await keeper.get(f"resp_{number}", "a") is not None for number in range(4)] == [False, False, True, True]
+    await keeper.close()
 
 
 async def test_a_conversation_is_used_as_a_whole(keeper: Keeper) -> None:
