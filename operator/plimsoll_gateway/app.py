@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from prometheus_client.registry import Collector
 
 from plimsoll_gateway.asked import Asked, read_asked
-from plimsoll_gateway.body import Body, ClientGone, Message, Receive, discard_unread, read_body
+from plimsoll_gateway.body import MOST_OPTION, Body, ClientGone, Message, Receive, discard_unread, read_body
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.caller import caller_of
 from plimsoll_gateway.capacity import Capacity
@@ -31,9 +32,7 @@ from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.dialect import ANTHROPIC, MODELS, dialect_of
 from plimsoll_gateway.errors import (
     Refusal,
-    files_not_shared,
     internal_error,
-    not_ready,
     shutting_down,
     two_lengths,
     unknown_path,
@@ -41,12 +40,12 @@ from plimsoll_gateway.errors import (
 )
 from plimsoll_gateway.fair.gates import Gates
 from plimsoll_gateway.fair.queue import Share
-from plimsoll_gateway.filing import BATCHES, FILES_BODY_BYTES, check_batch, filed_at
+from plimsoll_gateway.filing import Filing, check_batch, filed_at
 from plimsoll_gateway.headers import Voucher, request_id
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.lifeline import Lifelines
-from plimsoll_gateway.limits import Limits
+from plimsoll_gateway.limits import BATCHES, FILES, MODEL_PATHS, OTHER_BYTES, Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
 from plimsoll_gateway.operations import METRICS, Operations
 from plimsoll_gateway.pick import Picker
@@ -54,13 +53,14 @@ from plimsoll_gateway.places import Kept, Places, holders, kept_at
 from plimsoll_gateway.probe import Prober
 from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
 from plimsoll_gateway.quota.usage import Meter
-from plimsoll_gateway.relay import Relay, allowed_model, find_model
+from plimsoll_gateway.relay import Relay, allowed_model
 from plimsoll_gateway.room import Room
 from plimsoll_gateway.route.prefix import prefix_blocks
 from plimsoll_gateway.route.scores import Wanted
 from plimsoll_gateway.stream import Send, Stream
-from plimsoll_gateway.table import Model, Table, TableStore
+from plimsoll_gateway.table import Model, Replica, Table, TableStore
 from plimsoll_gateway.turns import Turns
+from plimsoll_gateway.upload import Upload
 from plimsoll_gateway.upstream import Call, is_alive
 from plimsoll_gateway.witness import Witness
 
@@ -69,8 +69,6 @@ log = logging.getLogger(__name__)
 PROBES = frozenset(["/health", "/live", METRICS])
 OWN = PROBES | {MODELS}
 JSON = b"application/json"
-KEPT_BODY_BYTES = 64 << 10
-"""The longest body of a request about a kept response: it needs none, and what comes is dropped."""
 NO_KEYRING = Keyring(None)
 Carry = Callable[[], Awaitable[None]]
 
@@ -95,10 +93,10 @@ class Gateway:
 
         `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is. `quotas`
         are those of a gateway that shares the limits of keys with others. `files_model`: whose replicas keep files and
-        batches, None where there are none.
+        batches, None for those that say so themselves.
         """
         self._store = store
-        self._files_model = files_model
+        self._filing = Filing(picker, files_model)
         self._picker = picker
         self._keyring = keyring
         self._credential = credential
@@ -171,7 +169,7 @@ class Gateway:
         path = exchange.path
         if b"content-length" in exchange.headers and b"transfer-encoding" in exchange.headers:
             raise two_lengths()
-        if path in self._body_bytes:
+        if path in MODEL_PATHS:
             exchange.allow("POST")
             await self._forward(exchange)
         elif (kept := kept_at(path)) is not None:
@@ -195,8 +193,7 @@ class Gateway:
         except Refusal:
             await discard_unread(exchange.receive, exchange.headers)
             raise
-        limit = self._body_bytes[exchange.path]
-        with admission, await exchange.read_body(limit, self._budget) as body:
+        with admission, await exchange.read_body(self._body_bytes, self._budget) as body:
             asked = await self._asked(exchange.path, body)
             exchange.model = allowed_model(self._store.current, asked.model, exchange.key)
             if asked.place:
@@ -220,7 +217,7 @@ class Gateway:
         """Ask the replica that keeps the response. Whose it is, that one knows."""
         exchange.key = self._keyring.authenticate(exchange.headers)
         exchange.model, replica = self._places.find(kept.response)
-        with await exchange.read_body(KEPT_BODY_BYTES, self._budget) as body:
+        with await exchange.read_body(self._body_bytes, self._budget) as body:
             body.drop()
             call = self._call(exchange, body, Asked(exchange.model.served_names[0]))
             async with self._running.hold(exchange.receive, exchange.caller):
@@ -230,21 +227,38 @@ class Gateway:
         """Ask any replica of the model that keeps files. Whose they are, that one knows."""
         try:
             exchange.key = self._keyring.authenticate(exchange.headers)
-            if self._files_model is None:
-                raise files_not_shared()
-            if exchange.path == BATCHES and exchange.scope["method"] == "POST":
+            exchange.model, replica = self._filing.find(self._store.current)
+            posts = exchange.scope["method"] == "POST"
+            if exchange.path == BATCHES and posts:
                 check_batch(exchange.key)
-            exchange.model = find_model(self._store.current, self._files_model)
-            replica = self._picker.pick(exchange.model.ready_for(self._files_model))
-            if replica is None:
-                raise not_ready(self._files_model, exchange.model)
         except Refusal:
             await discard_unread(exchange.receive, exchange.headers)
             raise
-        with await exchange.read_body(FILES_BODY_BYTES, self._budget) as body:
-            call = self._call(exchange, body, Asked(self._files_model))
+        asked = Asked(exchange.model.served_names[0])
+        if exchange.path == FILES and posts:
+            upload = Upload(exchange.receive, exchange.headers, self._body_bytes[FILES])
+            await upload.check()
+            with Body(self._budget) as body:
+                call = msgspec.structs.replace(self._call(exchange, body, asked), upload=upload)
+                await self._pass_on(upload, call, exchange, replica)
+            return
+        with await exchange.read_body(self._body_bytes, self._budget) as body:
+            call = self._call(exchange, body, asked)
             async with self._running.hold(exchange.receive, exchange.caller):
                 await self._relay.fetch(call, exchange.model, replica, exchange.stream)
+
+    async def _pass_on(self, upload: Upload, call: Call, exchange: Exchange, replica: Replica) -> None:
+        """Send a file on as it comes. A server that does not tell of a client's end is told of it by the file's."""
+        assert exchange.model is not None
+        held: AbstractAsyncContextManager[None] = nullcontext()
+        if exchange.caller is not None:
+            held = self._running.hold(exchange.receive, exchange.caller)
+        try:
+            async with held:
+                await self._relay.fetch(call, exchange.model, replica, exchange.stream)
+        except Refusal:
+            await upload.discard()
+            raise
 
     async def _in_turn(
         self, call: Call, asked: Asked, admission: Admission | Unlimited, exchange: Exchange, carry: Carry
@@ -352,12 +366,15 @@ class Exchange:
         self.caller = caller_of(scope)
         self.code: int | None = None  # what to count instead of the status that was sent
 
-    async def read_body(self, limit: int, budget: Budget) -> Body:
-        """See `read_body`."""
-        caller = self.caller
+    async def read_body(self, limits: Mapping[str, int], budget: Budget) -> Body:
+        """See `read_body`. `limits` are by path."""
+        caller, limit = self.caller, limits.get(self.path, OTHER_BYTES)
+        option = MOST_OPTION if self.path in limits else ""
         if caller is None:
-            return await read_body(self.receive, self.headers, limit, budget)
-        return await read_body(self.receive, self.headers, limit, budget, all_here=lambda: caller.all_here)
+            return await read_body(self.receive, self.headers, limit, budget, option=option)
+        return await read_body(
+            self.receive, self.headers, limit, budget, all_here=lambda: caller.all_here, option=option
+        )
 
     def allow(self, *methods: str) -> None:
         """Raise Refusal 405 for any other method."""

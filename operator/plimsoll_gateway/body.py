@@ -14,6 +14,7 @@ from plimsoll_gateway.errors import Refusal, body_stalled, body_too_large, body_
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 
+MOST_OPTION = "--max-body-bytes"
 IDLE_SECONDS = 60.0
 # After the first minute a body must have come at this rate: who sends a byte now and then holds its memory for ever.
 SLOWEST_BYTES_PER_SECOND = 64 << 10
@@ -68,57 +69,71 @@ async def read_body(
     budget: Budget,
     clock: Callable[[], float] = time.monotonic,
     all_here: Callable[[], bool] = lambda: False,
+    option: str = MOST_OPTION,
 ) -> Body:
-    """The whole body, at most `limit` bytes; more than that is never held. `all_here`: whether the last of it has come.
+    """The whole body, at most `limit` bytes, as `option` says; more than that is never held. `all_here`: whether the
+    last of it has come.
 
     Raises Refusal (413, 408, 415, 503) or ClientGone. `headers` have lower-case names.
     """
-    if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
-        raise Refusal(415, "Compressed request bodies are not supported.", code="unsupported_encoding")
+    check_encoding(headers)
     try:
-        _check_declared(headers.get(b"content-length", b""), limit, budget)
+        _check_declared(headers.get(b"content-length", b""), limit, budget, option)
     except Refusal:
         await discard_unread(receive, headers)
         raise
     body = Body(budget)
     try:
-        await _fill(body, receive, limit, clock, all_here)
+        await _fill(body, receive, limit, clock, all_here, option)
     except BaseException:
         body.drop()
         raise
     return body
 
 
-def _check_declared(length: bytes, limit: int, budget: Budget) -> None:
+def check_encoding(headers: Mapping[bytes, bytes]) -> None:
+    """Raise Refusal 415 for a body that is compressed."""
+    if headers.get(b"content-encoding", b"identity").strip().lower() != b"identity":
+        raise Refusal(415, "Compressed request bodies are not supported.", code="unsupported_encoding")
+
+
+def check_pace(size: int, seconds: float) -> None:
+    """Raise Refusal 408 where so many bytes have taken too long."""
+    if seconds > IDLE_SECONDS + size / SLOWEST_BYTES_PER_SECOND:
+        raise body_too_slow(SLOWEST_BYTES_PER_SECOND)
+
+
+def _check_declared(length: bytes, limit: int, budget: Budget, option: str) -> None:
     """Raise Refusal where what the client means to send is too much already."""
     if not length.isdigit():
         return
     if int(length) > limit:
-        raise body_too_large(limit)
+        raise body_too_large(limit, option)
     budget.check(int(length), int(length))
 
 
 async def _fill(
-    body: Body, receive: Receive, limit: int, clock: Callable[[], float], all_here: Callable[[], bool]
+    body: Body, receive: Receive, limit: int, clock: Callable[[], float], all_here: Callable[[], bool], option: str
 ) -> None:
     began = clock()
     more = True
     while more:
-        piece, more = _piece_of(await receive()) if all_here() else await _next(receive)
+        piece, more = _piece_of(await receive()) if all_here() else await next_piece(receive)
         try:
             if len(body) + len(piece) > limit:
-                raise body_too_large(limit)
+                raise body_too_large(limit, option)
             body.add(piece)
         except Refusal:
             body.drop()
             if more:
                 await _discard(receive)
             raise
-        if more and clock() - began > IDLE_SECONDS + len(body) / SLOWEST_BYTES_PER_SECOND:
-            raise body_too_slow(SLOWEST_BYTES_PER_SECOND)
+        if more:
+            check_pace(len(body), clock() - began)
 
 
-async def _next(receive: Receive) -> tuple[bytes, bool]:
+async def next_piece(receive: Receive) -> tuple[bytes, bool]:
+    """The next piece of a body, and whether there are more. Raises Refusal 408 where none comes, or ClientGone."""
     try:
         async with asyncio.timeout(IDLE_SECONDS):
             message = await receive()
@@ -146,7 +161,7 @@ async def _discard(receive: Receive) -> None:
     try:
         async with asyncio.timeout(DISCARD_SECONDS):
             while more and left > 0:
-                piece, more = await _next(receive)
+                piece, more = await next_piece(receive)
                 left -= len(piece)
     except TimeoutError:
         return

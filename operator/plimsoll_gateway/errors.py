@@ -116,9 +116,12 @@ def crowded_out(name: str) -> Refusal:
     return _unavailable(message, "overloaded")
 
 
-def body_too_large(limit: int) -> Refusal:
-    """413; the connection is closed, for the rest of the body may still be on its way."""
-    message = f"The request body is larger than this gateway allows ({limit} bytes). Send a smaller request."
+def body_too_large(limit: int, option: str) -> Refusal:
+    """413 that names what sets the limit, if anything does; the connection is closed, for the rest of the body may
+    still be on its way.
+    """
+    told = f"{limit} bytes, {option}" if option else f"{limit} bytes"
+    message = f"The request body is larger than this gateway allows for its path ({told}). Send a smaller request."
     return Refusal(413, message, code="request_too_large", headers=[("connection", "close")])
 
 
@@ -197,12 +200,20 @@ def response_gone() -> Refusal:
     return Refusal(404, message, code="response_not_found")
 
 
-def files_not_shared() -> Refusal:
-    """501: nobody said which replicas keep files."""
-    message = (
-        "This gateway has no files and batches: its operator must say with --files-model which model's replicas keep "
-        "them, in a folder that they share (plimsoll serve --files-dir --files-shared)."
-    )
+def files_not_shared(claims: Sequence[str]) -> Refusal:
+    """501: nobody said which replicas keep files, or models keep them on several `claims`."""
+    if claims:
+        which = ", ".join(claims[:MOST_NAMES_LISTED])
+        message = (
+            f"This gateway has files on several claims ({which}) and cannot tell which is meant: its operator must "
+            "give all models one (spec.files.claim), or name with --files-model whose replicas are asked."
+        )
+    else:
+        message = (
+            "This gateway has no files and batches: its operator must give a model a shared claim for them "
+            "(spec.files.claim of a ModelDeployment), or name with --files-model whose replicas keep them in a folder "
+            "that they share (plimsoll serve --files-dir --files-shared)."
+        )
     return Refusal(501, message, code="files_not_shared", headers=[("x-should-retry", "false")])
 
 

@@ -9,9 +9,11 @@ from types import MappingProxyType
 from plimsoll_gateway.budget import MOST_HELD
 from plimsoll_gateway.memory import memory_limit, open_files
 
-MIB = 1 << 20
-# The paths that name their model in the body, and the bytes that one may have. A replica that does not offer a path
-# says so itself. A million tokens are some 4 MiB of text, or 8 MiB as numbers; OpenAI's embeddings stop at 300,000.
+KIB, MIB = 1 << 10, 1 << 20
+FILES, BATCHES = "/v1/files", "/v1/batches"
+# How many bytes the body of a request may have, by its path: the one home of these numbers, none above the runtime's
+# own (tests/contract). A million tokens are some 4 MiB of text, or 8 MiB as numbers; OpenAI's embeddings stop at
+# 300,000.
 BODY_BYTES: Mapping[str, int] = MappingProxyType(
     {
         "/v1/chat/completions": 8 * MIB,
@@ -25,10 +27,17 @@ BODY_BYTES: Mapping[str, int] = MappingProxyType(
         "/v1/responses/input_tokens": 8 * MIB,
         "/v1/messages": 8 * MIB,
         "/v1/messages/count_tokens": 8 * MIB,
-        "/tokenize": 8 * MIB,
+        "/tokenize": 4 * MIB,
         "/detokenize": 8 * MIB,
+        FILES: 512 * MIB,
+        BATCHES: 64 * KIB,
     }
 )
+OTHER_BYTES = 64 * KIB
+"""Of a request for any other path, which needs no body."""
+MODEL_PATHS = frozenset(BODY_BYTES) - {FILES, BATCHES}
+"""Those that name their model in the body. A replica that does not offer a path says so itself. Their bodies are held
+until an answer begins; a file is passed on as it comes."""
 
 
 HOLD_SECONDS = 10.0
@@ -43,7 +52,7 @@ WAKE_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`body_bytes`: by path, of one request. `held_bytes`: of all bodies together. `waiting`: requests of one model, 0
+    """`body_bytes`: by path, of one request. `held_bytes`: of all that are held. `waiting`: requests of one model, 0
     for half of the connections. `connections`: of clients, 0 for as many as the memory is for.
 
     `wake_seconds`: how long one may wait for a replica to be there; of those, a stream's head waits for `hold_seconds`.

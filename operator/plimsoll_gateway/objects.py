@@ -18,6 +18,8 @@ from plimsoll_gateway.table import Model, Replica, Table, build_table
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
 HOLD_ANNOTATION = "plimsoll.dev/hold-requests"
 REVISION_LABEL = "plimsoll.dev/revision"
+KEEPER_LABEL = "plimsoll.dev/keeper"
+FILES_VOLUME = "plimsoll-files"
 CONTAINER = "runtime"
 PORT = 8000
 
@@ -45,6 +47,7 @@ class Served:
     canary: Canary | None = None
     scales_to: int = 0
     stalled: bool = False
+    files: str = ""
 
 
 def read_served(item: Object) -> Served:
@@ -61,7 +64,14 @@ def read_served(item: Object) -> Served:
         canary=_canary(item),
         scales_to=_scales_to(meta, spec),
         stalled=conditions_of(item).get("Stalled", {}).get("status") == "True",
+        files=_files(item),
     )
+
+
+def _files(item: Object) -> str:
+    """The claim of its files, by a name that no claim of another namespace has."""
+    claim = (item.get("spec", {}).get("files") or {}).get("claim")
+    return f"{item['metadata']['namespace']}/{claim}" if claim else ""
 
 
 def _scales_to(meta: Object, spec: Object) -> int:
@@ -78,14 +88,17 @@ def read_replica(pod: Object) -> Replica | None:
     address = pod.get("status", {}).get("podIP")
     if not address or pod["metadata"].get("deletionTimestamp"):
         return None
-    conditions = conditions_of(pod)
+    conditions, labels = conditions_of(pod), pod["metadata"].get("labels") or {}
+    keeper = labels.get(KEEPER_LABEL)
     return Replica(
         id=pod["metadata"]["uid"],
         url=url_of(address, PORT),
         ready=conditions.get("Ready", {}).get("status") == "True",
         names=_started_names(pod),
         unheard=is_unheard(conditions),
-        revision=(pod["metadata"].get("labels") or {}).get(REVISION_LABEL, ""),
+        revision=labels.get(REVISION_LABEL, ""),
+        keeper=f"{pod['metadata']['namespace']}/{keeper}" if keeper else "",
+        files=any(volume.get("name") == FILES_VOLUME for volume in pod.get("spec", {}).get("volumes") or ()),
     )
 
 
@@ -158,6 +171,7 @@ def model_of(
         pooled=item.value.pooled,
         scales_to=item.value.scales_to,
         stalled=item.value.stalled,
+        files=item.value.files,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
 from plimsoll_gateway.leases.names import BadPlaceError, Place, read_place
-from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, WAKE_SECONDS, Limits
+from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, MODEL_PATHS, WAKE_SECONDS, Limits
 from plimsoll_gateway.server import StopTimes
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -31,7 +31,8 @@ class Options:
     """What a gateway is started with. `namespaces` None means all; unused where `table` names a file.
 
     `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`. `peers` None:
-    this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches.
+    this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches, None for
+    those whose ModelDeployments say so.
     """
 
     table: Path | None
@@ -93,11 +94,11 @@ def _peers(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Peers 
 
 
 def _limits(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Limits:
-    """A limit for all paths replaces the defaults, one for a single path replaces either, in any order."""
+    """A limit for all that ask a model replaces their defaults, one for a single path replaces either, in any order."""
     body_bytes = dict(BODY_BYTES)
     for path, size in sorted(given.max_body_bytes, key=lambda pair: pair[0] is not None):
-        body_bytes.update(dict.fromkeys(BODY_BYTES if path is None else [path], size))
-    largest = max(body_bytes.values())
+        body_bytes.update(dict.fromkeys(MODEL_PATHS if path is None else [path], size))
+    largest = max(body_bytes[path] for path in MODEL_PATHS)
     if largest > most_of_one(given.max_held_bytes):
         parser.error(
             f"a request of --max-body-bytes {largest} does not fit in three quarters of --max-held-bytes "
@@ -139,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--files-model", metavar="NAME",
         help="whose replicas answer /v1/files and /v1/batches: they share a folder (plimsoll serve --files-dir "
-        "--files-shared). Without it these paths answer 501",
+        "--files-shared). Without it, those of models with spec.files, which must be on one claim; else 501",
     )  # fmt: skip
     parser.add_argument(
         "--keys", type=Path, metavar="FOLDER",
@@ -165,7 +166,8 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
-        help="largest request of all paths or of one (repeatable; 8388608, and 4194304 where no text is generated)",
+        help="largest request of all paths that ask a model, or of one path (repeatable; 8388608, 4194304 where no "
+        "text is generated and of /tokenize, 536870912 of a file)",
     )  # fmt: skip
     parser.add_argument(
         "--max-held-bytes", type=_positive, default=MOST_HELD, metavar="N",

@@ -1,7 +1,8 @@
 """Where responses are kept: each id begins with the place of the replica that has it, by which every gateway finds it.
 
-A replica's place is a hash of its id. Gateways say it with each request for a response, and the replica writes it into
-the ids that it makes; so no gateway has to remember anything.
+A replica's place is a hash of its id, or of its keeper's name where what it keeps outlives it. Gateways say it with
+each request for a response, and the replica writes it into the ids that it makes; so no gateway has to remember
+anything.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _TEXT = msgspec.json.Decoder(str)
 
 
 @lru_cache(1 << 16)
-def place_of(replica: str) -> str:
-    """The place of the replica with that id."""
-    return blake2b(replica.encode(), digest_size=6).hexdigest()
+def place_of(keeper: str) -> str:
+    """The place of whoever keeps things under that name."""
+    return blake2b(keeper.encode(), digest_size=6).hexdigest()
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ def _place_of_items(text: memoryview | None) -> str:
 
 def holders(model: Model, place: str) -> tuple[Replica, ...]:
     """The replica of the model at that place. Raises Refusal 404 where there is none."""
-    found = tuple(replica for replica in model.replicas if place_of(replica.id) == place)
+    found = tuple(replica for replica in model.replicas if place_of(replica.keeps_as) == place)
     if not found:
         raise response_gone()
     return found
@@ -102,4 +103,4 @@ class Places:
     def _read(self) -> None:
         self._table = self._store.current
         models = () if self._table is None else self._table.models
-        self._known = {place_of(replica.id): (model, replica) for model in models for replica in model.replicas}
+        self._known = {place_of(replica.keeps_as): (model, replica) for model in models for replica in model.replicas}

@@ -14,12 +14,14 @@ from plimsoll_cluster.keys import ObjectKey as ObjectKey
 class Replica:
     """One runtime that answers for a model.
 
-    `url` is the scheme, host and port without a trailing slash. `names` are the served names it was started with:
-    while a changed list of names rolls out, old and new replicas of one model answer to different ones. None means
-    all the names of its model. `unheard`: it was ready when its node was last heard of, and its node is silent.
-    `revision`: of the pods of one model that were made alike; empty where nothing tells them apart. `share`: how many
-    per cent of the model's requests those of its revision get together; None for what the others leave. `draining`: its
-    model ends there, or makes room for another; a request may be held until it wakes again, or hear that it has gone.
+    `url` is the scheme, host and port without a trailing slash. `names` are the served names it was started with: while
+    a changed list of names rolls out, old and new replicas of one model answer to different ones. None means all the
+    names of its model. `unheard`: it was ready when its node was last heard of, and its node is silent. `keeper`: a
+    name for what it keeps that whoever comes in its place keeps after it, empty where nobody does. `files`: it has the
+    folder of files and batches. `revision`: of the pods of one model that were made alike; empty where nothing tells
+    them apart. `share`: how many per cent of the model's requests those of its revision get together; None for what the
+    others leave. `draining`: its model ends there, or makes room for another; a request may be held until it wakes
+    again, or hear that it has gone.
     """
 
     id: str
@@ -30,6 +32,13 @@ class Replica:
     revision: str = ""
     share: int | None = None
     draining: bool = False
+    keeper: str = ""
+    files: bool = False
+
+    @property
+    def keeps_as(self) -> str:
+        """Under which name gateways find what it keeps."""
+        return self.keeper or self.id
 
     @property
     def may_answer(self) -> bool:
@@ -47,7 +56,8 @@ class Model:
 
     `pooled`: it is in pods that it shares, among which it may be moved, so that for a moment none may have it.
     `scales_to`: as many replicas may be made of it as requests need; 0 where that is not so, or it is stopped.
-    `stalled`: as it is wanted it cannot be, says the operator.
+    `stalled`: as it is wanted it cannot be, says the operator. `files`: the name of the claim on which its replicas are
+    to keep files and batches, empty where they keep none.
     """
 
     key: ObjectKey
@@ -58,6 +68,7 @@ class Model:
     pooled: bool = False
     scales_to: int = 0
     stalled: bool = False
+    files: str = ""
     # What was found of it: the record does not change, and is asked again and again.
     _ready: dict[str | None, tuple[Replica, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Set
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +27,8 @@ class TableFileError(ValueError):
 def parse_table(text: str) -> Table:
     """Read `{"models": [{"namespace", "name", "servedNames", "created", "message", "replicas": [...]}]}`.
 
-    Raises TableFileError. Unknown keys are refused: a misspelt one would otherwise be lost in silence.
+    A model may have `files`, where its replicas keep files and batches. Raises TableFileError. Unknown keys are
+    refused: a misspelt one would otherwise be lost in silence.
     """
     try:
         document = json.loads(text)
@@ -40,17 +43,20 @@ def parse_table(text: str) -> Table:
 
 
 def _model(entry: Any, where: str) -> Model:
-    fields = _Fields(entry, where, {"namespace", "name", "servedNames", "created", "message", "replicas"})
+    fields = _Fields(entry, where, {"namespace", "name", "servedNames", "created", "message", "replicas"}, {"files"})
     names = fields.list("servedNames")
     if not all(isinstance(name, str) and name for name in names):
         _wrong(f"{where}.servedNames", "must hold strings that are not empty")
-    replicas = tuple(_replica(item, f"{where}.replicas[{i}]") for i, item in enumerate(fields.list("replicas")))
+    files = fields.text("files", "")
+    found = (_replica(item, f"{where}.replicas[{i}]") for i, item in enumerate(fields.list("replicas")))
+    replicas = tuple(replace(replica, files=bool(files)) for replica in found)
     return Model(
         key=ObjectKey(fields.text("namespace"), fields.text("name")),
         served_names=tuple(names),
         created=_seconds(fields.text("created"), f"{where}.created"),
         message=fields.text("message"),
         replicas=replicas,
+        files=files,
     )
 
 
@@ -75,18 +81,18 @@ def _seconds(text: str, where: str) -> float:
 class _Fields:
     """Typed access to one JSON object, with the place in every error."""
 
-    def __init__(self, entry: Any, where: str, known: set[str]) -> None:
+    def __init__(self, entry: Any, where: str, known: set[str], optional: Set[str] = frozenset()) -> None:
         if not isinstance(entry, dict):
             _wrong(where, "must be an object")
-        if unknown := sorted(set(entry) - known):
+        if unknown := sorted(set(entry) - known - optional):
             _wrong(where, f"has unknown keys: {', '.join(unknown)}")
         if missing := sorted(known - set(entry)):
             _wrong(where, f"lacks keys: {', '.join(missing)}")
         self._entry: dict[str, Any] = entry
         self._where = where
 
-    def text(self, key: str) -> str:
-        value = self._entry[key]
+    def text(self, key: str, usual: str | None = None) -> str:
+        value = self._entry.get(key, usual)
         return value if isinstance(value, str) else _wrong(f"{self._where}.{key}", "must be a string")
 
     def list(self, key: str) -> list[Any]:

@@ -16,6 +16,7 @@ from plimsoll_gateway.places import RESPONSES, place_of
 from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.route.scores import ANYTHING, Wanted
 from plimsoll_gateway.table import Replica
+from plimsoll_gateway.upload import Upload
 
 HEALTH_SECONDS = 5.0
 
@@ -25,7 +26,7 @@ class Call(msgspec.Struct, frozen=True):
 
     `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys, `key` is
     the one that it came with, `voucher` says whose it is, and `meter` counts its tokens. `place`: of
-    the replica that alone can answer it, empty where any can.
+    the replica that alone can answer it, empty where any can. `upload`: its body in place of `body`, as it comes.
     """
 
     path: str
@@ -41,6 +42,7 @@ class Call(msgspec.Struct, frozen=True):
     came: float = 0.0
     method: str = "POST"
     place: str = ""
+    upload: Upload | None = None
 
 
 async def is_alive(pool: Pool, replica: Replica) -> bool:
@@ -57,12 +59,15 @@ async def is_alive(pool: Pool, replica: Replica) -> bool:
 async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
     """Send the call to one replica and wait for the head of its answer.
 
-    Raises UpstreamError. Closing the answer ends the request upstream.
+    Raises UpstreamError, and what an upload raises as it comes. Closing the answer ends the request upstream.
     """
     target = f"{call.method} {call.path}?{call.query}" if call.query else f"{call.method} {call.path}"
     fields = request_headers(call.headers, call.request_id, call.voucher)
     if call.path == RESPONSES:
-        fields.append((PLACE, place_of(replica.id).encode()))
-    fields.append((b"content-length", b"%d" % len(call.body)))
+        fields.append((PLACE, place_of(replica.keeps_as).encode()))
+    upload = call.upload
+    fields.append((b"content-length", b"%d" % len(call.body)) if upload is None else upload.framing)
     lines = b"".join([b"%s: %s\r\n" % field for field in fields])
-    return await pool.ask(replica.url, target.encode("ascii"), lines, call.body.view)
+    return await pool.ask(
+        replica.url, target.encode("ascii"), lines, call.body.view if upload is None else upload.wire()
+    )

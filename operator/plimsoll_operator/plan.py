@@ -4,7 +4,8 @@ It is level-triggered: run twice over the same state it gives the same plan, and
 an empty one. A roll adds up to `maxSurge` pods and takes away only what is not needed to keep `replicas` pods ready.
 Where those find no node, up to `maxUnavailable` fewer may be ready: old ones go first. A pod on a node that is being
 drained is replaced in the same way, before it must go. Pods go before others are made: an operator that is killed in
-between leaves fewer pods than it meant to, never more than the cluster was to hold.
+between leaves fewer pods than it meant to, never more than the cluster was to hold. Pods that take over what those
+before them have kept are made when these are gone.
 
 A container that crashes is started again by its kubelet, which backs off. A pod that has ended for good (evicted,
 refused by its node) is replaced by us: the first at once, further ones after ever longer waits. The dead pods are the
@@ -84,7 +85,8 @@ def plan(seen: View[Workload]) -> Plan:
     removed += [(p, _why_gone(p, seen)) for p in _replaced(seen)]
     first, wait = _first(seen, kept, {p.uid for p, _ in removed})
     removed += [(p, f"{_why_gone(p, seen)}, and its replacement needs its room") for p in first]
-    room = spec.replicas + (spec.rollout.surge(spec.replicas) if going else 0) - (len(seen.live) - len(removed))
+    there = len(seen.live) + seen.stopping if spec.rollout.takes_over else len(seen.live) - len(removed)
+    room = spec.replicas + (spec.rollout.surge(spec.replicas) if going else 0) - there
     missing = max(0, min(spec.replicas - len(kept), room))
     pause = _wait(seen.ended, spec.replicas, observed) if missing else None
     buried = _buried(dead, seen.ended, ready=seen.good_ready, replicas=spec.replicas)

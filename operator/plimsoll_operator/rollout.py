@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from plimsoll_operator.canary.terms import Terms, read_terms
@@ -19,12 +19,16 @@ PROGRESS_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`spec.rollout`. Without a say, one pod may be missing while others serve, and the only one may not."""
+    """`spec.rollout`. Without a say, one pod may be missing while others serve, and the only one may not.
+
+    `takes_over`: a pod goes on with what the one before it has kept, so it is made when that one is gone.
+    """
 
     max_surge: Amount = SURGE
     max_unavailable: Amount | None = None
     progress_seconds: int = PROGRESS_SECONDS
     canary: Terms | None = None
+    takes_over: bool = False
 
     def surge(self, replicas: int) -> int:
         """Pods that may be there beyond `replicas`. A share is rounded up."""
@@ -41,6 +45,10 @@ class Rollout:
     def least_ready(self, replicas: int) -> int:
         """Pods that must serve for the model to be called ready."""
         return max(1, replicas - self.unavailable(replicas))
+
+    def one_after_the_other(self) -> Rollout:
+        """The same for pods that take over."""
+        return replace(self, max_surge=0, takes_over=True)
 
 
 def read_rollout(values: Mapping[str, Any]) -> Rollout:

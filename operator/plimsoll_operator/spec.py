@@ -11,6 +11,7 @@ from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout, read_rollout
 from plimsoll_operator.scaling.spec import Scaling, read_scaling
+from plimsoll_operator.stores import Files, Responses, read_files, read_responses
 from plimsoll_operator.template import (
     STARTUP_SECONDS,
     Accelerator,
@@ -86,6 +87,8 @@ class Spec:
     scaling: Scaling | None = None
     token: SecretItem | None = None
     trust_remote_code: bool | None = None
+    responses: Responses | None = None
+    files: Files | None = None
 
     @property
     def idle(self) -> bool:
@@ -128,7 +131,10 @@ def read_spec(item: Object) -> Spec:
     resources, options = spec.get("resources", {}), spec.get("runtime", {})
     accelerator = read_accelerator(resources)
     _check_memory(resources.get("memory"), None if accelerator else options.get("kvMemory"))
-    scaling = _scaling(spec)
+    scaling, responses = _scaling(spec), read_responses(spec.get("responses"))
+    rollout = read_rollout(spec.get("rollout", {}))
+    if responses is not None and responses.claim is not None:
+        rollout = rollout.one_after_the_other()
     return Spec(
         owner=Owner(key, item["metadata"]["uid"]),
         created=created(item),
@@ -144,12 +150,14 @@ def read_spec(item: Object) -> Spec:
         ephemeral_storage=text_of(resources.get("ephemeralStorage")),
         options=options,
         template=read_template(spec.get("template", {})),
-        rollout=read_rollout(spec.get("rollout", {})),
+        rollout=rollout,
         placement=_placement(spec.get("placement"), key, options),
         history=spec.get("revisionHistoryLimit", HISTORY),
         scaling=scaling,
         token=_token(spec["model"].get("tokenSecret"), key),
         trust_remote_code=spec["model"].get("trustRemoteCode") or None,
+        responses=responses,
+        files=read_files(spec.get("files")),
     )
 
 

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from plimsoll_gateway.table_file import parse_table
 from plimsoll_runtime.local.board import Phase, Status
 from plimsoll_runtime.local.model import LocalModel
+from plimsoll_runtime.local.stores import Stores
 from plimsoll_runtime.local.table import replica_slots, table_document
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def model(name: str, replicas: int, *served: str, namespace: str = "default") -> LocalModel:
+def model(name: str, replicas: int, *served: str, namespace: str = "default", files: str | None = None) -> LocalModel:
     return LocalModel(
         namespace=namespace,
         name=name,
@@ -26,6 +27,7 @@ def model(name: str, replicas: int, *served: str, namespace: str = "default") ->
         environment=(),
         notes=(),
         origin="f.yaml",
+        stores=Stores(files_claim=files),
     )
 
 
@@ -47,6 +49,14 @@ def test_every_phase_of_a_replica() -> None:
     assert [(replica.id, replica.ready) for replica in entry.replicas] == [(second, False), (third, True)]
     assert [replica.url for replica in entry.ready_for("google/gemma")] == ["http://127.0.0.1:2"]
     assert entry.message == ""
+
+
+def test_the_gateway_knows_who_keeps_files() -> None:
+    models = [model("a", 1, files="default/shared"), model("b", 1)]
+    statuses = {name: Status(Phase.READY, url="http://127.0.0.1:1", pid=1) for name in ("a-0", "b-0")}
+    keeping, other = parse_table(json.dumps(table_document(models, statuses, BEGAN))).models
+    assert (keeping.files, keeping.replicas[0].files) == ("default/shared", True)
+    assert (other.files, other.replicas[0].files) == ("", False)
 
 
 def test_models_that_share_a_process_have_one_url() -> None:

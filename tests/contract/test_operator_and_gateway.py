@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from plimsoll_operator.build.arguments import serve_arguments as operator_argume
 from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
+from plimsoll_operator.identity import GROUP_LABEL
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.pools.book import HostPod, Known
 from plimsoll_operator.pools.host_key import HostKey
@@ -30,6 +32,7 @@ from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.local.admission import admit
 from plimsoll_runtime.local.flags import serve_arguments as laptop_arguments
 from plimsoll_runtime.local.manifest import Document
+from plimsoll_runtime.local.stores import read_stores
 
 SPECS: list[dict[str, Any]] = [
     {"model": {"source": "demo://gemma-3-270m"}},
@@ -81,6 +84,60 @@ def test_a_pod_and_a_laptop_run_the_same(spec: dict[str, Any]) -> None:
     assert {key: pod[key] for key in pod.keys() - address} == {key: laptop[key] for key in laptop.keys() - address}
     assert (pod["host"], pod["port"]) == ("0.0.0.0", identity.PORT)
     assert pod["trust_remote_code"] is spec["model"].get("trustRemoteCode", False)
+
+
+KEEPING: dict[str, Any] = {
+    "model": {"source": "demo://gemma-3-270m"},
+    "responses": {"claim": "kept", "count": 5, "size": "1Gi", "days": 7, "tenantShare": "50%"},
+    "files": {"claim": "shared", "size": 1 << 30, "batchLines": 64},
+}
+
+
+def kept_pod(uid: str, group: str) -> dict[str, Any]:
+    """A pod of a model that keeps everything there is, as the API server has it."""
+    pod = build_pod(read_spec(stored("gemma", KEEPING)), Image("runtime:1"), uid, group)
+    pod["metadata"] |= {"uid": uid, "resourceVersion": "2"}
+    pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+    return pod
+
+
+def test_a_pod_and_a_laptop_keep_the_same(tmp_path: Path) -> None:
+    """At places of their own: a pod's are on its claims."""
+    item, pod = stored("gemma", KEEPING), kept_pod("p", "3")
+    (container,) = pod["spec"]["containers"]
+    stores = read_stores("team", item["spec"])
+    laptop = vars(build_parser().parse_args(["serve", "m", *stores.arguments(tmp_path, "gemma-3")]))
+    words = [word.replace("$(PLIMSOLL_GROUP)", pod["metadata"]["labels"][GROUP_LABEL]) for word in container["args"]]
+    parsed = vars(build_parser().parse_args(words))
+    bounds = {"max_responses": 5, "max_response_bytes": 1 << 30, "response_days": 7, "response_tenant_share": 0.5}
+    bounds |= {"files_size": 1 << 30, "batch_lines": 64, "files_shared": True}
+    assert {name: parsed[name] for name in bounds} == {name: laptop[name] for name in bounds} == bounds
+    assert laptop["response_store"] == tmp_path / "team/kept/gemma-3.sqlite"
+    assert laptop["files_dir"] == tmp_path / "team/shared/files"
+    assert laptop["response_store"].parent.is_dir()
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume.get("persistentVolumeClaim") for volume in pod["spec"]["volumes"]}
+    assert str(parsed["response_store"]) == f"{mounts['plimsoll-responses']}/gemma-3.sqlite"
+    assert str(parsed["files_dir"]) == mounts["plimsoll-files"]
+    assert volumes["plimsoll-responses"] == {"claimName": "kept"}
+    assert volumes["plimsoll-files"] == {"claimName": "shared"}
+    (group,) = [entry["valueFrom"] for entry in container["env"] if entry["name"] == "PLIMSOLL_GROUP"]
+    assert group == {"fieldRef": {"fieldPath": f"metadata.labels['{GROUP_LABEL}']"}}
+
+
+def test_the_gateway_knows_what_pods_keep() -> None:
+    pods = [kept_pod("p", "0"), kept_pod("q", "1"), kept_pod("r", "0")]
+    items = [stored("gemma", KEEPING)]
+    replicas = [table_of(map(MODELS.entry, items), [PODS.entry(pod)]).models[0].replicas[0] for pod in pods]
+    (model,) = table_of(map(MODELS.entry, items), []).models
+    assert model.files == "team/shared"
+    assert all(replica.files for replica in replicas)
+    assert [replica.keeps_as for replica in replicas] == ["team/gemma-0", "team/gemma-1", "team/gemma-0"]
+    plain = build_pod(read_spec(stored("gemma", SPECS[0])), Image("runtime:1"), "x1")
+    plain["metadata"] |= {"uid": "p", "resourceVersion": "2"}
+    plain["status"] = pods[0]["status"]
+    (other,) = table_of([MODELS.entry(stored("gemma", SPECS[0]))], [PODS.entry(plain)]).models
+    assert (other.files, other.replicas[0].files, other.replicas[0].keeps_as) == ("", False, "p")
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -24,9 +24,20 @@ SAMPLES = {
 }
 
 
-def options() -> dict[str, Any]:
+STORES = {
+    ("responses", "count"): "--max-responses",
+    ("responses", "size"): "--max-response-bytes",
+    ("responses", "tenantShare"): "--response-tenant-share",
+    ("responses", "days"): "--response-days",
+    ("files", "size"): "--files-size",
+    ("files", "batchLines"): "--batch-lines",
+}
+AMOUNTS = ["1Gi", "0.5G", "1.5Ti", "512M", "1048576"]
+
+
+def options(part: str = "runtime") -> dict[str, Any]:
     version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
-    schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["runtime"]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][part]
     found: dict[str, Any] = schema["properties"]
     return found
 
@@ -55,6 +66,26 @@ def test_the_parser_takes_what_the_schema_allows(option: str, value: str) -> Non
 @pytest.mark.parametrize("field", [field for field, schema in options().items() if schema["type"] == "boolean"])
 def test_what_is_on_can_be_switched_off(field: str) -> None:
     server_config(build_parser().parse_args(["serve", "m", flag(field).replace("--", "--no-", 1)]))
+
+
+def kept() -> Iterator[tuple[str, str]]:
+    """The same of what is kept beyond an answer."""
+    for (part, field), option in STORES.items():
+        schema = options(part)[field]
+        ends = [schema[end] for end in ("minimum", "maximum") if end in schema]
+        samples = {"size": AMOUNTS, "tenantShare": ["1%", "100%"]}.get(field, ends)
+        for value in samples:
+            yield option, str(value)
+
+
+@pytest.mark.parametrize(("option", "value"), list(kept()))
+def test_the_parser_takes_what_the_schema_allows_to_be_kept(option: str, value: str) -> None:
+    server_config(build_parser().parse_args(["serve", "m", option, value, "--files-dir", "d"]))
+
+
+def test_all_that_may_be_kept_has_an_option() -> None:
+    fields = {(part, field) for part in ("responses", "files") for field in options(part)}
+    assert fields - {("responses", "claim"), ("files", "claim")} == STORES.keys()
 
 
 def test_the_schema_knows_the_names_of_the_runtime() -> None:

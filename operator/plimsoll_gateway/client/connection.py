@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 import httptools
 
@@ -15,6 +16,7 @@ PIECE = 64 << 10
 MOST_HEAD_BYTES = 64 << 10
 MOST_FIELDS = 200
 _SWITCHING = 101
+Pieces = AsyncGenerator[bytes, None]
 
 
 class Connection(asyncio.Protocol):
@@ -49,12 +51,18 @@ class Connection(asyncio.Protocol):
         """Whether a request may be sent."""
         return not self.transport.is_closing()
 
-    async def ask(self, head: bytes, body: memoryview) -> Answer:
-        """Send a request, and wait for the head of its answer. Raises UpstreamError."""
+    async def ask(self, head: bytes, body: memoryview | Pieces) -> Answer:
+        """Send a request, and wait for the head of its answer. Raises UpstreamError, and what `body` raises as it
+        comes.
+
+        With a body that comes in pieces, which are framed already, as many are asked for as the replica takes.
+        """
         self._waiter = waiter = self._loop.create_future()
         self._headers, self._head_bytes, self._heard_bytes, self._complete = [], 0, 0, False
         try:
-            if len(body) <= PIECE:
+            if not isinstance(body, memoryview):
+                await self._pass_on(head, body, waiter)
+            elif len(body) <= PIECE:
                 self.transport.write(b"".join((head, body)))
             else:
                 await self._send(head, body, waiter)
@@ -80,6 +88,18 @@ class Connection(asyncio.Protocol):
             if self._room is not None:
                 await self._room
             await asyncio.sleep(0)  # a replica that takes everything at once must not stop the others' streams
+        self._sending = False
+
+    async def _pass_on(self, head: bytes, body: Pieces, waiter: asyncio.Future[Answer | UpstreamError]) -> None:
+        self._sending = True
+        self.transport.write(head)
+        async with aclosing(body):
+            async for piece in body:
+                if waiter.done():
+                    return
+                self.transport.write(piece)
+                if self._room is not None:
+                    await self._room
         self._sending = False
 
     def pause(self) -> None:

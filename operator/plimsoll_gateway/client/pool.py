@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll_gateway.client.answer import Answer
-from plimsoll_gateway.client.connection import Connection
+from plimsoll_gateway.client.connection import Connection, Pieces
 from plimsoll_gateway.client.dial import dial
 from plimsoll_gateway.client.errors import ConnectError
 from plimsoll_gateway.client.origin import Origin, read_origin
@@ -33,8 +33,9 @@ class Pool:
         self._open: dict[Connection, Origin] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def ask(self, url: str, request: bytes, headers: bytes, body: memoryview = NOTHING) -> Answer:
-        """Send to the replica at `url` and wait for the head of its answer. Raises UpstreamError.
+    async def ask(self, url: str, request: bytes, headers: bytes, body: memoryview | Pieces = NOTHING) -> Answer:
+        """Send to the replica at `url` and wait for the head of its answer. Raises UpstreamError, and what a body
+        raises that comes in pieces.
 
         `request`: method and target, as `POST /v1/completions`. `headers`: lines, each with its end, without Host.
         """

@@ -30,6 +30,8 @@ def legacy_hash(spec: Spec, image: Image) -> str:
     """The label of a pod of this spec and image as 0.1.0 made it, "" where it could not have made one."""
     template, default = spec.template, Template()
     newer = [f.name for f in fields(Template) if f.name not in KNOWN]
+    if spec.responses or spec.files:
+        return ""
     if spec.cpu_limit or spec.ephemeral_storage or any(getattr(template, n) != getattr(default, n) for n in newer):
         return ""
     content = {

@@ -53,6 +53,8 @@ def user_part(spec: Workload) -> str:
     """A name for all that the user says about pods. What is left out is no part of it: a new field changes nothing."""
     names = [field.name for field in fields(cast(Any, spec)) if field.name not in UNSEEN]
     said = msgspec.to_builtins({name: getattr(spec, name) for name in names})
+    for name in {"responses", "files"} & said.keys():
+        said[name] = said[name] and {field: value for field, value in said[name].items() if value is not None}
     said["template"] = {name: value for name, value in said["template"].items() if value != DEFAULT_TEMPLATE[name]}
     return _hash({name: value for name, value in said.items() if value not in (None, {})})
 

@@ -36,11 +36,20 @@ NODE_LOST_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """A claim that pods write to, as a volume of that name at this path."""
+
+    volume: str
+    claim: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """In what pods of a kind differ from those of another.
 
     `environment` has texts, or where a variable's value comes from (`valueFrom`). `claims` has volumes by the claim
-    that each is of; they are mounted below /models under the claims' names.
+    that each is of; they are mounted below /models under the claims' names. `stores` are written to.
     """
 
     role: str
@@ -50,6 +59,7 @@ class Parts:
     environment: Mapping[str, str | Mapping[str, Any]] = field(default_factory=dict)
     ports: Mapping[str, int] = field(default_factory=dict)
     claims: Mapping[str, str] = field(default_factory=dict)
+    stores: Sequence[Store] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -120,6 +130,7 @@ def _container(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
     mounts: list[dict[str, Any]] = [{"name": "cache", "mountPath": CACHE}, {"name": "tmp", "mountPath": "/tmp"}]
     for claim, volume in parts.claims.items():
         mounts.append({"name": volume, "mountPath": f"{CLAIMS}/{claim}", "readOnly": True})
+    mounts += [{"name": store.volume, "mountPath": store.path} for store in parts.stores]
     if spec.template.shm_size:
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     body = {
@@ -203,7 +214,8 @@ def _volumes(spec: Workload, parts: Parts) -> list[dict[str, Any]]:
     for claim, volume in parts.claims.items():
         if volume not in theirs:
             volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
-    return [*volumes, *(dict(v) for v in spec.template.volumes)]
+    stores = [{"name": s.volume, "persistentVolumeClaim": {"claimName": s.claim}} for s in parts.stores]
+    return [*volumes, *stores, *(dict(v) for v in spec.template.volumes)]
 
 
 def _port(name: str, port: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from plimsoll_operator.spec import Spec, SpecError, read_spec
 API, KIND, PLURAL = "apps/v1", "ControllerRevision", "controllerrevisions"
 TAKEN_BACK = "plimsoll.dev/taken-back"
 """Annotation of a revision that a canary took back: a `Mark` as JSON."""
-PARTS = ("model", "resources", "runtime", "template")
+PARTS = ("model", "resources", "runtime", "responses", "files", "template")
 """Of a spec: what pods are made of. The rest says how many there are, and how they are replaced."""
 NAME_DIGITS = 10
 

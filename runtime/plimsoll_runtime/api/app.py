@@ -22,6 +22,7 @@ from plimsoll_runtime.api.batches.routes import BatchRoutes, batch_routes
 from plimsoll_runtime.api.callers.access import CLIENT_GONE, Access
 from plimsoll_runtime.api.chat.endpoint import chat
 from plimsoll_runtime.api.generating.completions import completions
+from plimsoll_runtime.api.http.body_limits import BodyLimits
 from plimsoll_runtime.api.http.dialect import dialect_of
 from plimsoll_runtime.api.http.disconnect import ClientGoneError
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError, json_response
@@ -63,11 +64,12 @@ def build_app(
     collectors: Iterable[Collector] = (),
     keeper: Keeper | None = None,
     batches: BatchRoutes | None = None,
+    limits: BodyLimits | None = None,
 ) -> ASGIApp:
     """The whole application of one server. The routes of its models are admitted only while the state is ready.
 
     `collectors` add to its metrics. Responses are kept by `keeper`, else in memory. `batches`: those of a server that
-    keeps files.
+    keeps files. `limits`: how large bodies may be, where that is not as usual.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
@@ -85,7 +87,7 @@ def build_app(
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGoneError, _answer_gone)
-    return Access(app, state, metrics)
+    return Access(app, state, metrics, limits or BodyLimits())
 
 
 def _with_models(handler: Handler, state: ServerState) -> Callable[[Request], Awaitable[Response]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from plimsoll_runtime.api.batches.options import BatchOptions
+from plimsoll_runtime.api.http.body_limits import BodyLimits
 from plimsoll_runtime.api.http.door import Door
 from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
@@ -23,6 +24,7 @@ class FrontConfig:
     computed for another's. `batches`: where files and batches are kept and how they are worked on; None where there are
     none. `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
     `response_store`: the file in which responses are kept, None for the memory; `response_bounds`: how much of them.
+    `body_limits`: how large the bodies of requests may be.
     """
 
     host: str = "127.0.0.1"
@@ -38,6 +40,7 @@ class FrontConfig:
     gateway_token_file: Path | None = None
     response_store: Path | None = None
     response_bounds: Bounds = USUAL
+    body_limits: BodyLimits = field(default_factory=BodyLimits)
 
 
 @dataclass(frozen=True, slots=True)

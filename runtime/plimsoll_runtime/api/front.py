@@ -38,7 +38,8 @@ class Front:
         self._batches = BatchService(config.batches)
         self.state.at_end(self._batches.stop)
         keeper = Keeper(config.response_bounds, config.response_store)
-        app = build_app(self.state, (*collectors, self._batches.lines), keeper, self._batches.routes)
+        collectors = (*collectors, self._batches.lines)
+        app = build_app(self.state, collectors, keeper, self._batches.routes, config.body_limits)
         self.http = HttpServer(app, config.door)
 
     def ready(self, models: ModelTable) -> None:

@@ -15,6 +15,7 @@ from plimsoll_runtime.cli.server_options import (
     add_server_options,
     api_keys,
     batch_options,
+    body_limits,
     door,
     gateway_tokens,
     response_bounds,
@@ -88,6 +89,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         gateway_token_file=args.gateway_token_file,
         response_store=args.response_store,
         response_bounds=response_bounds(args),
+        body_limits=body_limits(args),
         termination_log=termination_log(),
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plimsoll_runtime.api.batches.options import FILES_BYTES, LINES_AT_ONCE, BatchOptions
+from plimsoll_runtime.api.http.body_limits import BODY_BYTES, OPTION, VARIABLE, BodyLimits, limits_with
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
@@ -51,6 +52,16 @@ def add_server_options(group: argparse._ArgumentGroup) -> None:
         help="an origin (https://chat.example.com) whose web pages may use the API; repeat for more, '*' for all",
     )
     group.add_argument(
+        OPTION,
+        type=_path_and_size,
+        action="append",
+        default=[],
+        metavar="[PATH=]SIZE",
+        help="largest body of requests that ask a model, or of one path; repeat for more, or PLIMSOLL_MAX_BODY_BYTES "
+        "in the environment, with commas (default: 32MiB, 16MiB where nothing is generated, 8MiB for /tokenize and "
+        "/detokenize, 512MiB for a file)",
+    )
+    group.add_argument(
         "--log-format", choices=("text", "json"), default="text", help="json: an object a line (default: %(default)s)"
     )
     group.add_argument(
@@ -91,7 +102,8 @@ def add_response_options(group: argparse._ArgumentGroup) -> None:
         type=values.positive,
         default=USUAL.count,
         metavar="N",
-        help="how many responses are kept; what was used least recently goes first (default: %(default)s)",
+        help="how many responses are kept; what was used least recently goes first, of tenants who have more than an "
+        "even share (default: %(default)s)",
     )
     group.add_argument(
         "--max-response-bytes",
@@ -99,6 +111,13 @@ def add_response_options(group: argparse._ArgumentGroup) -> None:
         default=USUAL.bytes,
         metavar="SIZE",
         help="how many bytes they may have together (default: 64MiB)",
+    )
+    group.add_argument(
+        "--response-tenant-share",
+        type=values.share,
+        default="100%",
+        metavar="SHARE",
+        help="how much of both one tenant may have, such as 50%% (default: all that nobody else needs)",
     )
     group.add_argument(
         "--response-days",
@@ -111,7 +130,8 @@ def add_response_options(group: argparse._ArgumentGroup) -> None:
 
 def response_bounds(args: argparse.Namespace) -> Bounds:
     """How much is kept of responses."""
-    return Bounds(args.max_responses, args.max_response_bytes, args.response_days * DAY_SECONDS)
+    seconds = args.response_days * DAY_SECONDS
+    return Bounds(args.max_responses, args.max_response_bytes, seconds, args.response_tenant_share)
 
 
 def add_batch_options(group: argparse._ArgumentGroup) -> None:
@@ -168,6 +188,24 @@ def door(args: argparse.Namespace) -> Door:
     if (args.tls_certificate is None) != (args.tls_key is None):
         raise UsageError("--tls-certificate and --tls-key go together: give both, or none")
     return Door(args.tls_certificate, args.tls_key, tuple(args.cors_origin), args.log_format)
+
+
+def body_limits(args: argparse.Namespace) -> BodyLimits:
+    """How large bodies may be: as the command line says, else the environment. Raises UsageError."""
+    given = [part.strip() for part in os.environ.get(VARIABLE, "").split(",") if part.strip()]
+    try:
+        return limits_with([*map(_path_and_size, given), *args.max_body_bytes])
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{VARIABLE}: {error}") from None
+
+
+def _path_and_size(text: str) -> tuple[str | None, int]:
+    path, equals, size = text.rpartition("=")
+    if equals and path not in BODY_BYTES:
+        raise argparse.ArgumentTypeError(f"{path[:64]!r} is none of {', '.join(BODY_BYTES)}")
+    if (most := values.amount(size)) < 1:
+        raise argparse.ArgumentTypeError("a body has one byte at least; write an amount like 2MiB")
+    return path or None, most
 
 
 def gateway_tokens() -> tuple[str, ...]:

@@ -65,6 +65,13 @@ def amount(text: str) -> int:
     return parse_size(memory(text), 0)
 
 
+def share(text: str) -> float:
+    """A part of a whole, as a number up to 1."""
+    if not is_share(text):
+        raise ArgumentTypeError(f"{text[:64]!r} is no share; write one like 50%")
+    return parse_size(memory(text), ONE_TIB) / ONE_TIB
+
+
 def memory(text: str) -> str:
     """An amount of memory, absolute or a share; stays text, as the free memory is known only later."""
     try:

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 from celpy.celtypes import BoolType, IntType, StringType
+from celpy.evaluation import bool_eq
 
 from plimsoll_runtime.local.quantity import Quantity
 
@@ -31,7 +32,16 @@ def _replace(text: StringType, old: StringType, new: StringType, limit: int = -1
     return StringType(str(text).replace(str(old), str(new), int(limit)))
 
 
+def _equals(one: Any, other: Any) -> Any:
+    """Values of two types are not equal, which celpy takes for an error."""
+    try:
+        return bool_eq(one, other)
+    except TypeError:
+        return BoolType(False)
+
+
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "_==_": _equals,
     "isQuantity": _is_quantity,
     "quantity": Quantity.parse,
     "sign": lambda quantity: IntType(quantity.sign),

@@ -14,7 +14,7 @@ from plimsoll_runtime.local.child import Launch
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.ports import LOOPBACK, free_port
 from plimsoll_runtime.local.run_folder import RunFolder
-from plimsoll_runtime.local.together import shared_environment
+from plimsoll_runtime.local.together import shared_environment, shared_stores
 
 # -P: the current folder may hold a file named like one of the modules that are imported.
 PYTHON = (sys.executable, "-P")
@@ -41,7 +41,13 @@ class RuntimeLaunch:
         port = free_port()
         threads = () if self.threads is None else ("--threads", str(self.threads))
         return Launch(
-            command=(*self.serve, *self.model.arguments, *threads, "--host", LOOPBACK, "--port", str(port)),
+            command=(
+                *self.serve,
+                *self.model.arguments,
+                *self.model.stores.arguments(self.folder.claims, self.slot),
+                *threads,
+                *("--host", LOOPBACK, "--port", str(port)),
+            ),
             url=f"http://{LOOPBACK}:{port}",
             log=self.folder.log(self.slot),
             last_words=self.folder.last_words(self.slot),
@@ -93,6 +99,7 @@ class HostLaunch:
                 *self.host,
                 *("--models", str(self.folder.models), "--host", LOOPBACK, "--port", str(port)),
                 *("--host-port", str(host_port), "--host-token-file", str(access.token_file)),
+                *shared_stores(self.models).arguments(self.folder.claims, self.slot),
                 *("--hold-seconds", str(HOLD_SECONDS), *TURNS, *self.options),
             ),
             url=f"http://{LOOPBACK}:{port}",

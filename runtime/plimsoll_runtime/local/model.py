@@ -10,6 +10,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.local.admission import RefusedError, admit
 from plimsoll_runtime.local.flags import serve_arguments
 from plimsoll_runtime.local.manifest import Document, read_documents
+from plimsoll_runtime.local.stores import Stores, read_stores
 
 # Parts of a spec that name things only a cluster has. `env` is honoured where it holds a plain value.
 CLUSTER_ONLY = ("resources", "template")
@@ -20,6 +21,7 @@ WHOLE = ("scaling",)
 class LocalModel:
     """What to run for one object. `spec` is the object's, with its defaults; `arguments` follow `plimsoll serve`;
     `notes` say what has no effect here. `in_host`: it shares a process with others (see `together`).
+    `stores`: what it keeps beyond an answer.
     """
 
     namespace: str
@@ -34,6 +36,7 @@ class LocalModel:
     origin: str
     spec: Mapping[str, Any] = field(default_factory=dict)
     in_host: bool = False
+    stores: Stores = field(default_factory=Stores)
 
     @property
     def brings_code(self) -> bool:
@@ -77,6 +80,7 @@ def _model(document: Document) -> LocalModel:
         notes=(f"{meta['name']}: without effect on a laptop: {', '.join(ignored)}",) if ignored else (),
         origin=document.origin,
         spec=spec,
+        stores=read_stores(meta.get("namespace", "default"), spec),
     )
 
 

@@ -28,7 +28,8 @@ def write_atomically(path: Path, document: Mapping[str, Any]) -> None:
 
 
 class RunFolder:
-    """The folder of one run: its record `up.json`, the gateway's table, and the logs.
+    """The folder of one run: its record `up.json`, the gateway's table, the logs, and what stands for a cluster's
+    claims.
 
     Whoever runs holds a lock on it, which the kernel lets go however the process ends: a record without a lock is
     a leftover, whatever process has its id by now.
@@ -39,6 +40,7 @@ class RunFolder:
         self.folder = state_root() / str(port)
         self.table = self.folder / "table.json"
         self.models = self.folder / "models.yaml"
+        self.claims = self.folder / "claims"
         self.host_access = HostAccess(self.folder)
         self._record = self.folder / "up.json"
         self._lock = self.folder / "lock"

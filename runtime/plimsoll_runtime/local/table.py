@@ -33,6 +33,7 @@ def _entry(model: LocalModel, statuses: Mapping[str, Status], created: datetime)
         "servedNames": list(model.served_names),
         "created": created.isoformat(),
         "message": _why_not_ready(list(known.values())),
+        "files": model.stores.files_claim or "",
         "replicas": [
             {"id": slot, "url": status.url, "ready": status.phase is Phase.READY}
             for slot, status in known.items()

@@ -11,6 +11,7 @@ import psutil
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.local.model import LocalModel
+from plimsoll_runtime.local.stores import Stores
 from plimsoll_runtime.sizes import is_share, parse_size
 from plimsoll_runtime.weights.demo import unseen_terms
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
@@ -51,8 +52,8 @@ def choose(models: Sequence[LocalModel], asked: bool | None, memory: Callable[[]
 
 
 def share(models: Sequence[LocalModel]) -> tuple[LocalModel, ...]:
-    """The models as parts of one host. Raises UsageError where their environments contradict each other, or one brings
-    code, which is not run beside other models.
+    """The models as parts of one host. Raises UsageError where their environments or stores contradict each other, or
+    one brings code, which is not run beside other models.
     """
     if names := [model.name for model in models if model.brings_code]:
         raise UsageError(
@@ -60,6 +61,7 @@ def share(models: Sequence[LocalModel]) -> tuple[LocalModel, ...]:
             "that models share: run them with --apart"
         )
     shared_environment(models)
+    shared_stores(models)
     return tuple(
         replace(model, in_host=True, notes=(*model.notes, *_without_effect(model)) if model.replicas else model.notes)
         for model in models
@@ -78,6 +80,21 @@ def shared_environment(models: Sequence[LocalModel]) -> dict[str, str]:
                     "same value in both, or run them with --apart"
                 )
     return {name: value for name, (value, _) in found.items()}
+
+
+def shared_stores(models: Sequence[LocalModel]) -> Stores:
+    """What a process keeps that these models share. Raises UsageError where they say different things of it."""
+    found: tuple[Stores, LocalModel] | None = None
+    for model in models:
+        if model.stores == Stores():
+            continue
+        if found is not None and found[0] != model.stores:
+            raise UsageError(
+                f"{found[1].name} and {model.name} share a process, but not what it keeps: give both the same "
+                "spec.responses and spec.files, or leave them out of one, or run them with --apart"
+            )
+        found = model.stores, model
+    return Stores() if found is None else found[0]
 
 
 def predicted(model: LocalModel) -> int:

@@ -87,7 +87,30 @@ def scaled(**changes: object) -> Json:
     return {"scaling": SCALED | changes}
 
 
+KEEPS: Json = {"responses": {"claim": "kept", "count": 5, "size": "1Gi", "days": 7, "tenantShare": "50%"}}
+
+
 VERDICTS: tuple[Verdict, ...] = (
+    Verdict(KEEPS | {"files": {"claim": "shared", "size": 1 << 30, "batchLines": 64}, "replicas": 3}),
+    Verdict({"responses": {"count": 5}, "rollout": {"maxSurge": 2}}),
+    Verdict({"rollout": {"maxSurge": 0, "maxUnavailable": 1}}),
+    Verdict(KEEPS | {"rollout": {"maxSurge": 0, "maxUnavailable": 1}}),
+    Verdict(KEEPS | {"rollout": {"maxSurge": "0%"}}),
+    Verdict(KEEPS | {"rollout": {"maxSurge": 1}}, "leave out rollout.maxSurge"),
+    Verdict(KEEPS | {"rollout": {"canary": {"steps": [{"weight": 5}]}}}, "leave out rollout.canary"),
+    Verdict({"responses": {"claim": "Kept"}}, "spec.responses.claim in body should match"),
+    Verdict({"responses": {"size": "5"}}, "must be an amount such as 8Gi or 512Mi"),
+    *(
+        Verdict({"responses": {"tenantShare": share}}, "must be a share from 1% to 100%")
+        for share in ("0%", "101%", "0.5")
+    ),
+    Verdict({"responses": {"days": 0}}, "should be greater than or equal to 1"),
+    Verdict({"files": {}}, "spec.files.claim"),
+    Verdict({"files": {"claim": "shared", "batchLines": 0}}, "should be greater than or equal to 1"),
+    Verdict({"runtime": {"stateSnapshots": 0}}),
+    Verdict({"runtime": {"stateSnapshots": -1}}, "should be greater than or equal to 0"),
+    Verdict(POOLED | {"responses": {"days": 5}}, "leave out responses"),
+    Verdict(POOLED | {"files": {"claim": "shared"}}, "leave out files"),
     Verdict({"scaling": SCALED}),
     Verdict({"scaling": {"maxReplicas": 1}}),
     Verdict({"scaling": SCALED, "replicas": 0}),

@@ -173,21 +173,6 @@ async def test_content_types(running: Any) -> None:
             assert "Content-Type" in answer.json()["error"]["message"]
 
 
-async def test_large_bodies_are_refused(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "BODY_LIMIT", 1000)
-    headers = {"Content-Type": "application/json"}
-
-    async def chunks() -> AsyncIterator[bytes]:
-        for _ in range(20):
-            yield b" " * 100
-
-    async with running.http() as http:
-        for content in (b" " * 2000, chunks()):
-            answer = await http.post("/v1/completions", content=content, headers=headers)
-            assert answer.status_code == 413
-            assert "larger than 1000 bytes" in answer.json()["error"]["message"]
-
-
 async def test_every_answer_has_a_request_id(running: Any) -> None:
     async with running.http() as http:
         made = (await http.post("/v1/completions", json=BODY)).headers["x-request-id"]

@@ -98,8 +98,7 @@ class Upstream:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 line, *fields = head.strip().split("\r\n")
                 headers = {k.lower(): v.strip() for k, _, v in (one.partition(":") for one in fields)}
-                length = int(headers.get("content-length", 0))
-                request = Request(line, headers, await reader.readexactly(length), writer)
+                request = Request(line, headers, await body_of(reader, headers), writer)
                 self.requests.append(request)
                 self.asked.set()
                 behaviour = self._behaviours.pop(0) if len(self._behaviours) > 1 else self._behaviours[0]
@@ -112,6 +111,17 @@ class Upstream:
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+
+
+async def body_of(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    """A whole body, however it says where it ends."""
+    if headers.get("transfer-encoding") != "chunked":
+        return await reader.readexactly(int(headers.get("content-length", 0)))
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += (await reader.readexactly(size + 2))[:size]
+    await reader.readline()
+    return body
 
 
 class World:

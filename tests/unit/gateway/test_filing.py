@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from gateway_support.keys import Keys
 
+from plimsoll_gateway.body import Message
+from plimsoll_gateway.client.connection import Connection
 from plimsoll_gateway.filing import filed_at
-from plimsoll_gateway.limits import Limits
+from plimsoll_gateway.limits import BATCHES, BODY_BYTES, FILES, Limits
+from plimsoll_gateway.table import Model, ObjectKey, build_table
+from plimsoll_gateway.upload import Upload
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
 
+MAX_FILE = 200_000
 RunWorld = Callable[..., AbstractAsyncContextManager["World"]]
 ASKED = [
     ("POST", "/v1/files"),
@@ -42,8 +50,58 @@ async def test_without_the_setting_it_is_named(world: World, ok: Behaviour, meth
     world.show(world.replica(upstream))
     status, told = await world.ask(method, path, data=b"x" if method == "POST" else None)
     assert (status, told["error"]["code"]) == (501, "files_not_shared")
+    assert "spec.files.claim" in told["error"]["message"]
     assert "--files-model" in told["error"]["message"]
     assert upstream.requests == []
+
+
+@pytest.mark.parametrize(("method", "path"), ASKED)
+async def test_models_say_that_they_keep_them(world: World, ok: Behaviour, method: str, path: str) -> None:
+    """Those of their replicas are asked that have the folder."""
+    upstream, without, plain = [await world.upstream(ok) for _ in range(3)]
+    replicas = (replace(world.replica(upstream), files=True), world.replica(without))
+    keeping = Model(ObjectKey("ns", "m"), ("m",), 1.0, "", replicas, files="ns/shared")
+    others = Model(ObjectKey("ns", "n"), ("n",), 0.0, "", (world.replica(plain),))
+    world.store.replace(build_table([keeping, others]))
+    for _ in range(4):
+        assert (await world.ask(method, path, data=b"x" if method == "POST" else None))[0] == 200
+    assert (len(upstream.requests), without.requests, plain.requests) == (4, [], [])
+
+
+async def test_models_of_one_claim_answer_for_each_other(world: World, ok: Behaviour) -> None:
+    upstreams = [await world.upstream(ok) for _ in range(2)]
+    models = [
+        Model(ObjectKey("ns", name), (name,), 1.0, "", (replace(world.replica(one), files=True),), files="ns/shared")
+        for name, one in zip("ab", upstreams, strict=True)
+    ]
+    models.append(Model(ObjectKey("ns", "c"), ("c",), 0.0, "", (), files="ns/shared"))
+    world.store.replace(build_table(models))
+    for _ in range(20):
+        assert (await world.ask("GET", "/v1/files"))[0] == 200
+    assert all(upstream.requests for upstream in upstreams)
+
+
+async def test_files_on_several_claims_want_a_word(run_world: RunWorld, ok: Behaviour) -> None:
+    for files_model, status in ((None, 501), ("a", 200)):
+        async with run_world(files_model=files_model) as world:
+            upstream = await world.upstream(ok)
+            models = [
+                Model(ObjectKey("ns", name), (name,), 1.0, "", (world.replica(upstream),), files=f"ns/{name}")
+                for name in "ab"
+            ]
+            world.store.replace(build_table(models))
+            found, told = await world.ask("GET", "/v1/files")
+            assert found == status
+            if status == 501:
+                assert "(ns/a, ns/b)" in told["error"]["message"]
+
+
+async def test_who_is_to_keep_them_and_is_not_ready_is_waited_for(world: World) -> None:
+    """It is no matter of settings: a client may try again."""
+    world.show(name="m", files="ns/shared", message="the model is loading")
+    status, told = await world.ask("GET", "/v1/files")
+    assert (status, told["error"]["code"]) == (503, "model_not_ready")
+    assert "the model is loading" in told["error"]["message"]
 
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
@@ -56,6 +114,145 @@ async def test_they_go_as_they_come(run_world: RunWorld, ok: Behaviour, method: 
         [request] = upstream.requests
         assert request.line.startswith(f"{method} {path} ")
         assert request.body == body
+
+
+async def test_a_file_without_a_length_goes_as_it_comes(run_world: RunWorld, ok: Behaviour) -> None:
+    sent = [b"a" * 100_000, b"", b"b" * 300_000, b"c"]
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for piece in sent:
+            yield piece
+
+    async with run_world(Limits(), files_model="m") as world:
+        upstream = await world.upstream(ok)
+        world.show(world.replica(upstream))
+        assert await world.ask("POST", "/v1/files", data=pieces()) == (200, {"ok": True})
+        [request] = upstream.requests
+        assert request.body == b"".join(sent)
+        assert "content-length" not in request.headers
+        assert await world.metric("plimsoll_gateway_body_bytes") == 0
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_file_that_is_too_large_is_refused(run_world: RunWorld, ok: Behaviour, declared: bool) -> None:
+    """One that does not tell its length is refused once too much of it has come; its replica never sees its end."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(MAX_FILE // 1000 + 1):
+            yield b"x" * 1000
+
+    async with run_world(Limits({**BODY_BYTES, FILES: MAX_FILE}), files_model="m") as world:
+        upstream = await world.upstream(ok)
+        world.show(world.replica(upstream))
+        body = io.BytesIO(b"x" * (MAX_FILE + 1)) if declared else pieces()
+        status, told = await world.ask("POST", "/v1/files", data=body)
+        assert (status, told["error"]["code"]) == (413, "request_too_large")
+        assert f"({MAX_FILE} bytes, --max-body-bytes)" in told["error"]["message"]
+        assert upstream.requests == []
+
+
+async def test_a_request_for_a_batch_is_small(run_world: RunWorld, ok: Behaviour) -> None:
+    async with run_world(Limits(), files_model="m") as world:
+        world.show(world.replica(await world.upstream(ok)))
+        for path, named in (("/v1/batches", True), ("/v1/batches/batch_1/cancel", False)):
+            status, told = await world.ask("POST", path, data=b" " * (BODY_BYTES[BATCHES] + 1))
+            assert status == 413
+            assert ("--max-body-bytes" in told["error"]["message"]) is named
+
+
+async def test_a_replica_that_refuses_a_file_early_is_heard(run_world: RunWorld) -> None:
+    """It answers when it has seen the head, and takes nothing more."""
+
+    async def full(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        text = b'{"error": {"message": "full", "code": "files_full"}}'
+        head = b"HTTP/1.1 413 Full\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(text)
+        writer.write(head + text)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(full, "127.0.0.1", 0)
+    async with run_world(Limits(), files_model="m") as world:
+        world.show(world.replica(server.sockets[0].getsockname()[1]))
+        status, told = await world.ask("POST", "/v1/files", data=io.BytesIO(b"x" * 3_000_000))
+        assert (status, told["error"]["code"]) == (413, "files_full")
+    server.close()
+
+
+async def test_no_more_of_a_file_is_asked_for_than_its_replica_takes() -> None:
+    """What waits for the replica stays with the client."""
+    asked = 0
+
+    async def receive() -> Message:
+        nonlocal asked
+        asked += 1
+        return {"type": "http.request", "body": b"x" * 1000, "more_body": asked < 100}
+
+    wire = Narrow()
+    connection = Connection(lambda _: None, lambda _: None)
+    wire.connection = connection
+    connection.connection_made(wire)
+    upload = Upload(receive, {b"content-length": b"100000"}, 1 << 20)
+    sending = asyncio.create_task(connection.ask(b"POST / HTTP/1.1\r\n\r\n", upload.wire()))
+    for step in range(1, 5):
+        await asyncio.wait_for(wire.full.wait(), 30)
+        assert asked == step
+        wire.full.clear()
+        connection.resume_writing()
+    wire.narrow = False
+    connection.resume_writing()
+    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+    assert (await sending).status == 200
+
+
+class Narrow(asyncio.Transport):
+    """Takes one piece of a body at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: Connection | None = None
+        self.narrow = True
+        self.full = asyncio.Event()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self.narrow and not bytes(data).startswith(b"POST"):
+            assert self.connection is not None
+            self.connection.pause_writing()
+            self.full.set()
+
+    def is_closing(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        """Nothing is left of it."""
+
+    def resume_reading(self) -> None:
+        """It never stopped."""
+
+
+async def test_a_client_that_leaves_ends_its_file(run_world: RunWorld) -> None:
+    """The replica sees that it is not whole."""
+    arrived, ended = asyncio.Event(), asyncio.Event()
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(5)
+        arrived.set()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        ended.set()
+        writer.close()
+
+    server = await asyncio.start_server(replica, "127.0.0.1", 0)
+    async with run_world(Limits(), files_model="m") as world:
+        world.show(world.replica(server.sockets[0].getsockname()[1]))
+        _, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
+        writer.write(b"POST /v1/files HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\nbegin")
+        await asyncio.wait_for(arrived.wait(), 30)
+        writer.transport.abort()
+        await asyncio.wait_for(ended.wait(), 30)
+    server.close()
 
 
 async def test_a_model_that_is_not_there_is_told(run_world: RunWorld, ok: Behaviour) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,6 +79,22 @@ async def test_it_is_asked_for_where_it_is(world: World, ok: Behaviour, method: 
         path = f"{PATH}/{kept_by(name)}{rest}"
         assert await world.ask(method, path) == (200, {"ok": True})
         assert lines({name: upstreams[name]}) == {name: [f"{method} {path} HTTP/1.1"]}
+
+
+async def test_what_outlives_its_replica_is_found_at_the_next_one(world: World, ok: Behaviour) -> None:
+    """Both keep it under one name; others never had it."""
+    first, second, other = [await world.upstream(ok) for _ in range(3)]
+    keeping = [replace(world.replica(upstream), keeper="ns/m-0") for upstream in (first, second)]
+    beside = replace(world.replica(other), keeper="ns/m-1")
+    path = f"{PATH}/{kept_by('ns/m-0')}"
+    for replica, upstream in zip(keeping, (first, second), strict=True):
+        world.show(replica, beside)
+        assert await world.ask("GET", path) == (200, {"ok": True})
+        async with world.post({"model": "m", "previous_response_id": kept_by("ns/m-0")}, PATH) as response:
+            assert response.status == 200
+        assert [request.line.split()[0] for request in upstream.requests] == ["GET", "POST"]
+        assert upstream.requests[-1].headers["x-plimsoll-place"] == place_of("ns/m-0")
+    assert other.requests == []
 
 
 async def test_a_conversation_goes_on_where_it_is(world: World, ok: Behaviour) -> None:

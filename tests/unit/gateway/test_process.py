@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
+from plimsoll_gateway.budget import MOST_HELD
 from plimsoll_gateway.keys.secret import new_key
 from plimsoll_gateway.keys.tool import main as make_key
-from plimsoll_gateway.limits import BODY_BYTES, Limits
+from plimsoll_gateway.limits import BODY_BYTES, MODEL_PATHS, Limits
 from plimsoll_gateway.main import main
 from plimsoll_gateway.options import parse_options
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         (["--all-namespaces", "--port", "70000"], "argument --port: '70000' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "-1"], "'-1' is not a number of seconds from 0"),
         (["--all-namespaces", "--max-body-bytes", "0"], "'0' is not a whole number from 1"),
-        (["--all-namespaces", "--max-body-bytes", "/v1/files=5"], "'/v1/files' is none of /v1/chat/completions, "),
+        (["--all-namespaces", "--max-body-bytes", "/v1/audio=5"], "'/v1/audio' is none of /v1/chat/completions, "),
         (["--all-namespaces", "--max-body-bytes", "/tokenize=x"], "'x' is not a whole number from 1"),
         (
             ["--all-namespaces", "--max-held-bytes", "10000000"],
@@ -78,10 +79,13 @@ def test_limits_of_all_paths_and_of_one() -> None:
     """The one for a single path counts, in whatever order they are given."""
     limits = parse_options(["--all-namespaces"]).limits
     assert limits == Limits()
-    assert max(limits.body_bytes.values()) == 8 << 20
+    assert max(limits.body_bytes[path] for path in MODEL_PATHS) == 8 << 20
     given = ["--max-body-bytes", "/tokenize=7", "--max-body-bytes", "5", "--max-held-bytes=99", "--max-waiting=3"]
     limits = parse_options(["--all-namespaces", *given]).limits
-    assert limits.body_bytes == {**dict.fromkeys(BODY_BYTES, 5), "/tokenize": 7}
+    assert limits.body_bytes == {**BODY_BYTES, **dict.fromkeys(MODEL_PATHS, 5), "/tokenize": 7}
+    assert (
+        parse_options(["--all-namespaces", "--max-body-bytes", f"/v1/files={1 << 40}"]).limits.held_bytes == MOST_HELD
+    )
     assert (limits.held_bytes, limits.waiting) == (99, 3)
     given = ["--max-connections", "9", "--hold-seconds", "1.5", "--wake-seconds", "60"]
     limits = parse_options(["--all-namespaces", *given]).limits

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local.launch import documents
+from plimsoll_runtime.local.board import Status
+from plimsoll_runtime.local.launch import HostLaunch, RuntimeLaunch, documents
 from plimsoll_runtime.local.model import LocalModel, load_models
 from plimsoll_runtime.local.placement import placement
-from plimsoll_runtime.local.table import replica_slots
+from plimsoll_runtime.local.run_folder import RunFolder
+from plimsoll_runtime.local.table import replica_slots, table_document
 from plimsoll_runtime.local.together import PROCESSES, choose, predicted, share, shared_environment
 
 MIB = 2**20
@@ -70,6 +74,45 @@ def test_who_asks_is_obeyed_in_silence(folder: Path) -> None:
     assert choose(models, True, lambda: 2**60) == choose(models, True, lambda: 0)
     assert (choose(models, True).together, choose(models, True).why) == (True, "")
     assert not choose(models, False, lambda: 0).together
+
+
+KEEPING: dict[str, Any] = {
+    "responses": {"claim": "kept", "count": 5, "size": "1Gi", "days": 7},
+    "files": {"claim": "shared", "size": "2Gi", "batchLines": 8},
+}
+
+
+def test_a_claim_is_a_folder_of_the_run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each replica a file of its own, and one folder for all files."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = RunFolder(8000)
+    one, plain = loaded(document("one", f"file://{folder}", **KEEPING), document("plain", f"file://{folder}"))
+    assert one.notes == ()
+    parsed = vars(build_parser().parse_args(list(RuntimeLaunch(one, "one-1", None, run, ("serve",))().command)))
+    assert parsed["response_store"] == run.claims / "default/kept/one-1.sqlite"
+    assert parsed["files_dir"] == run.claims / "default/shared/files"
+    assert (parsed["max_responses"], parsed["max_response_bytes"], parsed["response_days"]) == (5, 1 << 30, 7)
+    assert (parsed["files_shared"], parsed["files_size"], parsed["batch_lines"]) == (True, 2 << 30, 8)
+    assert "--files-dir" not in RuntimeLaunch(plain, "plain-0", None, run, ("serve",))().command
+    table = table_document([one, plain], {"one-0": Status(), "plain-0": Status()}, datetime(2026, 1, 1, tzinfo=UTC))
+    assert [model["files"] for model in table["models"]] == ["default/shared", ""]
+
+
+def test_models_that_share_a_process_keep_the_same(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    run = RunFolder(8000)
+    run.folder.mkdir(parents=True)
+    documents = [document("a", f"file://{folder}", **KEEPING), document("b", f"file://{folder}")]
+    models = share(loaded(*documents))
+    words = HostLaunch("host", models, (), run, ("host",))().command
+    parsed = vars(build_parser().parse_args(list(words)))
+    assert parsed["response_store"] == run.claims / "default/kept/host.sqlite"
+    assert parsed["files_dir"] == run.claims / "default/shared/files"
+    documents.append(document("c", f"file://{folder}", files={"claim": "other"}))
+    with pytest.raises(UsageError, match=r"a and c share a process, but not what it keeps: .* --apart"):
+        share(loaded(*documents))
 
 
 def test_all_that_share_have_one_slot(folder: Path) -> None:

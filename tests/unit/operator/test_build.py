@@ -23,7 +23,7 @@ from plimsoll_operator.build.revision import Fit, fits, revision, user_part
 from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.common import Common
-from plimsoll_operator.identity import GROUP_LABEL, HASH_LABEL, REVISION_LABEL, selector_labels
+from plimsoll_operator.identity import GROUP_LABEL, HASH_LABEL, KEEPER_LABEL, REVISION_LABEL, selector_labels
 from plimsoll_operator.spec import SpecError, read_spec
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -33,6 +33,10 @@ SPECS: dict[str, Json] = {
     "least": {},
     "full": FULL,
     "file": {"model": {"source": "file:///srv/a model"}, "runtime": {"prefixCaching": True}, "resources": {"cpu": 2}},
+    "stores": {
+        "responses": {"claim": "kept", "count": 5, "size": "1Gi", "days": 7, "tenantShare": "50%"},
+        "files": {"claim": "shared", "size": "100Gi", "batchLines": 64},
+    },
     "hub": {
         "model": {"source": "hf://org/name", "revision": "v1.0"},
         "template": {"tolerations": [{"operator": "Exists"}]},
@@ -70,6 +74,9 @@ def test_building_changes_nothing_and_repeats_itself(case: str) -> None:
     assert build_service(spec, UID) == build_service(spec, UID)
     assert (first["metadata"]["labels"][GROUP_LABEL], second["metadata"]["labels"].pop(GROUP_LABEL)) == ("0", "1")
     second["metadata"]["labels"][GROUP_LABEL] = "0"
+    if KEEPER_LABEL in first["metadata"]["labels"]:
+        assert second["metadata"]["labels"].pop(KEEPER_LABEL) == "gemma-1"
+        second["metadata"]["labels"][KEEPER_LABEL] = "gemma-0"
     second["metadata"]["name"] = first["metadata"]["name"]
     assert first == second
     first["spec"]["containers"][0]["env"][0]["value"] = "changed"
@@ -84,6 +91,9 @@ CHANGES: dict[str, Json] = {
         f"runtime.{field}": {"runtime": {k: v for k, v in FULL["runtime"].items() if k != field}}
         for field in FULL["runtime"]
     },
+    "responses": {"responses": {"claim": "kept"}},
+    "the memory of responses": {"responses": {"count": 5}},
+    "files": {"files": {"claim": "shared"}},
     **{
         f"template.{field}": {"template": {k: v for k, v in FULL["template"].items() if k != field}}
         for field in FULL["template"]
@@ -155,6 +165,20 @@ def test_code_that_comes_with_a_model_is_trusted_by_spec_and_installation() -> N
 def test_not_to_trust_is_to_say_nothing() -> None:
     said, silent = ({"source": "hf://org/m", **more} for more in ({"trustRemoteCode": False}, {}))
     assert revision(spec_of(model=said), IMAGE) == revision(spec_of(model=silent), IMAGE)
+
+
+def test_to_keep_nothing_is_to_say_nothing() -> None:
+    assert revision(spec_of(responses={}), IMAGE) == revision(spec_of(), IMAGE)
+    assert spec_of(responses={}).responses is None
+
+
+def test_what_is_left_out_of_a_store_is_no_part_of_a_pods_name() -> None:
+    """Fields that come later change no name: what these pods were made of is known as JSON."""
+    said: Json = {"responses": {"claim": "kept"}, "files": {"claim": "shared"}}
+    text = user_part(spec_of(**said))
+    longer: Json = {"responses": {"claim": "kept", "days": 1}, "files": {"claim": "shared", "size": "1Gi"}}
+    assert text != user_part(spec_of(**longer))
+    assert text == "e4e0612301"
 
 
 def test_the_order_of_fields_does_not_roll_them() -> None:

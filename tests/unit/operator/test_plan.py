@@ -56,6 +56,27 @@ def test_all_is_there() -> None:
     assert planned(2, pod("a"), pod("b")) == Plan(())
 
 
+def test_pods_that_take_over_are_made_when_those_before_them_have_gone() -> None:
+    """They have the same group then, by which what was kept is found."""
+    spec = spec_of(replicas=2, responses={"claim": "kept"})
+    assert spec.rollout.surge(2) == 0
+    world = World([pod("a", pod_hash="old"), pod("b", pod_hash="old")], ServiceState.OURS)
+    for group, each in enumerate(world.pods):
+        each.group = str(group)
+    seen: list[list[str]] = []
+    for step in range(30):
+        found = plan(view(spec, fits_of("new"), world.observed()))
+        seen.append(deleted(found) + [a.group for a in found.actions if isinstance(a, CreatePod)])
+        draining = any(p.gone_by is not None for p in world.pods)
+        assert not (draining and any(isinstance(action, CreatePod) for action in found.actions))
+        world.apply(found.actions, "new")
+        for each in list(world.pods):
+            if each.gone_by is None or step % 4 == 3:  # they drain for some passes
+                world.proceed(each)
+    assert [step for step in seen if step] == [["a"], ["0"], ["b"], ["1"]]
+    assert {p.hash for p in world.pods} == {"new"}
+
+
 @pytest.mark.parametrize("service", [ServiceState.FOREIGN, ServiceState.LEFT_OVER])
 def test_a_service_that_is_not_ours_is_left_alone(service: ServiceState) -> None:
     assert planned(1, pod("a"), service=service) == Plan(())

@@ -54,11 +54,12 @@ def status_schema() -> Any:
     )
 
 
-rollouts = st.builds(
+surging = st.builds(
     Rollout,
     max_surge=st.sampled_from([1, 1, 0, 2, "50%"]),
     max_unavailable=st.sampled_from([None, None, 0, 1, 2, "50%"]),
 )
+rollouts = surging | surging | surging.map(Rollout.one_after_the_other)
 
 
 class Rolling(RuleBasedStateMachine):

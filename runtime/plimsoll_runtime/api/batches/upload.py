@@ -24,16 +24,19 @@ from plimsoll_runtime.api.batches.multipart import (
 )
 from plimsoll_runtime.api.batches.records import INPUT, FileAnswer, KeptFile
 from plimsoll_runtime.api.batches.vault import COMING, FILES, Vault
-from plimsoll_runtime.api.http.body import body_pieces, linger
+from plimsoll_runtime.api.http.body import body_pieces, declared_bytes, linger
+from plimsoll_runtime.api.http.body_limits import OPTION, body_limit
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.background import in_thread_to_its_end
 from plimsoll_runtime.batch.growing import write_at
 
-MAX_FILE_BYTES = 512 * 2**20
-"""As much as OpenAI takes."""
+FORM_BYTES = 2**20
+"""Of the form around a file, at most."""
 MAX_FIELD_BYTES = 4096
 PIECE_BYTES = 2**20
+LOOK_BYTES = 16 * 2**20
+"""After so many of an upload it is seen again whether there is room for all files."""
 EXPIRES = range(3600, 2_592_001)
 """Seconds that a file may be asked to stay."""
 UPLOAD = {
@@ -59,16 +62,16 @@ async def receive_file(request: Request, vault: Vault, owner: str) -> FileAnswer
         raise _told(error) from error
     pieces = body_pieces(request)
     await _check_room(request, pieces, vault)
-    coming = _Coming(vault, owner)
+    coming = _Coming(vault, owner, body_limit(request.scope))
     try:
         async for piece in pieces:
             try:
                 for event in reader.feed(piece):
                     coming.take(event)
+                await coming.write()
             except (MultipartError, ApiError) as error:
                 await linger(pieces)
                 raise _told(error) from error
-            await coming.write()
         try:
             reader.finish()
         except MultipartError as error:
@@ -80,20 +83,20 @@ async def receive_file(request: Request, vault: Vault, owner: str) -> FileAnswer
 
 async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], vault: Vault) -> None:
     """Raises ApiError (413) for what certainly does not fit."""
-    declared = request.headers.get("content-length", "")
-    size = int(declared[:18]) if declared.isdigit() else 0
+    size, most = declared_bytes(request), body_limit(request.scope)
     used = await asyncio.to_thread(vault.used_bytes)
-    if size > MAX_FILE_BYTES + 2**20 or used + size > vault.most_bytes:
+    if size > most + FORM_BYTES or used + size > vault.most_bytes:
         if "expect" not in request.headers:
             await linger(pieces)
-        raise _too_large() if size > MAX_FILE_BYTES + 2**20 else _full(vault)
+        raise _too_large(most) if size > most + FORM_BYTES else _full(vault)
 
 
 class _Coming:
-    """One form: its fields, and its file, which is written beside its place."""
+    """One form: its fields, and its file of at most `most` bytes, which is written beside its place."""
 
-    def __init__(self, vault: Vault, owner: str) -> None:
+    def __init__(self, vault: Vault, owner: str, most: int) -> None:
         self._vault = vault
+        self._most = most
         self._owner = owner
         self._name = vault.new_id(FILES)
         self._fields: dict[str, bytearray] = {}
@@ -101,6 +104,7 @@ class _Coming:
         self._field: bytearray | None = None
         self._buffer = bytearray()
         self._size = 0
+        self._looked = 0
         self._descriptor: int | None = None
 
     def take(self, event: Event) -> None:
@@ -112,10 +116,14 @@ class _Coming:
                 self._add(data)
 
     async def write(self, *, all_of_it: bool = False) -> None:
-        """Put what has come on the disk, once it is worth it."""
+        """Put what has come on the disk, once it is worth it. Raises ApiError where all files have no more room."""
         if len(self._buffer) >= PIECE_BYTES or all_of_it:
             data, self._buffer = self._buffer, bytearray()
             await in_thread_to_its_end(partial(self._write, data))
+        if self._size - self._looked >= LOOK_BYTES or all_of_it:
+            self._looked = self._size
+            if await asyncio.to_thread(self._vault.used_bytes) > self._vault.most_bytes:
+                raise _full(self._vault)
 
     async def keep(self) -> FileAnswer:
         """The form is whole: its file is one from here on. Raises ApiError."""
@@ -124,8 +132,6 @@ class _Coming:
         now = int(time.time())
         purpose, expires_at = self._purpose(), self._expires_at(now)
         await self.write(all_of_it=True)
-        if await asyncio.to_thread(self._vault.used_bytes) > self._vault.most_bytes:
-            raise _full(self._vault)
         told = FileAnswer(self._name, self._size, now, self._filename, purpose, expires_at=expires_at)
         await in_thread_to_its_end(partial(self._keep, told))
         return told
@@ -158,8 +164,8 @@ class _Coming:
                 raise ApiError(f"A field of the form is longer than {MAX_FIELD_BYTES} bytes.", code="invalid_value")
             return
         self._size += len(data)
-        if self._size > MAX_FILE_BYTES:
-            raise _too_large()
+        if self._size > self._most:
+            raise _too_large(self._most)
         self._buffer += data
 
     def _write(self, data: bytearray) -> None:
@@ -207,9 +213,9 @@ def _told(error: MultipartError | ApiError) -> ApiError:
     return error if isinstance(error, ApiError) else ApiError(f"Invalid body: {error}.", code="invalid_multipart")
 
 
-def _too_large() -> ApiError:
+def _too_large(most: int) -> ApiError:
     return ApiError(
-        f"The file is larger than {MAX_FILE_BYTES} bytes; split it.",
+        f"The file is larger than {most} bytes ({OPTION}); split it.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         param="file",
         code="file_too_large",

@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from plimsoll_runtime.api.callers.gateways import BELIEVED_HEADER, DIRECT
+from plimsoll_runtime.api.http.body_limits import BodyLimits
 from plimsoll_runtime.api.http.dialect import dialect_of
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.ignored import HEADER as IGNORED_HEADER
@@ -33,10 +34,11 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class Access:
     """Authenticates, admits while ready, counts what is in flight, logs. An ASGI application around another."""
 
-    def __init__(self, app: ASGIApp, state: ServerState, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, state: ServerState, metrics: Metrics, limits: BodyLimits) -> None:
         self._app = app
         self._state = state
         self._metrics = metrics
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run as an ASGI application."""
@@ -45,6 +47,7 @@ class Access:
         headers = Headers(scope=scope)
         record = RequestRecord(request_id(headers), trace=trace_of(headers))
         scope["plimsoll.record"] = record
+        self._limits.lay(scope)
         closing = self._state.phase is Phase.DRAINING
         answer = _Answer(send, record, closing=closing, id_header=dialect_of(scope).id_header)
         try:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
+from plimsoll_runtime.api.http.body_limits import OPTION, body_limit
 from plimsoll_runtime.api.http.disconnect import ClientGoneError
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.offload import LONG_BODY
@@ -22,9 +23,6 @@ from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
 from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.schemas.messages import BLOCKS, CHOICES, THOUGHTS
 from plimsoll_runtime.api.schemas.tools import NAMED, WORD
-
-BODY_LIMIT = 32 * 2**20
-"""Bytes. The longest contexts of today as token ids take a quarter of it."""
 
 IDLE_SECONDS = 60.0
 """How long a body may pause: a client that stalls would otherwise count as a request in flight for ever."""
@@ -79,19 +77,24 @@ def read_rest(data: bytes | bytearray, head: Head | SchemaT, schema: type[Schema
 
 
 async def _read_bounded(request: Request) -> bytearray:
-    pieces = body_pieces(request)
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and (len(declared) > 18 or int(declared) > BODY_LIMIT):
+    pieces, limit = body_pieces(request), body_limit(request.scope)
+    if declared_bytes(request) > limit:
         if "expect" not in request.headers:
             await linger(pieces)
-        raise _too_large()
+        raise _too_large(limit, request.url.path)
     data = bytearray()
     async for piece in pieces:
         data += piece
-        if len(data) > BODY_LIMIT:
+        if len(data) > limit:
             await linger(pieces)
-            raise _too_large()
+            raise _too_large(limit, request.url.path)
     return data
+
+
+def declared_bytes(request: Request) -> int:
+    """What the body is said to have; 0 where nothing is said."""
+    declared = request.headers.get("content-length", "")
+    return int(declared[:18]) if declared.isdigit() else 0
 
 
 async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
@@ -132,9 +135,9 @@ async def linger(pieces: AsyncGenerator[bytes, None]) -> None:
                     return
 
 
-def _too_large() -> ApiError:
+def _too_large(limit: int, path: str) -> ApiError:
     return ApiError(
-        f"The body is larger than {BODY_LIMIT} bytes; send less.",
+        f"The body is larger than {limit} bytes, the limit of {path} ({OPTION}); send less.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         code="body_too_large",
         headers={"Connection": "close"},

@@ -1,0 +1,47 @@
+"""What the pods of a model keep beyond an answer: responses, and files with the batches made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll_operator.template import text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Responses:
+    """`spec.responses`. Without a `claim` they are kept in each replica's memory."""
+
+    claim: str | None = None
+    count: int | None = None
+    size: str | None = None
+    days: int | None = None
+    tenant_share: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """`spec.files`: on a claim that all who keep files share."""
+
+    claim: str
+    size: str | None = None
+    batch_lines: int | None = None
+
+
+def read_responses(values: Mapping[str, Any] | None) -> Responses | None:
+    """From an object that the API server accepted; None where nothing is said, which an empty object does not do."""
+    if not values:
+        return None
+    return Responses(
+        claim=values.get("claim"),
+        count=values.get("count"),
+        size=text_of(values.get("size")),
+        days=values.get("days"),
+        tenant_share=values.get("tenantShare"),
+    )
+
+
+def read_files(values: Mapping[str, Any] | None) -> Files | None:
+    """The same."""
+    return Files(values["claim"], text_of(values.get("size")), values.get("batchLines")) if values else None

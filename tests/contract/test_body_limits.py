@@ -1,0 +1,41 @@
+"""Limits of bodies: runtime and gateway know the same paths, neither lets the other refuse, and the page says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from plimsoll_gateway.limits import BODY_BYTES as OF_GATEWAY
+from plimsoll_runtime.api.app import MODEL_ROUTES
+from plimsoll_runtime.api.batches.routes import BatchRoutes, batch_routes
+from plimsoll_runtime.api.http.body_limits import BODY_BYTES as OF_RUNTIME
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}
+
+
+def told() -> Iterator[tuple[str, int, int]]:
+    """Each path of the page, with what it says of runtime and gateway."""
+    row = r"^\| (`/[^|]*) \| ([0-9]+) ([KM]iB) \| ([0-9]+) ([KM]iB) \|$"
+    for paths, most, unit, gateways, its_unit in re.findall(row, PAGE.read_text(), re.MULTILINE):
+        for path in re.findall(r"`([^`]+)`", paths):
+            yield path, int(most) * UNITS[unit], int(gateways) * UNITS[its_unit]
+
+
+def test_the_page_tells_what_is() -> None:
+    assert {path: most for path, most, _ in told()} == dict(OF_RUNTIME)
+    assert {path: most for path, _, most in told()} == dict(OF_GATEWAY)
+
+
+@pytest.mark.parametrize("path", sorted(OF_GATEWAY))
+def test_what_the_gateway_lets_through_the_runtime_takes(path: str) -> None:
+    assert OF_GATEWAY[path] <= OF_RUNTIME[path]
+
+
+def test_every_path_that_takes_a_body_has_a_limit() -> None:
+    routes = (*MODEL_ROUTES, *batch_routes(BatchRoutes()))
+    taking = {path for method, path, _ in routes if method == "POST" and "{" not in path}
+    assert OF_RUNTIME.keys() == taking | {"/v1/responses", "/v1/responses/input_tokens"}
