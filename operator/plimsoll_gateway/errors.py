@@ -217,9 +217,12 @@ def files_not_shared(claims: Sequence[str]) -> Refusal:
     return Refusal(501, message, code="files_not_shared", headers=[("x-should-retry", "false")])
 
 
-def batch_not_allowed(key: str, bounds: Sequence[str]) -> Refusal:
-    """403: the gateway could not hold the batch to what the key is held to."""
-    message = f"The API key '{key}' is bounded ({', '.join(bounds)}), and no batch would keep to that: it makes none."
+def batch_not_allowed(key: str) -> Refusal:
+    """403: nothing that a batch could be held to."""
+    message = (
+        f"The API key '{key}' makes no batches: of its limits nothing is set aside for them (batchShare in its file), "
+        "or its list of models is too long."
+    )
     return Refusal(403, message, code="batch_not_allowed")
 
 

@@ -27,14 +27,15 @@ HOP_BY_HOP = frozenset(
 # Made anew for the upstream connection, or already acted upon.
 REQUEST_ONLY = frozenset([b"host", b"content-length", b"expect", b"x-request-id"])
 # Between gateway and runtime (tests/contract): whose a request is, the proof that the gateway may say so, and in
-# answers whether it was believed and how busy the replica is; and what place the replica is at (places). Clients can
-# neither send these nor see them.
+# answers whether it was believed and how busy the replica is; what place the replica is at (places), and what a batch
+# is held to (keys/batches). Clients can neither send these nor see them.
 TENANT = b"x-plimsoll-tenant"
 CREDENTIAL = b"x-plimsoll-gateway"
 LOAD = b"x-plimsoll-load"
 PLACE = b"x-plimsoll-place"
 BELIEVED = b"believed"
-PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD, PLACE])
+BATCH = b"x-plimsoll-batch"
+PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD, PLACE, BATCH])
 # The gateway's keys are for the gateway alone.
 KEY = frozenset([b"authorization", b"x-api-key"])
 # The gateway is the server that the client sees. The length stays: the body is passed on as it is.

@@ -10,8 +10,9 @@ from plimsoll_gateway.body import Body
 from plimsoll_gateway.client.answer import Answer
 from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.headers import PLACE, RawHeaders, Voucher, request_headers
+from plimsoll_gateway.headers import BATCH, PLACE, RawHeaders, Voucher, request_headers
 from plimsoll_gateway.keys.record import ApiKey
+from plimsoll_gateway.limits import BATCHES
 from plimsoll_gateway.places import RESPONSES, place_of
 from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.route.scores import ANYTHING, Wanted
@@ -19,6 +20,7 @@ from plimsoll_gateway.table import Replica
 from plimsoll_gateway.upload import Upload
 
 HEALTH_SECONDS = 5.0
+MAKES_BATCH = ("POST", BATCHES)
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -65,6 +67,8 @@ async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
     fields = request_headers(call.headers, call.request_id, call.voucher)
     if call.path == RESPONSES:
         fields.append((PLACE, place_of(replica.keeps_as).encode()))
+    if (call.method, call.path) == MAKES_BATCH and call.key is not None and call.key.batch is not None:
+        fields.append((BATCH, call.key.batch.header(call.key.name)))
     upload = call.upload
     fields.append((b"content-length", b"%d" % len(call.body)) if upload is None else upload.framing)
     lines = b"".join([b"%s: %s\r\n" % field for field in fields])

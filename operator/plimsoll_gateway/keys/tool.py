@@ -45,6 +45,8 @@ def _encode(given: argparse.Namespace, key: str) -> bytes:
         streams=given.streams,
         priority=given.priority,
         weight=given.weight,
+        batches=given.batches,
+        batch_share=given.batch_share,
         tenant=given.tenant,
     )
     fields = {name: value for name, value in msgspec.to_builtins(terms).items() if value is not None}
@@ -72,6 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--requests-per-minute", type=int, metavar="N", help="default: no limit")
     parser.add_argument("--tokens-per-minute", type=int, metavar="N", help="default: no limit")
     parser.add_argument("--streams", type=int, metavar="N", help="requests under way at once (default: no limit)")
+    parser.add_argument(
+        "--batches", type=int, metavar="N", help="batches open at once (default: 1 with limits, else 32)"
+    )
+    parser.add_argument(
+        "--batch-share", type=int, default=0, metavar="PERCENT",
+        help="how much of the limits is for batches; with limits and without a share there are none (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher goes first (%(default)s)")
     parser.add_argument("--weight", type=int, default=1, metavar="N", help="its share among equals (%(default)s)")
     parser.add_argument(

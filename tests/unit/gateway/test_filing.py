@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -264,9 +265,16 @@ async def test_a_model_that_is_not_there_is_told(run_world: RunWorld, ok: Behavi
 
 @pytest.mark.parametrize(
     ("terms", "allowed"),
-    [({}, True), ({"models": ["m"]}, False), ({"tokensPerMinute": 5}, False), ({"weight": 2}, True)],
+    [
+        ({}, True),
+        ({"models": ["m"]}, True),
+        ({"tokensPerMinute": 5}, False),
+        ({"tokensPerMinute": 5, "batchShare": 19}, False),
+        ({"tokensPerMinute": 5, "batchShare": 20}, True),
+        ({"weight": 2}, True),
+    ],
 )
-async def test_a_bounded_key_makes_no_batch(
+async def test_a_bounded_key_makes_batches_of_what_is_set_aside(
     run_world: RunWorld, tmp_path: Path, terms: dict[str, Any], allowed: bool
 ) -> None:
     keys = Keys(tmp_path)
@@ -277,10 +285,13 @@ async def test_a_bounded_key_makes_no_batch(
         headers = keys.header("team")
         assert (await world.ask("GET", "/v1/batches"))[0] == 401
         assert (await world.ask("GET", "/v1/batches", headers=headers))[0] == 200
-        status, told = await world.ask("POST", "/v1/batches", headers=headers, data=b"{}")
+        posed = headers | {"x-plimsoll-batch": "mine"}
+        status, told = await world.ask("POST", "/v1/batches", headers=posed, data=b"{}")
         if allowed:
             assert status == 200
             assert upstream.requests[-1].headers["x-plimsoll-tenant"] == "team"
+            assert json.loads(upstream.requests[-1].headers["x-plimsoll-batch"])["key"] == "team"
+            assert "x-plimsoll-batch" not in upstream.requests[0].headers
         else:
             assert (status, told["error"]["code"]) == (403, "batch_not_allowed")
             assert len(upstream.requests) == 1

@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from pydantic import Field
 
+from plimsoll_runtime.api.batches.allowance import KeyTerms
 from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.batch.row import Tally
 
@@ -146,7 +147,7 @@ class KeptFile(msgspec.Struct):
 class KeptBatch(msgspec.Struct):
     """A batch as it is kept: `owner` and `tenant` are those of who made it (see `RequestRecord`), `ends_as` what it
     becomes once its files are in their places, where that is known. `tries`: how often it was taken up since it had
-    `rows` answers and no more.
+    `rows` answers and no more. `terms`: what its key is held to, where a gateway said so.
     """
 
     told: BatchAnswer
@@ -155,6 +156,7 @@ class KeptBatch(msgspec.Struct):
     ends_as: str | None = None
     tries: int = 0
     rows: int = 0
+    terms: KeyTerms | None = None
 
     def fail(self, faults: list[BatchFault], now: float) -> None:
         """End it, for these reasons."""

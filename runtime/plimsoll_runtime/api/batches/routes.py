@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
+from plimsoll_runtime.api.batches.allowance import HEADER, read_terms, too_many_open
 from plimsoll_runtime.api.batches.line import ENDPOINTS
 from plimsoll_runtime.api.batches.records import (
     CANCELLING,
@@ -28,6 +29,7 @@ from plimsoll_runtime.api.batches.records import (
 from plimsoll_runtime.api.batches.upload import receive_file
 from plimsoll_runtime.api.batches.vault import BATCHES, DATA, FILES, Vault
 from plimsoll_runtime.api.batches.worker import Worker
+from plimsoll_runtime.api.callers.gateways import is_gateways
 from plimsoll_runtime.api.http.body import parse, read_body
 from plimsoll_runtime.api.http.errors import ApiError, json_response
 from plimsoll_runtime.api.http.ignored import ignored
@@ -109,7 +111,8 @@ class BatchRoutes:
             expires_at=now + WINDOW_SECONDS,
             metadata=body.metadata,
         )
-        await asyncio.to_thread(vault.keep_batch, KeptBatch(told, record.owner, record.tenant))
+        terms = read_terms(request.headers.get(HEADER)) if is_gateways(record.owner) else None
+        await asyncio.to_thread(_keep_new, vault, KeptBatch(told, record.owner, record.tenant, terms=terms))
         self._look()
         return json_response(told)
 
@@ -160,6 +163,17 @@ def _input_of(vault: Vault, owner: str, name: str) -> KeptFile:
         return vault.file(owner, name)
     except ApiError as error:
         raise ApiError(error.message, status=error.status, param="input_file_id", code=error.code) from error
+
+
+def _keep_new(vault: Vault, kept: KeptBatch) -> None:
+    """Raises ApiError (429) where as many of its key are open as may be."""
+    terms = kept.terms
+    with vault.making(kept.owner):
+        if terms is not None:
+            others = (each.terms for each in vault.batches(kept.owner) if each.told.status not in FINAL)
+            if sum(other is not None and other.key == terms.key for other in others) >= terms.at_once:
+                raise too_many_open(terms)
+        vault.keep_batch(kept)
 
 
 def batch_routes(routes: BatchRoutes) -> tuple[Route, ...]:

@@ -6,11 +6,12 @@ whatever has no record is left from an upload that broke off.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -26,6 +27,7 @@ from plimsoll_runtime.errors import UsageError
 logger = logging.getLogger(__name__)
 
 FILES, BATCHES, STORE = "files", "batches", "store"
+MAKING = "making"
 RECORD, DATA, WORK, OPEN, CANCEL, COMING = ".json", ".data", ".jsonl", ".open", ".cancel", ".coming"
 KEPT_SECONDS = 30 * 86_400.0
 """How long a batch that has ended is told of."""
@@ -119,6 +121,14 @@ class Vault:
         write_durably(self.path(kept.owner, BATCHES, kept.told.id, RECORD), msgspec.json.encode(kept))
         if kept.told.status in FINAL:
             is_open.unlink(missing_ok=True)
+
+    @contextmanager
+    def making(self, owner: str) -> Iterator[None]:
+        """Nobody else, on whichever server, makes a batch of that owner meanwhile."""
+        self.make_folder(owner, BATCHES)
+        with (self.folder(owner, BATCHES) / MAKING).open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def cancel(self, kept: KeptBatch) -> None:
         """Ask whoever works on a batch to end it."""

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 from prometheus_client import Counter
 
+from plimsoll_runtime.api.batches.allowance import Allowance, expected_tokens
 from plimsoll_runtime.api.batches.answering import Answering
 from plimsoll_runtime.api.batches.checking import check_lines
-from plimsoll_runtime.api.batches.line import LineFault, Terms, unasked_line
+from plimsoll_runtime.api.batches.line import ENDPOINTS, LineFault, Terms, unasked_line
 from plimsoll_runtime.api.batches.pace import Pace
 from plimsoll_runtime.api.batches.records import (
     CANCELLED,
@@ -33,6 +34,7 @@ from plimsoll_runtime.api.batches.records import (
 from plimsoll_runtime.api.batches.vault import DATA, FILES, Vault
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.api.tasks import GENERATES
 from plimsoll_runtime.background import in_thread_to_its_end
 from plimsoll_runtime.batch.inputs import InputFile
 from plimsoll_runtime.batch.job import ALL
@@ -115,6 +117,10 @@ class Work:
         if not faults and told.model not in self._names and not self._shift.shared:
             message = f"The model '{told.model}' does not exist here; there is {', '.join(sorted(self._names))}."
             faults = [BatchFault("model_not_found", message, "body.model", 1)]
+        terms = self._kept.terms
+        if not faults and terms is not None and not terms.may_use(told.model or ""):
+            message = f"The API key '{terms.key}' may not use the model '{told.model}'."
+            faults = [BatchFault("model_not_allowed", message, "body.model", 1)]
         if faults:
             await self._fail(faults)
             return False
@@ -132,10 +138,20 @@ class Work:
     async def _answer(self) -> None:
         """Ask what is left, until all is answered, or the batch is cancelled or its time is up."""
         answering = Answering(self._shift.models, self._terms, alone=False)
+        terms, generates = self._kept.terms, ENDPOINTS[self._told.endpoint].tasks == GENERATES
+        allowance = Allowance(terms) if terms is not None and terms.is_limited else None
 
         async def in_turn(row: Row) -> Answered:
+            tokens = expected_tokens(row.data, generates=generates)
+            if allowance is not None and (why := allowance.refusal(tokens)) is not None:
+                return Answered(
+                    row.number, unasked_line(row, self._terms, LineFault("rate_limit_exceeded", why)), failed=True
+                )
+            took = None if allowance is None else await allowance.take(tokens)
             async with self._shift.pace.turn():
                 answered = await answering(row)
+            if took is not None:
+                took(answered.prompt_tokens + answered.completion_tokens)
             self._shift.lines.labels(self._told.model, "failed" if answered.failed else "answered").inc()
             return answered
 

@@ -24,6 +24,7 @@ BELIEVED_HEADER = "x-plimsoll-tenant"
 DIRECT = "direct"
 """The tenant of whoever has neither a gateway in front nor a key. No key's tenant has this name: theirs are hashes."""
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_OF_GATEWAY = "gateway:"
 LOOK_SECONDS = 1.0
 
 
@@ -62,12 +63,17 @@ class Gateways:
         name = headers.get(TENANT_HEADER, "")
         if not _TENANT.fullmatch(name):
             raise unavailable(f"The gateway names no tenant: {TENANT_HEADER} must be 1 to 64 letters, digits, . _ -")
-        return f"gateway:{name}"
+        return f"{_OF_GATEWAY}{name}"
 
     def _knows(self, given: bytes) -> bool:
         read = () if self._file is None else self._file.value()
         matches = [hmac.compare_digest(given, token) for token in (*self._fixed, *read)]
         return any(matches)
+
+
+def is_gateways(tenant: str) -> bool:
+    """Whether a gateway that is believed named that tenant, so that its other headers are to be believed too."""
+    return tenant.startswith(_OF_GATEWAY)
 
 
 def tokens_of(path: Path) -> tuple[bytes, ...]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from plimsoll_gateway.keys.batches import BatchTerms
 from plimsoll_gateway.keys.folder import read_keys
 from plimsoll_gateway.keys.secret import digest_of
 from plimsoll_gateway.keys.tool import main
@@ -13,7 +14,8 @@ from plimsoll_gateway.keys.tool import main
 
 def test_a_key_is_made_and_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     terms = ["--model", "qwen*", "--model", "m", "--requests-per-minute", "60", "--tokens-per-minute", "9000",
-             "--streams", "3", "--priority", "-1", "--weight", "7", "--tenant", "t"]  # fmt: skip
+             "--streams", "3", "--priority", "-1", "--weight", "7", "--tenant", "t",
+             "--batches", "2", "--batch-share", "50"]  # fmt: skip
     assert main(["team-a", "--into", str(tmp_path), *terms]) == 0
     shown = capsys.readouterr()
     key = shown.out.strip()
@@ -22,7 +24,8 @@ def test_a_key_is_made_and_shown_once(tmp_path: Path, capsys: pytest.CaptureFixt
     found = read_keys(tmp_path).by_hash[str(digest_of(key.encode()))]
     assert (found.name, found.tenant, found.terms.models) == ("team-a", "t", ("qwen*", "m"))
     limits = found.terms
-    assert (limits.requests_per_minute, limits.tokens_per_minute, limits.streams) == (60, 9000, 3)
+    assert (limits.requests_per_minute, limits.tokens_per_minute, limits.streams) == (30, 4500, 3)
+    assert found.batch == BatchTerms(("qwen*", "m"), 2, 15, 2250)
     assert (limits.priority, limits.weight) == (-1, 7)
 
 
