@@ -41,10 +41,13 @@ async def serve_asgi(
 
 
 @asynccontextmanager
-async def gateway_before(url: str, names: Sequence[str], **options: Any) -> AsyncIterator[str]:
-    """The URL of a gateway whose one replica is at `url` and answers to these names; `options` are Gateway's."""
+async def gateway_before(url: str, names: Sequence[str], files: str = "", **options: Any) -> AsyncIterator[str]:
+    """The URL of a gateway whose one replica is at `url` and answers to these names; `options` are Gateway's. `files`:
+    the claim on which it keeps files.
+    """
     store = TableStore()
-    replica = Replica("r", url, ready=True)
-    store.replace(build_table([Model(ObjectKey("ns", names[0]), tuple(names), 1_700_000_000.0, "", (replica,))]))
+    replica = Replica("r", url, ready=True, files=bool(files))
+    model = Model(ObjectKey("ns", names[0]), tuple(names), 1_700_000_000.0, "", (replica,), files=files)
+    store.replace(build_table([model]))
     async with Pool() as pool, serve_asgi(Gateway(pool, store, Picker(), Limits(), **options)) as front:
         yield front

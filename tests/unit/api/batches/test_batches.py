@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -394,3 +394,31 @@ async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOp
         with pytest.raises(openai.NotFoundError):
             await other.files.content(batch.output_file_id)
         assert (await mine.files.delete(batch.input_file_id)).deleted
+
+
+async def test_a_large_file_streams_through_the_gateway(run_server: Any, kept: BatchOptions) -> None:
+    """Larger than all that the gateway may hold: it finds who keeps files by what the model says, and keeps nothing."""
+    piece, pieces = b"x" * (1 << 20), 160
+    held: list[str] = []
+
+    async def form(gateway: httpx.AsyncClient) -> AsyncIterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
+        yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="large.jsonl"\r\n\r\n'
+        for number in range(pieces):
+            if number % 40 == 39:
+                shown = (await gateway.get("/metrics")).text
+                held.extend(line for line in shown.splitlines() if line.startswith("plimsoll_gateway_body_bytes "))
+            yield piece
+        yield b"\r\n--b--\r\n"
+
+    async with (
+        run_server(batches=kept) as running,
+        gateway_before(running.url, ["fake"], files="ns/shared") as url,
+        httpx.AsyncClient(base_url=url, timeout=120) as gateway,
+    ):
+        headers = {"content-type": "multipart/form-data; boundary=b"}
+        answer = await gateway.post("/v1/files", content=form(gateway), headers=headers)
+        assert (answer.status_code, answer.json()["bytes"]) == (200, pieces * len(piece))
+        content = await gateway.get(f"/v1/files/{answer.json()['id']}/content")
+        assert content.content == piece * pieces
+    assert held == ["plimsoll_gateway_body_bytes 0.0"] * 4
