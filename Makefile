@@ -57,7 +57,7 @@ chart: setup ## Make the chart's schema, README and CRD copies anew
 
 .PHONY: reference
 reference: setup ## Make the API's reference in docs/api.md anew
-	@$(BIN)/python -m plimsoll_runtime.api.reference docs/api.md
+	@$(BIN)/python -m plimsoll_runtime.api.about.reference docs/api.md
 
 .PHONY: constraints
 constraints: setup ## Pin in constraints.txt what .venv holds
