@@ -92,7 +92,7 @@ class GraphedDecoder:
         if bucket is None or max(batch.query_lens) > 1:
             return None
         groups = batch.groups
-        tables = [step_tables(group, self._cache.block_size, self._cache.num_blocks) for group in groups]
+        tables = [step_tables(group, self._cache.block_size) for group in groups]
         longest = [int(each.context_lens.max()) for each in tables]
         key = (bucket, self._backend.launch_key(bucket, longest))
         if key not in self._graphs and self._capture is None:

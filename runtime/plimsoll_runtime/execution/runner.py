@@ -10,6 +10,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -40,7 +41,7 @@ class ModelRunner:
         self._forward_pass = forward_pass
         self._cache = cache
         self._sampler = sampler
-        self._last_chosen = [0] * num_slots
+        self._state = BatchState(num_slots, len(cache.groups), cache.num_blocks)
         self._timeline = timeline
         self._moves = BlockMoves(cache, host)
 
@@ -55,6 +56,7 @@ class ModelRunner:
         return result
 
     def _run(self, plan: StepPlan) -> StepResult:
+        self._state.begin(plan)
         for slot in plan.freed_slots:
             self._sampler.free(slot)
         if plan.freed_slots:
@@ -76,7 +78,7 @@ class ModelRunner:
 
     def _forward(self, plan: StepPlan) -> tuple[Tensor, list[int]]:
         """Hidden states [T, H] of all rows, and the index of each sequence's last row."""
-        inputs = step_inputs(plan, self._cache.block_size, self._cache.device, self._last_chosen)
+        inputs = step_inputs(plan, self._state, self._cache.block_size, self._cache.device)
         hidden = self._forward_pass.step(plan, inputs)
         self._lap(StepPhase.FORWARD)
         last_rows, row = [], -1
@@ -98,7 +100,7 @@ class ModelRunner:
         self._lap(StepPhase.HEAD)
         outputs = self._sampler.sample(logits, slots)
         for slot, output in zip(slots, outputs, strict=True):
-            self._last_chosen[slot] = output.token_id or 0
+            self._state.chose(slot, output.token_id or 0)
         return dict(zip(slots, outputs, strict=True))
 
     def _prompt_reports(

@@ -14,12 +14,12 @@ from simulated import oracle
 
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
-from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.errors import EngineDeadError
 
 
 def plan(number: int) -> StepPlan:
-    return StepPlan([ScheduledSequence(slot=number, start=0, token_ids=[1], tables=[BlockTable(0, [1])], sample=True)])
+    return StepPlan([ScheduledSequence(slot=number, start=0, token_ids=[1], changes=(), sample=True)])
 
 
 def echo(plan: StepPlan) -> StepResult:

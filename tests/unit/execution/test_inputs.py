@@ -4,17 +4,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, BlockTable, ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, StepPlan, TableChange
+from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.inputs import step_inputs
 
-LAST = range(100, 106)
+SLOTS, BLOCKS = 6, 501
+LAST = range(100, 100 + SLOTS)
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
+    """One whose sequences have just come, in each of the groups from another block on."""
     block_size, groups = draw(st.sampled_from([8, 16])), draw(st.integers(1, 3))
     sequences = []
-    for slot in range(draw(st.integers(1, 6))):
+    for slot in draw(st.permutations(range(SLOTS)))[: draw(st.integers(1, SLOTS))]:
         unseen = draw(st.booleans())
         start, length = draw(st.integers(0, 70)), 1 if unseen else draw(st.integers(1, 40))
         blocks = -(-(start + length) // block_size) + draw(st.integers(0, 1))
@@ -26,9 +29,14 @@ def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
                 token_ids=[LAST_CHOSEN]
                 if unseen
                 else draw(st.lists(st.integers(0, 99), min_size=length, max_size=length)),
-                tables=[
-                    BlockTable(first, draw(st.lists(st.integers(1, 500), min_size=blocks - first, max_size=blocks)))
-                    for first in firsts
+                changes=[
+                    TableChange(
+                        group,
+                        first,
+                        first,
+                        draw(st.lists(st.integers(1, BLOCKS - 1), min_size=blocks - first, max_size=blocks)),
+                    )
+                    for group, first in enumerate(firsts)
                 ],
                 sample=True,
             )
@@ -39,7 +47,11 @@ def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
 @given(plans())
 def test_every_row(case: tuple[StepPlan, int]) -> None:
     plan, block_size = case
-    inputs = step_inputs(plan, block_size, torch.device("cpu"), LAST)
+    state = BatchState(SLOTS, len(plan.sequences[0].changes), BLOCKS)
+    for slot, token in enumerate(LAST):
+        state.chose(slot, token)
+    state.begin(plan)
+    inputs = step_inputs(plan, state, block_size, torch.device("cpu"))
     expected = [
         (LAST[s.slot] if token == LAST_CHOSEN else token, s.start + i)
         for s in plan.sequences
@@ -47,11 +59,13 @@ def test_every_row(case: tuple[StepPlan, int]) -> None:
     ]
     assert list(zip(inputs.token_ids.tolist(), inputs.positions.tolist(), strict=True)) == expected
     assert inputs.batch.longest == max(s.start + len(s.token_ids) for s in plan.sequences)
-    assert len(inputs.batch.groups) == len(plan.sequences[0].tables)
+    assert len(inputs.batch.groups) == len(plan.sequences[0].changes)
     for number, group in enumerate(inputs.batch.groups):
-        tables = [s.tables[number] for s in plan.sequences]
+        tables = [s.changes[number] for s in plan.sequences]
         assert group.query_lens == [len(s.token_ids) for s in plan.sequences]
-        assert group.block_tables == [table.blocks for table in tables]
+        flat, begins, counts = group.block_tables
+        found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
+        assert found == [table.blocks for table in tables]
         assert group.cells.tolist() == [
             table.blocks[(s.start + i) // block_size - table.first] * block_size + (s.start + i) % block_size
             for s, table in zip(plan.sequences, tables, strict=True)

@@ -19,7 +19,7 @@ def slopes_of(shape: AttentionShape, device: torch.device) -> Tensor | None:
 
 def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:
     """Lengths and block tables on the cache's device, block 0 where a table is shorter than the longest."""
-    tables = step_tables(batch, cache.block_size, cache.num_blocks)
+    tables = step_tables(batch, cache.block_size)
     starts = [*tables.first_rows.tolist(), int(tables.query_lens.sum())]
     padded = torch.from_numpy(tables.padded(int(tables.num_blocks.max())))
     return PagedBatch(
