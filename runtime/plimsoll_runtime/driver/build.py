@@ -150,12 +150,12 @@ def _warm_up(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) ->
     def step(tokens: Sequence[int], start: int, init: bool) -> None:
         new = [SlotInit(slot=0, params=params, seed=0, prompt_ids=tokens)] if init else []
         sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, changes=tables if init else (), sample=True)
-        runner.run(StepPlan([sequence], new_slots=new))
+        runner.run(StepPlan([sequence], new_slots=new)).result()
 
     began = time.monotonic()
     step([0] * prompt_len, 0, init=True)
     seconds = time.monotonic() - began
     if decodes:
         step([0], prompt_len, init=False)
-    runner.run(StepPlan([], freed_slots=[0]))
+    runner.run(StepPlan([], freed_slots=[0])).result()
     return seconds

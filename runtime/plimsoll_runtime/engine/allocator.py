@@ -153,8 +153,11 @@ class KvAllocator:
     def changes(self, sequence: SequenceState) -> list[TableChange]:
         """What the next plan tells the runner of a sequence's tables, which it has then as they are."""
         sequence.told = True
-        found = (table.change(group) for group, table in enumerate(sequence.tables))
-        return [change for change in found if change is not None]
+        changes = []
+        for group, table in enumerate(sequence.tables):
+            if (change := table.change(group)) is not None:
+                changes.append(change)
+        return changes
 
     def lacking(self, sequence: SequenceState, spare: int) -> int:
         """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -139,3 +140,23 @@ class StepResult:
 
     outputs: Sequence[SequenceOutput]
     attention_fallbacks: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """See Launched."""
+        return True
+
+    def result(self) -> StepResult:
+        """See Launched."""
+        return self
+
+
+class Launched(Protocol):
+    """A step that a runner has begun: its device may still compute it. A StepResult is one that is over."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the result is there."""
+
+    def result(self) -> StepResult:
+        """Wait for it. Of two steps that are not ready, the one that was begun first is asked first."""

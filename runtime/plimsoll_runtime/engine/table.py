@@ -50,7 +50,7 @@ class Table:
 
     def change(self, group: int) -> TableChange | None:
         """What the runner is to be told next, which it has then; None where it has all."""
-        start, end = self.same, self.end
+        start, end = self.same, self.first + len(self.blocks)
         if start == end and self.told == self.first:
             return None
         self.same, self.told = end, self.first

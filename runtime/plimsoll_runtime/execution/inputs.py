@@ -11,11 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.kept_tables import KeptTables
+from plimsoll_runtime.execution.sent import sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +33,31 @@ def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torc
     positions and cells come from repeats and ranges, and tables are read where they are kept.
     """
     sequences = plan.sequences
-    query_lens = [len(s.token_ids) for s in sequences]
-    known = state.tokens(sequences)
+    query_lens, lengths, known = [], [], []
+    for s in sequences:
+        token_ids: Sequence[int] = s.token_ids
+        query_lens.append(len(token_ids))
+        lengths.append(s.start + len(token_ids))
+        # Where the host has not seen the token either, whatever it saw last stands here until it is filled in.
+        known.append((state.seen[s.slot],) if token_ids[0] == LAST_CHOSEN else token_ids)
     decodes = sum(query_lens) == len(query_lens)
-    tokens, positions, *mappings = (_decodes if decodes else _chunks)(sequences, known, state.tables, block_size)
-    lengths = [s.start + rows for s, rows in zip(sequences, query_lens, strict=True)]
+    rows = (_decodes if decodes else _chunks)(sequences, known, state.tables, block_size)
+    tokens, positions, *mappings = sent(rows, device).unbind()
+    if state.mirrors is not None:
+        state.fill_in(tokens, sequences)
     longest = max(lengths)
     rest: tuple[AttentionBatch, ...] = ()
-    for kept, mapping in zip(reversed(state.tables), reversed(mappings), strict=True):
-        contexts, begins, counts = [], [], []
+    for group in reversed(range(len(state.tables))):
+        kept, contexts, begins, counts = state.tables[group], [], [], []
         for s, length in zip(sequences, lengths, strict=True):
             contexts.append(length - kept.firsts[s.slot] * block_size)
             begins.append(kept.begins[s.slot])
             counts.append(kept.counts[s.slot])
-        cells = torch.from_numpy(mapping).to(device)
-        batch = AttentionBatch(query_lens, contexts, BlockTables(kept.blocks, begins, counts), cells, rest, longest)
+        mirror = None if state.mirrors is None else state.mirrors[group].current()
+        tables = BlockTables(kept.blocks, begins, counts, mirror)
+        batch = AttentionBatch(query_lens, contexts, tables, mappings[group], rest, longest)
         rest = (batch, *rest)
-    return StepInputs(torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), batch)
-
-
-_Rows = NDArray[np.int64] | Sequence[NDArray[np.int64]]
-"""Tokens and positions of all rows, then their cells in the cache, group by group."""
+    return StepInputs(tokens, positions, batch)
 
 
 def _decodes(
@@ -60,8 +65,8 @@ def _decodes(
     token_ids: Sequence[Sequence[int]],
     tables: Sequence[KeptTables],
     block_size: int,
-) -> _Rows:
-    """One row for each sequence: a few numbers of each, and of its tables only the ends are read."""
+) -> NDArray[np.int64]:
+    """See `_chunks`. One row for each sequence: a few numbers of each, and of its tables only the ends are read."""
     starts = [s.start for s in sequences]
     rows = [[ids[0] for ids in token_ids], starts]
     for kept in tables:
@@ -79,7 +84,8 @@ def _chunks(
     token_ids: Sequence[Sequence[int]],
     tables: Sequence[KeptTables],
     block_size: int,
-) -> _Rows:
+) -> NDArray[np.int64]:
+    """Tokens and positions of all rows, then their cells in the cache, group by group: [2 + groups, T]."""
     lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
     first_rows = np.cumsum(lengths) - lengths
     tokens = np.fromiter(chain.from_iterable(token_ids), np.int64, int(lengths.sum()))
@@ -91,4 +97,4 @@ def _chunks(
         numbers = np.repeat(np.array(first_blocks, dtype=np.int64), lengths) + positions // block_size
         blocks = np.frombuffer(kept.blocks, np.int32)[numbers].astype(np.int64)
         mappings.append(blocks * block_size + positions % block_size)
-    return [tokens, positions, *mappings]
+    return np.stack([tokens, positions, *mappings])

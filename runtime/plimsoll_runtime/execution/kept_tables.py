@@ -19,14 +19,15 @@ class KeptTables:
     of the first block that the table still has, `begins` where that lies in `blocks`, and `counts` how many there are.
     """
 
-    def __init__(self, num_slots: int, num_blocks: int) -> None:
-        """For so many slots, and a cache of `num_blocks` blocks."""
+    def __init__(self, num_slots: int, num_blocks: int, *, noted: bool = False) -> None:
+        """For so many slots, and a cache of `num_blocks` blocks. `noted`: somebody takes what is written, and where."""
         self.blocks = array("i", bytes(4 * num_slots * FEWEST))
         self.firsts = [0] * num_slots
         self.begins = [slot * FEWEST for slot in range(num_slots)]
         self.counts = [0] * num_slots
         self._width = FEWEST
         self._num_blocks = num_blocks
+        self._written: list[tuple[int, int]] | None = [] if noted else None
 
     def change(self, slot: int, change: TableChange) -> None:
         """Have a slot's table as a plan says. Raises ValueError for a change that does not fit to what is kept, and for
@@ -50,7 +51,7 @@ class KeptTables:
         if self.begins[slot] + self.counts[slot] > (slot + 1) * self._width:
             self._make_room(slot, kept)
         begin = self.begins[slot] + kept
-        self.blocks[begin : begin + len(blocks)] = array("i", blocks)
+        self._write(begin, array("i", blocks))
 
     def clear(self, slot: int) -> None:
         """A slot has no table any more."""
@@ -78,6 +79,20 @@ class KeptTables:
                 f"slot {slot} names what is no block"
             )
 
+    def take_written(self) -> list[tuple[int, int]]:
+        """From where to where in `blocks` was written since the last call; what rows were before they became longer is
+        not told of.
+        """
+        assert self._written is not None, "nobody was to ask"
+        written, self._written = self._written, []
+        return written
+
+    def _write(self, begin: int, blocks: array[int]) -> None:
+        end = begin + len(blocks)
+        self.blocks[begin:end] = blocks
+        if self._written is not None:
+            self._written.append((begin, end))
+
     def _make_room(self, slot: int, kept: int) -> None:
         """Move the first `kept` blocks of a slot to where all of its table fits in its row.
 
@@ -87,7 +102,7 @@ class KeptTables:
         if 2 * self.counts[slot] > self._width:
             self._widen(2 * self.counts[slot])
         begin, row = self.begins[slot], slot * self._width
-        self.blocks[row : row + kept] = self.blocks[begin : begin + kept]
+        self._write(row, self.blocks[begin : begin + kept])
         self.begins[slot] = row
 
     def _widen(self, width: int) -> None:

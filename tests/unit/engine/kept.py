@@ -24,11 +24,12 @@ Tables = list[tuple[int, list[int]]]
 
 
 class KeptBeside:
-    """The state, and what is expected of the steps that are still to come."""
+    """States, of which one keeps all on a device too, and what is expected of the steps that are still to come."""
 
     def __init__(self, runner: SimulatedRunner, num_blocks: int) -> None:
         """`num_blocks`: the most that there will ever be."""
-        self.state = BatchState(runner.max_sequences, len(runner.rules), num_blocks)
+        sizes = (runner.max_sequences, len(runner.rules), num_blocks)
+        self.states = [BatchState(*sizes), BatchState(*sizes, CPU)]
         self._runner = runner
         self._expected: deque[list[Tables]] = deque()
 
@@ -38,33 +39,41 @@ class KeptBeside:
 
     def begin(self, plan: StepPlan) -> None:
         """The next step runs."""
-        self.state.begin(plan)
-        self.state.check_integrity()
-        expected, size = self._expected.popleft(), self._runner.block_size
-        for sequence, tables in zip(plan.sequences, expected, strict=True):
-            slot = sequence.slot
-            assert [(kept.firsts[slot], list(kept.table(slot))) for kept in self.state.tables] == tables
-        if not plan.sequences:
-            return
-        inputs = step_inputs(plan, self.state, size, CPU)
-        rows = [(s, s.start + i, token) for s in plan.sequences for i, token in enumerate(s.token_ids)]
+        expected = self._expected.popleft()
+        for state in self.states:
+            state.begin(plan)
+            state.check_integrity()
+            for sequence, tables in zip(plan.sequences, expected, strict=True):
+                slot = sequence.slot
+                assert [(kept.firsts[slot], list(kept.table(slot))) for kept in state.tables] == tables
+            if plan.sequences:
+                self._check_inputs(plan, state, expected)
+
+    def _check_inputs(self, plan: StepPlan, state: BatchState, expected: Sequence[Tables]) -> None:
+        size = self._runner.block_size
+        inputs = step_inputs(plan, state, size, CPU)
+        rows = [(s.slot, s.start + i, token) for s in plan.sequences for i, token in enumerate(s.token_ids)]
         last = {s.slot: self._runner.slots[s.slot].last for s in plan.sequences if LAST_CHOSEN in s.token_ids}
-        assert inputs.token_ids.tolist() == [last[s.slot] if t == LAST_CHOSEN else t for s, _, t in rows]
+        assert inputs.token_ids.tolist() == [last[slot] if t == LAST_CHOSEN else t for slot, _, t in rows]
         assert inputs.positions.tolist() == [position for _, position, _ in rows]
-        places = {s.slot: tables for s, tables in zip(plan.sequences, expected, strict=True)}
         for number, batch in enumerate(inputs.batch.groups):
-            found = {slot: tables[number] for slot, tables in places.items()}
+            tables = {s.slot: each[number] for s, each in zip(plan.sequences, expected, strict=True)}
             assert batch.cells.tolist() == [
-                found[s.slot][1][position // size - found[s.slot][0]] * size + position % size
-                for s, position, _ in rows
+                tables[slot][1][position // size - tables[slot][0]] * size + position % size
+                for slot, position, _ in rows
             ]
-            assert batch.context_lens == [s.start + len(s.token_ids) - found[s.slot][0] * size for s in plan.sequences]
-            flat, begins, counts = batch.block_tables
-            tables_of = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
-            assert tables_of == [found[s.slot][1] for s in plan.sequences]
+            ends = [s.start + len(s.token_ids) for s in plan.sequences]
+            firsts = [tables[s.slot][0] for s in plan.sequences]
+            assert batch.context_lens == [end - first * size for end, first in zip(ends, firsts, strict=True)]
+            flat, begins, counts, mirror = batch.block_tables
+            found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
+            assert found == [tables[s.slot][1] for s in plan.sequences]
+            assert mirror is None or torch.equal(mirror, torch.tensor(flat, dtype=torch.int32))
 
     def end(self, plan: StepPlan, result: StepResult) -> None:
         """It has run."""
-        for sequence, output in zip(plan.sequences, result.outputs, strict=True):
-            if sequence.sample:
-                self.state.chose(sequence.slot, output.token_id or 0)
+        pairs = zip(plan.sequences, result.outputs, strict=True)
+        if chosen := [(s.slot, output) for s, output in pairs if s.sample]:
+            slots, outputs = zip(*chosen, strict=True)
+            self.states[0].chose(slots, outputs)
+            self.states[1].chose_unseen(slots, torch.tensor([output.token_id or 0 for output in outputs]))

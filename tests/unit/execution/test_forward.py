@@ -332,7 +332,7 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
             block_copies=[(1, 3)],
         )
         after = StepPlan([ScheduledSequence(0, 7, [8], (), sample=True)])
-        steps: list[StepResult] = [runner.run(plan), runner.run(after)]
+        steps: list[StepResult] = [runner.run(each).result() for each in (plan, after)]
         results.append([step.outputs for step in steps])
         assert [step.attention_fallbacks for step in steps] == [len(backends) - 1] * 2
         frames.append([bytes(host.row(frame)) for frame in (1, 2)])

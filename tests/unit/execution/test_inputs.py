@@ -1,15 +1,18 @@
 """Flat inputs equal what a loop over tokens gives."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, StepPlan, TableChange
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan, TableChange
+from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.inputs import step_inputs
 
 SLOTS, BLOCKS = 6, 501
 LAST = range(100, 100 + SLOTS)
+CPU = torch.device("cpu")
 
 
 @st.composite
@@ -44,14 +47,18 @@ def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
     return StepPlan(sequences), block_size
 
 
-@given(plans())
-def test_every_row(case: tuple[StepPlan, int]) -> None:
+@pytest.mark.parametrize("unseen", [False, True])
+@given(case=plans())
+def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
+    """Where the host has seen what was chosen, and where only the device has it."""
     plan, block_size = case
-    state = BatchState(SLOTS, len(plan.sequences[0].changes), BLOCKS)
-    for slot, token in enumerate(LAST):
-        state.chose(slot, token)
+    state = BatchState(SLOTS, len(plan.sequences[0].changes), BLOCKS, CPU if unseen else None)
+    if unseen:
+        state.chose_unseen(range(SLOTS), torch.tensor(LAST))
+    else:
+        state.chose(range(SLOTS), [SequenceOutput(token) for token in LAST])
     state.begin(plan)
-    inputs = step_inputs(plan, state, block_size, torch.device("cpu"))
+    inputs = step_inputs(plan, state, block_size, CPU)
     expected = [
         (LAST[s.slot] if token == LAST_CHOSEN else token, s.start + i)
         for s in plan.sequences
@@ -63,9 +70,12 @@ def test_every_row(case: tuple[StepPlan, int]) -> None:
     for number, group in enumerate(inputs.batch.groups):
         tables = [s.changes[number] for s in plan.sequences]
         assert group.query_lens == [len(s.token_ids) for s in plan.sequences]
-        flat, begins, counts = group.block_tables
+        flat, begins, counts, mirror = group.block_tables
         found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
         assert found == [table.blocks for table in tables]
+        assert (mirror is not None) == unseen
+        side_by_side = gathered(group.block_tables.on(CPU), torch.tensor(begins), max(counts)).tolist()
+        assert [row[:count] for row, count in zip(side_by_side, counts, strict=True)] == found
         assert group.cells.tolist() == [
             table.blocks[(s.start + i) // block_size - table.first] * block_size + (s.start + i) % block_size
             for s, table in zip(plan.sequences, tables, strict=True)

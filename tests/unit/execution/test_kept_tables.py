@@ -1,6 +1,10 @@
 """Tables that are kept by difference are the tables that a sequence has, whatever becomes of them."""
 
+from typing import Any
+
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,14 +12,19 @@ from plimsoll_runtime.engine.plan import StepPlan, TableChange
 from plimsoll_runtime.engine.table import Table
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.kept_tables import FEWEST, KeptTables
+from plimsoll_runtime.execution.mirror import Mirror
+from plimsoll_runtime.execution.sent import sent
 
 SLOTS, BLOCKS = 3, 100_000
 
 
 @given(data=st.data())
 def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
-    """Sequences come, grow, slide, have blocks replaced and renumbered, several times between two plans, and go."""
-    kept, tables = KeptTables(SLOTS, BLOCKS), dict[int, Table]()
+    """Sequences come, grow, slide, have blocks replaced and renumbered, several times between two plans, and go; now
+    and then a device is told.
+    """
+    kept, tables = KeptTables(SLOTS, BLOCKS, noted=True), dict[int, Table]()
+    mirror = Mirror(kept, torch.device("cpu"))
     fresh = iter(range(BLOCKS))
 
     def blocks(count: int) -> list[int]:
@@ -39,8 +48,9 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
             del tables[slot]
             kept.clear(slot)
         elif (change := table.change(0)) is not None:
-            assert not table.blocks or table.same == table.end
             kept.change(slot, change)
+            if data.draw(st.booleans()):
+                mirror.check_integrity()
         kept.check_integrity()
     for slot, table in tables.items():
         if (change := table.change(0)) is not None:
@@ -48,6 +58,7 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
         assert table.is_told
         assert table.change(0) is None
     kept.check_integrity()
+    mirror.check_integrity()
     assert {slot: (kept.firsts[slot], list(kept.table(slot))) for slot in tables} == {
         slot: (table.first, table.blocks) for slot, table in tables.items()
     }
@@ -105,4 +116,28 @@ def test_after_a_sequence_has_gone_nothing_is_gone_on_from() -> None:
         state.tables[1].change(0, TableChange(0, 0, 2, [4]))
     state.begin(StepPlan([], moves=[(9, 3)], num_blocks=8))
     assert [list(tables.table(1)) for tables in state.tables] == [[], []]
+    state.check_integrity()
+
+
+def test_a_device_is_told_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The places and the numbers that changed, and all of them where the rows became longer."""
+    told: list[int] = []
+
+    def noted(values: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
+        told.append(values.size)
+        return sent(values, device)
+
+    monkeypatch.setattr("plimsoll_runtime.execution.mirror.sent", noted)
+    state = BatchState(2, 1, BLOCKS, torch.device("cpu"))
+    assert state.mirrors is not None
+    [mirror], [kept] = state.mirrors, state.tables
+    mirror.current()
+    kept.change(1, TableChange(0, 0, 0, [5, 6, 7]))
+    mirror.current()
+    kept.change(1, TableChange(0, 1, 3, [8]))
+    mirror.current()
+    mirror.current()
+    kept.change(0, TableChange(0, 0, 0, list(range(FEWEST + 1))))
+    mirror.current()
+    assert told == [2 * FEWEST, 2 * 3, 2 * 1, 4 * (FEWEST + 1)]
     state.check_integrity()

@@ -29,13 +29,6 @@ class StepTables:
     first_blocks: Ints
     blocks: NDArray[np.int32]
 
-    def padded(self, width: int) -> NDArray[np.int32]:
-        """Block tables `[S, width]`, filled up with block 0."""
-        columns = np.arange(width)
-        inside = columns < self.num_blocks[:, None]
-        flat = self.first_blocks[:, None] + np.minimum(columns, self.num_blocks[:, None] - 1)
-        return np.where(inside, self.blocks[flat], np.int32(0))
-
 
 def first_seen(shape: AttentionShape, position: Ints) -> Ints:
     """The first position that rows at these positions see: see `AttentionShape.first_seen`."""
