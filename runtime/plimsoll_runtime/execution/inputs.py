@@ -49,10 +49,12 @@ def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torc
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(range(len(state.tables))):
         kept, contexts, begins, counts = state.tables[group], [], [], []
+        firsts, all_begins, all_counts = kept.firsts, kept.begins, kept.counts
         for s, length in zip(sequences, lengths, strict=True):
-            contexts.append(length - kept.firsts[s.slot] * block_size)
-            begins.append(kept.begins[s.slot])
-            counts.append(kept.counts[s.slot])
+            slot = s.slot
+            contexts.append(length - firsts[slot] * block_size)
+            begins.append(all_begins[slot])
+            counts.append(all_counts[slot])
         mirror = None if state.mirrors is None else state.mirrors[group].current()
         tables = BlockTables(kept.blocks, begins, counts, mirror)
         batch = AttentionBatch(query_lens, contexts, tables, mappings[group], rest, longest)
@@ -70,11 +72,11 @@ def _decodes(
     starts = [s.start for s in sequences]
     rows = [[ids[0] for ids in token_ids], starts]
     for kept in tables:
-        cells = []
+        cells, blocks, firsts, begins = [], kept.blocks, kept.firsts, kept.begins
         for sequence in sequences:
             slot, start = sequence.slot, sequence.start
-            number = start // block_size - kept.firsts[slot]
-            cells.append(kept.blocks[kept.begins[slot] + number] * block_size + start % block_size)
+            block = blocks[begins[slot] + start // block_size - firsts[slot]]
+            cells.append(block * block_size + start % block_size)
         rows.append(cells)
     return np.array(rows, dtype=np.int64)
 
