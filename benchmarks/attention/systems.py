@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from attention.cases import Case
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -39,7 +40,7 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
     batch = AttentionBatch(
         query_lens=[rows for rows, _ in case.lengths],
         context_lens=[context for _, context in case.lengths],
-        block_tables=tables,
+        block_tables=BlockTables.of(tables),
         cells=torch.tensor(cells),
     )
     backend = chosen(cache)

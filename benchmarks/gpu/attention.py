@@ -11,6 +11,7 @@ import torch
 
 from gpu.clock import Limits, seconds
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.capture import Capture
@@ -82,7 +83,7 @@ def batch_of(case: Case, cache: KvCache) -> AttentionBatch:
     tables = [[free.pop() for _ in range(-(-context // cache.block_size))] for _, context in case.lengths]
     rows = [rows for rows, _ in case.lengths]
     cells = torch.zeros(sum(rows), dtype=torch.int64, device=cache.device)
-    return AttentionBatch(rows, [context for _, context in case.lengths], tables, cells)
+    return AttentionBatch(rows, [context for _, context in case.lengths], BlockTables.of(tables), cells)
 
 
 def cache_for(cases: Sequence[Case], shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> KvCache:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gpu.clock import Limits, seconds
 from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.capture import Capture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
@@ -28,6 +29,7 @@ def decode(
 ) -> Any:
     """One sequence: the share of the copy's bandwidth at which its steps read weights and cache."""
     cache, table = _cache(decoder, context + STEPS, device)
+    tables = BlockTables.of([table])
     longest = cache.num_blocks * BLOCK_SIZE
     graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, capture, max_sequences=1, max_model_len=longest)
 
@@ -35,7 +37,7 @@ def decode(
         token = torch.zeros(1, dtype=torch.int64, device=device)
         for position in range(context, context + STEPS):
             cell = torch.tensor([table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE])
-            batch = AttentionBatch([1], [position + 1], [table], cell)
+            batch = AttentionBatch([1], [position + 1], tables, cell)
             hidden = graphs.run(token, torch.tensor([position]), batch)
             if hidden is None:
                 raise RuntimeError("the decode could not be captured; the warning above says why")
@@ -59,7 +61,7 @@ def prefill(decoder: TorchDecoder, known: Limits, tokens: int, rounds: int, devi
     positions = torch.arange(tokens, device=device)
     blocks = torch.tensor(table, device=device)
     cells = blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    batch = AttentionBatch([tokens], [tokens], [table], cells)
+    batch = AttentionBatch([tokens], [tokens], BlockTables.of([table]), cells)
 
     def prompt() -> Tensor:
         return decoder.logits(decoder(positions % 100, positions, backend.begin(batch))[-1:])
@@ -82,5 +84,5 @@ def _cache(decoder: TorchDecoder, tokens: int, device: torch.device) -> tuple[Kv
 
 def _cost(decoder: TorchDecoder, start: int, rows: int) -> OpCost:
     """What a step of one sequence must move and multiply at least."""
-    sequence = ScheduledSequence(slot=0, start=start, token_ids=range(rows), tables=(), sample=True)
+    sequence = ScheduledSequence(slot=0, start=start, token_ids=range(rows), changes=(), sample=True)
     return total(decoder.program.step_cost(StepPlan([sequence]), decoder.dtype.itemsize).values())

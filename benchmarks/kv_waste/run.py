@@ -18,6 +18,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.execution.batch_state import BatchState
 from tables import Sheet
 
 REQUESTS, VOCAB, MAX_LEN, TOKENS_OF_CACHE = 1000, 32000, 4096, 131072
@@ -28,14 +29,17 @@ MEAN_PROMPT, MEAN_OUTPUT, SPREAD = 161, 338, 1.0
 class Watcher:
     """A runner that answers every sequence with some token, and counts what the plan's blocks hold."""
 
-    def __init__(self, block_size: int) -> None:
-        self._block_size = block_size
+    def __init__(self, config: EngineConfig, num_blocks: int) -> None:
+        self._block_size = config.block_size
+        self._state = BatchState(config.max_sequences, 1, num_blocks)
         self.allocated = 0
         self.held = 0
 
     def run(self, plan: StepPlan) -> StepResult:
         """One token for each sequence that wants one."""
-        self.allocated += self._block_size * len({b for s in plan.sequences for t in s.tables for b in t.blocks})
+        self._state.begin(plan)
+        [tables] = self._state.tables
+        self.allocated += self._block_size * len({b for s in plan.sequences for b in tables.table(s.slot)})
         self.held += sum(s.start + len(s.token_ids) for s in plan.sequences)
         return StepResult([SequenceOutput(token_id=3 if s.sample else None) for s in plan.sequences])
 
@@ -43,8 +47,9 @@ class Watcher:
 def measure(chosen: Options) -> dict[str, Any]:
     """Waste over all steps, for the engine's block size. The draw is fixed: a second round would give the same."""
     config = EngineConfig(model="none", prefix_caching=False, overlap=False)
-    watcher = Watcher(config.block_size)
-    core = EngineCore(config, _info(config), watcher)
+    info = _info(config)
+    watcher = Watcher(config, info.num_blocks)
+    core = EngineCore(config, info, watcher)
     rng = random.Random(0)
     lengths = [(_length(rng, MEAN_PROMPT), _length(rng, MEAN_OUTPUT)) for _ in range(round(REQUESTS * chosen.scale))]
     for number, (prompt, output) in enumerate(lengths):

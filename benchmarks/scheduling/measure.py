@@ -14,7 +14,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.models.decoder import Decoder
 from scheduling.cost import StepWork, work_of
@@ -44,7 +44,7 @@ class Recorder:
         self._runner = runner
         return self
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         """Note the work, and have it done."""
         assert self._runner is not None
         self.work = work_of(plan)

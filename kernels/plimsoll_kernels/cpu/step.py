@@ -34,7 +34,7 @@ class PagedCache:
         if any(k.stride() != v.stride() or not k[0, 0].is_contiguous() for k, v in zip(keys, values, strict=True)):
             raise ValueError("keys and values of a layer lie alike, each block contiguous")
         self._tensors = (*keys, *values)
-        self.num_blocks, self.block_size = keys[0].shape[1:3]
+        self.block_size = keys[0].shape[2]
         self.record = CacheRecord(
             pointers(keys),
             pointers(values),
@@ -44,12 +44,28 @@ class PagedCache:
         )
 
 
+class BlockTables(Protocol):
+    """Sequence i's blocks, in order, are `counts[i]` of `blocks`, int32, from `begins[i]` on."""
+
+    @property
+    def blocks(self) -> array[int]:
+        """See above. None of them is one that the cache has not."""
+
+    @property
+    def begins(self) -> Sequence[int]:
+        """See above."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """See above."""
+
+
 class Tables(Protocol):
     """Where a group of layers has the tokens of a step.
 
     cells: int64 `[T]`, where each row's key and value go (block x block_size + offset).
     context_lens: tokens of each sequence in its table after this step. Attention counts positions from there on.
-    block_tables: blocks of each sequence in order, enough for that.
+    block_tables: blocks of each sequence in order, enough for that. The kernels read them where they are.
     """
 
     @property
@@ -61,7 +77,7 @@ class Tables(Protocol):
         """See above."""
 
     @property
-    def block_tables(self) -> Sequence[Sequence[int]]:
+    def block_tables(self) -> BlockTables:
         """See above."""
 
 
@@ -69,8 +85,7 @@ class PagedStep:
     """The rows of S sequences, one sequence after the other, T in all.
 
     query_lens: rows of each sequence. groups: the tables of each group of layers. longest: most tokens of a sequence,
-        None: as many as in the tables. Raises ValueError for a table that is too short, or that names a block that does
-        not exist.
+        None: as many as in the tables. Raises ValueError for a table that is too short.
     """
 
     def __init__(
@@ -86,14 +101,10 @@ class PagedStep:
             begins.append(len(integers))
             tables, contexts = group.block_tables, group.context_lens
             integers.extend(contexts)
-            integers.extend(accumulate(map(len, tables[:-1]), initial=0))
-            for table, context in zip(tables, contexts, strict=True):
-                if len(table) * cache.block_size < context:
-                    raise ValueError(f"{context} tokens do not fit into {len(table)} blocks of {cache.block_size}")
-                integers.extend(table)
-            blocks = integers[begins[-1] + 2 * count :]
-            if min(blocks) < 0 or max(blocks) >= cache.num_blocks:
-                raise ValueError(f"a block table names a block outside 0..{cache.num_blocks - 1}")
+            integers.extend(tables.begins)
+            for blocks, context in zip(tables.counts, contexts, strict=True):
+                if blocks * cache.block_size < context:
+                    raise ValueError(f"{context} tokens do not fit into {blocks} blocks of {cache.block_size}")
         self._kept = (integers, groups)
         address, _ = integers.buffer_info()
         records = (GroupRecord * len(groups))()
@@ -101,7 +112,7 @@ class PagedStep:
             record.slots = group.cells.data_ptr()
             record.contexts = address + 4 * begin
             record.first_blocks = address + 4 * (begin + count)
-            record.blocks = address + 4 * (begin + 2 * count)
+            record.blocks, _ = group.block_tables.blocks.buffer_info()
         self.record = StepRecord(rows=groups[0].cells.numel(), sequences=count, groups=records, first_rows=address)
 
 

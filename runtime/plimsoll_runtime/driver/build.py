@@ -21,7 +21,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SlotInit, StepPlan
+from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
 from plimsoll_runtime.execution.memory import KvBudget
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.tiers.open import check_options
@@ -143,18 +143,19 @@ def _warm_up(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) ->
 
     Returns the seconds that the prefill took.
     """
-    tables = [BlockTable(0, [PADDING_BLOCK] * -(-(prompt_len + 1) // kv.block_size))] * len(kv.groups)
+    blocks = [PADDING_BLOCK] * -(-(prompt_len + 1) // kv.block_size)
+    tables = [TableChange(group, 0, 0, blocks) for group in range(len(kv.groups))]
     params = SamplingParams(temperature=0.0)
 
     def step(tokens: Sequence[int], start: int, init: bool) -> None:
         new = [SlotInit(slot=0, params=params, seed=0, prompt_ids=tokens)] if init else []
-        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, tables=tables, sample=True)
-        runner.run(StepPlan([sequence], new_slots=new))
+        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, changes=tables if init else (), sample=True)
+        runner.run(StepPlan([sequence], new_slots=new)).result()
 
     began = time.monotonic()
     step([0] * prompt_len, 0, init=True)
     seconds = time.monotonic() - began
     if decodes:
         step([0], prompt_len, init=False)
-    runner.run(StepPlan([], freed_slots=[0]))
+    runner.run(StepPlan([], freed_slots=[0])).result()
     return seconds

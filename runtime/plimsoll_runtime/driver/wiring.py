@@ -13,7 +13,7 @@ from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.plan import MOST_FORCED, StepPlan, StepResult
+from plimsoll_runtime.engine.plan import MOST_FORCED, Launched, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
@@ -58,7 +58,7 @@ class OwnThreads:
         self._runner = runner
         self._threads = threads
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         """Take the share, then compute the step."""
         self._threads.take()
         return self._runner.run(plan)

@@ -13,7 +13,7 @@ from plimsoll_runtime.engine.block_pool import PADDING_BLOCK, BlockPool
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, first_block, peak_blocks
 from plimsoll_runtime.engine.moves import Merge, Moves
-from plimsoll_runtime.engine.plan import BlockTable
+from plimsoll_runtime.engine.plan import TableChange
 from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache, Run
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.engine.sharing import Sharing
@@ -84,9 +84,9 @@ class KvAllocator:
         moved = dict(moves)
         if moved:
             for sequence in running:
-                sequence.planned = None
+                sequence.told = False
                 for table in sequence.tables:
-                    table.blocks = [moved.get(block, block) for block in table.blocks]
+                    table.renumber(moved)
             self.sharing.renumber(moved)
         return moves
 
@@ -108,7 +108,7 @@ class KvAllocator:
         for table, rule in zip(sequence.tables, self.rules, strict=True):
             if isinstance(rule, Full):
                 table.blocks.extend(self.pool.take() for _ in range(missing - table.end))
-        sequence.planned = None
+        sequence.told = False
         sequence.room = min(table.end for table in sequence.tables) * self.block_size
         self._windows.promise(sequence, sequence.computed)
         return True
@@ -132,7 +132,7 @@ class KvAllocator:
         # Behind a chunk the tables are looked at before the next one, so that the chunk's blocks are given back.
         chunk = self._sliding and tokens > sequence.computed + 1
         sequence.room = tokens if chunk else needed * size
-        sequence.planned = None
+        sequence.told = False
         if self._sliding:
             self._windows.promise(sequence, tokens)
         return True
@@ -150,10 +150,14 @@ class KvAllocator:
         end = min(sequence.tables[group].end for group in self._sliding) + blocks
         return max(1, min(most, end * self.block_size - sequence.computed))
 
-    def plan(self, sequence: SequenceState) -> Sequence[BlockTable]:
-        """The tables for a plan, copied: they are `planned` for all steps in which they are the same."""
-        sequence.planned = planned = [table.frozen() for table in sequence.tables]
-        return planned
+    def changes(self, sequence: SequenceState) -> list[TableChange]:
+        """What the next plan tells the runner of a sequence's tables, which it has then as they are."""
+        sequence.told = True
+        changes = []
+        for group, table in enumerate(sequence.tables):
+            if (change := table.change(group)) is not None:
+                changes.append(change)
+        return changes
 
     def lacking(self, sequence: SequenceState, spare: int) -> int:
         """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""
@@ -179,7 +183,7 @@ class KvAllocator:
         self.pool.release(_in_order(sequence.tables))
         self._windows.take_back(sequence)
         sequence.tables = []
-        sequence.planned = None
+        sequence.told = False
         sequence.published = 0
         sequence.computed = 0
         sequence.epoch += 1
@@ -296,7 +300,7 @@ class KvAllocator:
             self.borders.check_integrity(running)
         for sequence in running:
             assert len(sequence.tables) == len(self.rules), f"{sequence.request_id} lacks a table"
-            assert sequence.planned in (None, [t.frozen() for t in sequence.tables]), "a plan would have an old table"
+            assert not sequence.told or all(t.is_told for t in sequence.tables), "the runner has an old table"
             for rule, table in zip(self.rules, sequence.tables, strict=True):
                 self._check_table(sequence, rule, table, holders)
 

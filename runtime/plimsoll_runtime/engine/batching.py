@@ -145,7 +145,7 @@ class Batching:
             sequence.slot,
             start,
             tokens or _UNSEEN,
-            sequence.planned or self._kv.plan(sequence),
+            () if sequence.told else self._kv.changes(sequence),
             sample,
             sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
         )

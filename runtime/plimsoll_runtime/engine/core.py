@@ -15,7 +15,7 @@ from plimsoll_runtime.engine.held import Compiler, HeldRequests
 from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence, step_tokens
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, StepOutputs, Vocabulary
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, StepPlan
 from plimsoll_runtime.engine.policy import new_policy
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.step import Step
@@ -31,8 +31,8 @@ between."""
 class Runner(Protocol):
     """Computes steps on a device, in the order in which they come."""
 
-    def run(self, plan: StepPlan) -> StepResult:
-        """One output for each of the plan's sequences."""
+    def run(self, plan: StepPlan) -> Launched:
+        """Compute a step, or have a device begin with it: one output for each of the plan's sequences."""
 
 
 class EngineCore:

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Literal, Protocol
 
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import Timeline
 
-Run = Callable[[StepPlan], StepResult]
+Run = Callable[[StepPlan], Launched]
 
 
 class Pipeline(Protocol):
@@ -44,30 +44,35 @@ class InlineSteps:
 
     def result(self) -> StepResult:
         """See Pipeline."""
-        return self._run(self._plans.popleft())
+        return self._run(self._plans.popleft()).result()
+
+
+Orders = SimpleQueue[StepPlan | Literal["result"] | None]
+"""Plans to run, and that a result is asked for; None ends the thread."""
 
 
 class ThreadedSteps:
     """Steps run one after the other in their own thread, which ends with this object.
 
-    While it computes outside of Python, the caller plans the next step and handles the last result.
+    While it computes outside of Python, the caller plans the next step and handles the last result. A step that a
+    device has only begun with is waited for when its result is asked for, so that the device has the next one by then.
     It says in `timeline` when a step begins.
     """
 
     depth: ClassVar[int] = 2
 
     def __init__(self, run: Run, timeline: Timeline | None = None) -> None:
-        self._plans: SimpleQueue[StepPlan | None] = SimpleQueue()
+        self._orders: Orders = SimpleQueue()
         self._results: SimpleQueue[StepResult | BaseException] = SimpleQueue()
-        arguments = (run, timeline, self._plans, self._results)
+        arguments = (run, timeline, self._orders, self._results)
         thread = threading.Thread(target=_work, args=arguments, name="plimsoll-steps", daemon=True)
-        weakref.finalize(self, _end, self._plans, thread)
+        weakref.finalize(self, _end, self._orders, thread)
         thread.start()
         self._thread = thread
 
     def submit(self, plan: StepPlan) -> None:
         """See Pipeline."""
-        self._plans.put(plan)
+        self._orders.put(plan)
 
     def result(self) -> StepResult:
         """See Pipeline. Raises RuntimeError in a fork of the process, where there is no thread to wait for."""
@@ -76,36 +81,60 @@ class ThreadedSteps:
                 "the thread that runs steps is not in this process, which is a fork of the one that loaded the model; "
                 "load it after the fork, or with overlap=False"
             )
+        self._orders.put("result")
         result = self._results.get()
         if isinstance(result, BaseException):
             raise result
         return result
 
 
-def _end(plans: SimpleQueue[StepPlan | None], thread: threading.Thread) -> None:
+def _end(orders: Orders, thread: threading.Thread) -> None:
     """Wait for the thread, at the interpreter's end too: it must not let go of a model while that is taken apart.
 
     The plans that it has not begun are dropped, since nobody will ask what came of them.
     """
     with suppress(Empty):
         while True:
-            plans.get_nowait()
-    plans.put(None)
+            orders.get_nowait()
+    orders.put(None)
     if thread is not threading.current_thread():
         thread.join()
 
 
 def _work(
-    run: Run,
-    timeline: Timeline | None,
-    plans: SimpleQueue[StepPlan | None],
-    results: SimpleQueue[StepResult | BaseException],
+    run: Run, timeline: Timeline | None, orders: Orders, results: SimpleQueue[StepResult | BaseException]
 ) -> None:
-    while (plan := plans.get()) is not None:
-        if timeline is not None:
-            timeline.begin()
-        try:
-            results.put(run(plan))
-        except BaseException as error:  # noqa: BLE001 (`result` raises it again)
-            results.put(error)
-            return
+    launched, asked, told = deque[Launched](), 0, 0
+    while (order := orders.get()) is not None:
+        if not isinstance(order, StepPlan):
+            asked += 1
+        elif not (launched and isinstance(launched[-1], _Failed)):
+            if timeline is not None:
+                timeline.begin()
+            launched.append(_begun(run, order))
+        while launched and (launched[0].ready or told < asked):
+            try:
+                results.put(launched.popleft().result())
+            except BaseException as error:  # noqa: BLE001 (`result` raises it again)
+                results.put(error)
+                return
+            told += 1
+
+
+def _begun(run: Run, plan: StepPlan) -> Launched:
+    try:
+        return run(plan)
+    except BaseException as error:  # noqa: BLE001 (it is raised when the steps before it are over)
+        return _Failed(error)
+
+
+class _Failed:
+    """A step that could not be run. See Launched."""
+
+    ready: Final = True
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def result(self) -> StepResult:
+        raise self._error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -33,22 +34,26 @@ class SlotInit:
     second_text: int = 0
 
 
-class BlockTable(msgspec.Struct, frozen=True):
-    """The blocks in which a group of layers has a sequence's tokens from position `first` x block_size on.
+class TableChange(msgspec.Struct, frozen=True):
+    """What is new in a sequence's block table of a group of the cache since the last plan that the sequence was in.
 
-    What came before, no layer of the group sees any longer.
+    Of the sequence's blocks, the group now has those from number `first` on: what came before, none of its layers sees
+    any longer. From number `start` on they are `blocks`, to the table's end; those before are as they were. For a
+    sequence that has just taken its slot, and for all after `moves`, `start` is `first`.
     """
 
+    group: int
     first: int
+    start: int
     blocks: Sequence[int]
 
 
 class ScheduledSequence(msgspec.Struct, frozen=True):
     """The tokens of one sequence to compute in this step (a Struct: made for every sequence in every step).
 
-    `token_ids` stand at positions start .. start + len(token_ids) - 1, or it is LAST_CHOSEN alone; `tables` has the
-    sequence's block table for each group of the cache, long enough for all of them. With `sample`, the last position's
-    logits choose the next token.
+    `token_ids` stand at positions start .. start + len(token_ids) - 1, or it is LAST_CHOSEN alone. The runner keeps the
+    sequence's block tables from step to step: `changes` are what is new in them, at most one a group. They are long
+    enough for all tokens then. With `sample`, the last position's logits choose the next token.
     `prompt_targets`: when prompt log probabilities are wanted, the token that follows each of the first
     len(prompt_targets) positions of this chunk; else empty.
     """
@@ -56,7 +61,7 @@ class ScheduledSequence(msgspec.Struct, frozen=True):
     slot: int
     start: int
     token_ids: Sequence[int]
-    tables: Sequence[BlockTable]
+    changes: Sequence[TableChange]
     sample: bool
     prompt_targets: Sequence[int] = ()
 
@@ -69,7 +74,8 @@ class StepPlan:
     (host frame, block) are filled, `block_copies` (source, target) are copied.
 
     Where `num_blocks` is given, the cache has so many from this step on: before that, and after the spills, `moves`
-    (source, target) are copied from what is given up. Such a step computes and restores nothing.
+    (source, target) are copied from what is given up: the tables of all sequences come anew behind them. Such a step
+    computes and restores nothing.
 
     Of recurrent layers' states, `resumes` (row, slot) are copied before the step computes, for sequences that go on
     from a snapshot, and `snapshots` (slot, row) once it has computed. No row or slot is a target twice.
@@ -134,3 +140,23 @@ class StepResult:
 
     outputs: Sequence[SequenceOutput]
     attention_fallbacks: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """See Launched."""
+        return True
+
+    def result(self) -> StepResult:
+        """See Launched."""
+        return self
+
+
+class Launched(Protocol):
+    """A step that a runner has begun: its device may still compute it. A StepResult is one that is over."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the result is there."""
+
+    def result(self) -> StepResult:
+        """Wait for it. Of two steps that are not ready, the one that was begun first is asked first."""

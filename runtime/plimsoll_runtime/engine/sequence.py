@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import BlockTable
 from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.snapshots.marks import Marks
 from plimsoll_runtime.engine.table import Table
@@ -38,7 +37,7 @@ class SequenceState:
     `second_text`: see AddRequest.
 
     The first `room` tokens can be computed before the tables have to be looked at again; `promised` blocks are kept for
-    those behind, of what is known. `planned` are the tables as the last plan had them, while they are the same.
+    those behind, of what is known. `told`: the runner has the tables as they are.
 
     For the policy: `rank`, and what it is made from: when it arrived, as a number among all requests (`arrival`), as a
     time (`arrived_ns`) and in tokens that the engine had computed (`arrived_tokens`); when it must have its first
@@ -75,7 +74,7 @@ class SequenceState:
     phase: Phase = Phase.WAITING
     slot: int = -1
     tables: list[Table] = field(default_factory=list)
-    planned: Sequence[BlockTable] | None = None
+    told: bool = False
     room: int = 0
     promised: int = 0
     computed: int = 0

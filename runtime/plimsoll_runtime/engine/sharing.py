@@ -8,7 +8,6 @@ from plimsoll_runtime.engine.block_pool import BlockPool
 from plimsoll_runtime.engine.moves import Merge, Moves
 from plimsoll_runtime.engine.prefix_cache import PrefixCache
 from plimsoll_runtime.engine.sequence import SequenceState
-from plimsoll_runtime.engine.table import Table
 from plimsoll_runtime.engine.windows import Windows
 
 
@@ -55,8 +54,8 @@ class Sharing:
                 if sequence.published == table.end:
                     table.blocks.append(block)
                 else:
-                    self._replace(table, sequence.published, block)
-            sequence.planned = None
+                    self._pool.release([table.replace(sequence.published, block)])
+            sequence.told = False
             sequence.published += 1
             sequence.computed = sequence.published * self._block_size
             self._windows.trim(sequence)
@@ -78,8 +77,8 @@ class Sharing:
         self._to_merge = [waiting for waiting in self._to_merge if waiting is not merges]
         for sequence, epoch, group, number, block in merges:
             if sequence.epoch == epoch and number >= sequence.tables[group].first:
-                self._replace(sequence.tables[group], number, block)
-                sequence.planned = None
+                self._pool.release([sequence.tables[group].replace(number, block)])
+                sequence.told = False
             else:
                 self._pool.release([block])
 
@@ -87,8 +86,3 @@ class Sharing:
         """Blocks have other numbers from now on, in merges that are still to come too."""
         for merges in self._to_merge:
             merges[:] = [merge._replace(block=moved.get(merge.block, merge.block)) for merge in merges]
-
-    def _replace(self, table: Table, number: int, block: int) -> None:
-        """Have a block, which is held already, in the place of the table's own."""
-        own, table.blocks[number - table.first] = table.blocks[number - table.first], block
-        self._pool.release([own])

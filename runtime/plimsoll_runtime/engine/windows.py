@@ -32,10 +32,8 @@ class Windows:
             table = sequence.tables[group]
             given = first_block(self._rules[group], sequence.computed, self._block_size) - table.first
             if given > 0:
-                self._pool.release(table.blocks[:given])
-                del table.blocks[:given]
-                table.first += given
-                sequence.planned = None
+                self._pool.release(table.give_back(given))
+                sequence.told = False
 
     def promise(self, sequence: SequenceState, tokens: int) -> None:
         """Keep what a sequence still needs for what is known of it, once `tokens` tokens are computed.

@@ -17,10 +17,12 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
 from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of
 from plimsoll_runtime.execution.capture import Capture, Captured
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.sent import sent
 from plimsoll_runtime.execution.staging import Staging
 from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.attention import Attention
@@ -71,7 +73,7 @@ class GraphedDecoder:
         self._rows = torch.zeros(max_sequences, dtype=torch.int64, device=cache.device)
         self._groups = [_GroupBuffers(max_sequences, width, cache.device) for _ in cache.groups]
         self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
-        self._staging = Staging(max_sequences * (width + 1) * len(cache.groups), cache.device)
+        self._staging = Staging(2 * max_sequences * len(cache.groups), cache.device)
 
     @property
     def captured(self) -> int:
@@ -92,7 +94,7 @@ class GraphedDecoder:
         if bucket is None or max(batch.query_lens) > 1:
             return None
         groups = batch.groups
-        tables = [step_tables(group, self._cache.block_size, self._cache.num_blocks) for group in groups]
+        tables = [step_tables(group, self._cache.block_size) for group in groups]
         longest = [int(each.context_lens.max()) for each in tables]
         key = (bucket, self._backend.launch_key(bucket, longest))
         if key not in self._graphs and self._capture is None:
@@ -120,26 +122,21 @@ class GraphedDecoder:
         for buffer, values in targets:
             buffer[:rows].copy_(values, non_blocking=True)
             buffer[rows:bucket].zero_()
-        widths = [int(each.num_blocks.max()) for each in tables]
-        parts = [
-            part
-            for each, width in zip(tables, widths, strict=True)
-            for part in (each.context_lens, each.padded(width).reshape(-1))
-        ]
-        sent = self._staging.send(np.concatenate(parts))
-        for own, width in zip(self._groups, widths, strict=True):
-            own.contexts[:rows].copy_(sent[:rows])
+        parts = [part for each in tables for part in (each.context_lens, each.first_blocks)]
+        numbers = self._staging.send(np.stack(parts))
+        for number, (own, group, each) in enumerate(zip(self._groups, groups, tables, strict=True)):
+            contexts, begins = numbers[2 * number : 2 * number + 2]
+            own.contexts[:rows].copy_(contexts)
             own.contexts[rows:bucket].fill_(1)
-            end = rows * (width + 1)
-            own.tables[:rows, :width].copy_(sent[rows:end].view(rows, width))
+            width = int(each.num_blocks.max())
+            own.tables[:rows, :width] = gathered(group.block_tables.on(self._cache.device), begins.long(), width)
             own.tables[rows:bucket, :1].zero_()
-            sent = sent[end:]
 
     def _point_at(self, slots: Sequence[int], bucket: int) -> None:
         """Say which rows of the states the next replay reads and writes: those of the slots, for padding nobody's."""
         if self._states is not None:
             rows = [*slots, *[self._states.nobody] * (bucket - len(slots))]
-            self._rows[:bucket].copy_(torch.tensor(rows))
+            self._rows[:bucket].copy_(sent(np.array(rows), self._cache.device))
 
     def _add(self, key: Hashable, bucket: int, longest: Sequence[int]) -> bool:
         """Capture a graph over the buffers' first rows; after a failure there is one warning, and no further try.

@@ -11,8 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
+from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.kept_tables import KeptTables
+from plimsoll_runtime.execution.sent import sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,60 +28,75 @@ class StepInputs:
     batch: AttentionBatch
 
 
-def step_inputs(plan: StepPlan, block_size: int, device: torch.device, last_chosen: Sequence[int]) -> StepInputs:
-    """Flatten a plan. No Python runs per token of a prompt: positions and cells come from repeats and ranges.
-
-    last_chosen: by slot the token that each slot's last step chose, for the plan's LAST_CHOSEN.
+def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torch.device) -> StepInputs:
+    """Flatten a plan, with which the state has begun. No Python runs per token of a prompt, or per block of a table:
+    positions and cells come from repeats and ranges, and tables are read where they are kept.
     """
     sequences = plan.sequences
-    query_lens = [len(s.token_ids) for s in sequences]
-    known = [(last_chosen[s.slot],) if s.token_ids[0] == LAST_CHOSEN else s.token_ids for s in sequences]
+    query_lens, lengths, known = [], [], []
+    for s in sequences:
+        token_ids: Sequence[int] = s.token_ids
+        query_lens.append(len(token_ids))
+        lengths.append(s.start + len(token_ids))
+        # Where the host has not seen the token either, whatever it saw last stands here until it is filled in.
+        known.append((state.seen[s.slot],) if token_ids[0] == LAST_CHOSEN else token_ids)
     decodes = sum(query_lens) == len(query_lens)
-    tokens, positions, *mappings = (_decodes if decodes else _chunks)(plan, block_size, known)
-    lengths = [s.start + rows for s, rows in zip(sequences, query_lens, strict=True)]
+    rows = (_decodes if decodes else _chunks)(sequences, known, state.tables, block_size)
+    tokens, positions, *mappings = sent(rows, device).unbind()
+    if state.mirrors is not None:
+        state.fill_in(tokens, sequences)
     longest = max(lengths)
     rest: tuple[AttentionBatch, ...] = ()
-    for group in reversed(range(len(mappings))):
-        contexts, tables = [], []
+    for group in reversed(range(len(state.tables))):
+        kept, contexts, begins, counts = state.tables[group], [], [], []
+        firsts, all_begins, all_counts = kept.firsts, kept.begins, kept.counts
         for s, length in zip(sequences, lengths, strict=True):
-            table = s.tables[group]
-            contexts.append(length - table.first * block_size)
-            tables.append(table.blocks)
-        cells = torch.from_numpy(mappings[group]).to(device)
-        batch = AttentionBatch(query_lens, contexts, tables, cells, rest, longest)
+            slot = s.slot
+            contexts.append(length - firsts[slot] * block_size)
+            begins.append(all_begins[slot])
+            counts.append(all_counts[slot])
+        mirror = None if state.mirrors is None else state.mirrors[group].current()
+        tables = BlockTables(kept.blocks, begins, counts, mirror)
+        batch = AttentionBatch(query_lens, contexts, tables, mappings[group], rest, longest)
         rest = (batch, *rest)
-    return StepInputs(torch.from_numpy(tokens).to(device), torch.from_numpy(positions).to(device), batch)
+    return StepInputs(tokens, positions, batch)
 
 
-_Rows = NDArray[np.int64] | Sequence[NDArray[np.int64]]
-"""Tokens and positions of all rows, then their cells in the cache, group by group."""
-
-
-def _decodes(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]]) -> _Rows:
-    """One row for each sequence: a few numbers of each, and of its tables only the ends are read."""
-    starts = [s.start for s in plan.sequences]
+def _decodes(
+    sequences: Sequence[ScheduledSequence],
+    token_ids: Sequence[Sequence[int]],
+    tables: Sequence[KeptTables],
+    block_size: int,
+) -> NDArray[np.int64]:
+    """See `_chunks`. One row for each sequence: a few numbers of each, and of its tables only the ends are read."""
+    starts = [s.start for s in sequences]
     rows = [[ids[0] for ids in token_ids], starts]
-    for group in range(len(plan.sequences[0].tables)):
-        cells = []
-        for sequence in plan.sequences:
-            table, start = sequence.tables[group], sequence.start
-            cells.append(table.blocks[start // block_size - table.first] * block_size + start % block_size)
+    for kept in tables:
+        cells, blocks, firsts, begins = [], kept.blocks, kept.firsts, kept.begins
+        for sequence in sequences:
+            slot, start = sequence.slot, sequence.start
+            block = blocks[begins[slot] + start // block_size - firsts[slot]]
+            cells.append(block * block_size + start % block_size)
         rows.append(cells)
     return np.array(rows, dtype=np.int64)
 
 
-def _chunks(plan: StepPlan, block_size: int, token_ids: Sequence[Sequence[int]]) -> _Rows:
+def _chunks(
+    sequences: Sequence[ScheduledSequence],
+    token_ids: Sequence[Sequence[int]],
+    tables: Sequence[KeptTables],
+    block_size: int,
+) -> NDArray[np.int64]:
+    """Tokens and positions of all rows, then their cells in the cache, group by group: [2 + groups, T]."""
     lengths = np.array([len(ids) for ids in token_ids], dtype=np.int64)
     first_rows = np.cumsum(lengths) - lengths
     tokens = np.fromiter(chain.from_iterable(token_ids), np.int64, int(lengths.sum()))
-    starts = np.array([s.start for s in plan.sequences], dtype=np.int64)
+    starts = np.array([s.start for s in sequences], dtype=np.int64)
     positions = np.arange(tokens.size) + np.repeat(starts - first_rows, lengths)
     mappings = []
-    for group in range(len(plan.sequences[0].tables)):
-        tables = [s.tables[group] for s in plan.sequences]
-        widths = np.array([len(t.blocks) for t in tables], dtype=np.int64)
-        blocks = np.fromiter(chain.from_iterable(t.blocks for t in tables), np.int64, int(widths.sum()))
-        given_back = np.array([t.first for t in tables], dtype=np.int64)
-        begin = np.repeat(np.cumsum(widths) - widths - given_back, lengths)
-        mappings.append(blocks[begin + positions // block_size] * block_size + positions % block_size)
-    return [tokens, positions, *mappings]
+    for kept in tables:
+        first_blocks = [kept.begins[s.slot] - kept.firsts[s.slot] for s in sequences]
+        numbers = np.repeat(np.array(first_blocks, dtype=np.int64), lengths) + positions // block_size
+        blocks = np.frombuffer(kept.blocks, np.int32)[numbers].astype(np.int64)
+        mappings.append(blocks * block_size + positions % block_size)
+    return np.stack([tokens, positions, *mappings])

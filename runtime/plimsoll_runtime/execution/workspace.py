@@ -18,6 +18,7 @@ from torch import Tensor
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import step_tokens
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
@@ -128,7 +129,7 @@ def _run(
     states = _states_of(decoder, cache)
     forward_pass = ForwardPass(decoder, cache, backends, states=states)
     zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
-    batch = AttentionBatch([rows], [rows], [[0] * -(-rows // cache.block_size)], zeros)
+    batch = AttentionBatch([rows], [rows], BlockTables.of([[0] * -(-rows // cache.block_size)]), zeros)
     hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch, [0])
     wanted = step.head_rows(facts)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -68,7 +68,6 @@ from plimsoll_runtime.models.weights import WeightReader
 FIRST_POSITIONS = 2048
 
 
-@runtime_checkable
 class FusedStep(Attention, Protocol):
     """A step's attention that a fused decoder computes by itself, from `paged`."""
 
@@ -115,10 +114,11 @@ class FusedDecoder:
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
-        if not isinstance(attention, FusedStep):
+        # To ask for the protocol would take ten calls a step.
+        paged = getattr(attention, "paged", None)
+        if not isinstance(paged, PagedStep):
             raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
-        turns = self._turns.below(attention.paged.longest)
-        return self._decoder(token_ids, positions, turns, attention.paged)
+        return self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""

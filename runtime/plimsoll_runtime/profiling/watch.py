@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.op_times import TimesOps
@@ -56,7 +56,7 @@ class _WatchedRunner:
         self._runner = runner
         self._watch = watch
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         """See Runner."""
         self._watch.plan = plan
         return self._runner.run(plan)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -84,7 +85,7 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
         ids = torch.tensor(list(prompt[start : start + chunk]))
         positions = torch.arange(start, start + len(ids))
         cells = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
-        batch = AttentionBatch([len(ids)], [start + len(ids)], [table], cells)
+        batch = AttentionBatch([len(ids)], [start + len(ids)], BlockTables.of([table]), cells)
         with torch.inference_mode():
             states = cache.begin([0], [len(ids)], positions) if kept else None
             steps.append(decoder(ids, positions, backend.begin(batch), states))

@@ -12,7 +12,7 @@ from builders import make_core
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, StepPlan
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, SourceError, UsageError
 
 FACTORY = "fake_engine:build"
@@ -36,11 +36,11 @@ class OutOfMemoryError(RuntimeError):
 class TroubledRunner:
     """Computes plans like the runner that it wraps, until the prompt comes that means trouble."""
 
-    def __init__(self, inner: Callable[[StepPlan], StepResult], trouble: str) -> None:
+    def __init__(self, inner: Callable[[StepPlan], Launched], trouble: str) -> None:
         self._inner = inner
         self._trouble = trouble
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         if any(init.prompt_ids[0] == POISON_PROMPT for init in plan.new_slots):
             self._make_trouble()
         return self._inner(plan)

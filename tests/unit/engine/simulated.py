@@ -146,10 +146,26 @@ Contents = list[list[bytes | None]]
 
 
 @dataclass
+class Kept:
+    """A block table as the plans have told: the blocks from number `first` of the sequence on."""
+
+    first: int = 0
+    blocks: list[int] = field(default_factory=list)
+
+    def change(self, first: int, start: int, blocks: Sequence[int]) -> None:
+        if start > first:
+            assert self.first <= first, "a table has blocks again that it had given back"
+            assert start <= self.first + len(self.blocks), "a table goes on behind blocks that nobody has told of"
+        self.blocks = [*self.blocks[first - self.first : start - self.first], *blocks] if start > first else [*blocks]
+        self.first = first
+
+
+@dataclass
 class Slot:
     """What the runner remembers of the sequence in a slot."""
 
     init: SlotInit
+    tables: list[Kept]
     outputs: int
     next_start: int | None = None
     last: int | None = None
@@ -243,9 +259,15 @@ class SimulatedRunner:
         for init in plan.new_slots:
             assert init.slot not in self.slots, "a slot is taken twice"
             assert 0 <= init.slot < self.max_sequences
-            self.slots[init.slot] = Slot(init, len(init.output_ids), last=[None, *init.output_ids][-1])
+            tables = [Kept() for _ in self.rules]
+            self.slots[init.slot] = Slot(init, tables, len(init.output_ids), last=[None, *init.output_ids][-1])
         names = [s.slot for s in plan.sequences]
         assert len(set(names)) == len(names), "a sequence is in the plan twice"
+        for sequence in plan.sequences:
+            groups = [change.group for change in sequence.changes]
+            assert len(set(groups)) == len(groups), "a table is changed twice"
+            for change in sequence.changes:
+                self.slots[sequence.slot].tables[change.group].change(change.first, change.start, change.blocks)
 
     def _move_blocks(self, plan: StepPlan) -> None:
         for block, frame in plan.spills:
@@ -268,6 +290,9 @@ class SimulatedRunner:
             for layer in self.layers:
                 layer[target] = list(layer[source])
         self.moves += len(plan.moves)
+        if plan.moves:
+            for slot in self.slots.values():
+                slot.tables = [Kept() for _ in self.rules]
         for layer in self.layers:
             del layer[num_blocks:]
             layer.extend([None] * self.block_size for _ in range(num_blocks - len(layer)))
@@ -287,9 +312,9 @@ class SimulatedRunner:
         last = slot.next_start
         skips = last is not None and last < sequence.start and sequence.start % self.block_size == 0
         assert last in (None, sequence.start) or skips, "a position is left out or computed again"
-        for table in sequence.tables:
+        for table in slot.tables:
             assert (table.first + len(table.blocks)) * self.block_size >= end, "the block table is too short"
-        blocks = [block for table in sequence.tables for block in table.blocks]
+        blocks = [block for table in slot.tables for block in table.blocks]
         assert 0 not in blocks, "the padding block is in a block table"
         assert len(set(blocks)) == len(blocks)
         self.most_held = max(self.most_held, len(blocks))
@@ -323,7 +348,7 @@ class SimulatedRunner:
 
     def _place(self, sequence: ScheduledSequence, group: int, position: int) -> tuple[int, int]:
         number, offset = divmod(position, self.block_size)
-        table = sequence.tables[group]
+        table = self.slots[sequence.slot].tables[group]
         assert number >= table.first, "a position is read or written whose block was given back"
         return table.blocks[number - table.first], offset
 

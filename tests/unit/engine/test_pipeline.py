@@ -14,12 +14,12 @@ from simulated import oracle
 
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
-from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.errors import EngineDeadError
 
 
 def plan(number: int) -> StepPlan:
-    return StepPlan([ScheduledSequence(slot=number, start=0, token_ids=[1], tables=[BlockTable(0, [1])], sample=True)])
+    return StepPlan([ScheduledSequence(slot=number, start=0, token_ids=[1], changes=(), sample=True)])
 
 
 def echo(plan: StepPlan) -> StepResult:
@@ -47,7 +47,7 @@ class Held:
         self.started = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         self.started.release()
         assert self.go.acquire(timeout=30)
         return self._inner.run(plan)
@@ -71,6 +71,100 @@ def test_nothing_is_run_after_a_failure() -> None:
     with pytest.raises(RuntimeError, match="the device is gone"):
         steps.result()
     assert seen == [0, 1]
+
+
+class Launches:
+    """A runner whose steps are over when somebody waits for them; `log` says what happened."""
+
+    def __init__(self, failing: str | None = None) -> None:
+        self.log: list[str] = []
+        self._failing = failing
+
+    def run(self, plan: StepPlan) -> Launch:
+        return Launch(self, plan)
+
+    def note(self, what: str) -> None:
+        self.log.append(what)
+        if what == self._failing:
+            raise RuntimeError(what)
+
+
+class Launch:
+    def __init__(self, runner: Launches, plan: StepPlan) -> None:
+        self._runner = runner
+        self._plan = plan
+        self._number = plan.sequences[0].slot
+        self.ready = False
+        runner.note(f"begin {self._number}")
+
+    def result(self) -> StepResult:
+        if not self.ready:
+            self._runner.note(f"wait {self._number}")
+        self.ready = True
+        return echo(self._plan)
+
+
+def drive(steps: Pipeline, count: int) -> list[int]:
+    """The results of so many steps, as many planned ahead as the pipeline wants."""
+    found = []
+    for number in range(count):
+        if number == 0:
+            for first in range(min(count, steps.depth)):
+                steps.submit(plan(first))
+        elif number + steps.depth <= count:
+            steps.submit(plan(number + steps.depth - 1))
+        found += [output.token_id for output in steps.result().outputs if output.token_id is not None]
+    return found
+
+
+def test_a_device_has_the_next_step_before_one_is_waited_for() -> None:
+    runner = Launches()
+    assert drive(ThreadedSteps(runner.run), 4) == [0, 1, 2, 3]
+    assert runner.log == [
+        *("begin 0", "begin 1", "wait 0"),
+        *("begin 2", "wait 1", "begin 3", "wait 2", "wait 3"),
+    ]
+    runner = Launches()
+    assert drive(InlineSteps(runner.run), 2) == [0, 1]
+    assert runner.log == ["begin 0", "wait 0", "begin 1", "wait 1"]
+
+
+def test_a_step_that_the_next_one_has_waited_for_is_told_at_once() -> None:
+    launched: list[Launch] = []
+    runner = Launches()
+
+    def run(plan: StepPlan) -> Launch:
+        if launched:
+            launched[-1].result()
+        launched.append(runner.run(plan))
+        return launched[-1]
+
+    steps = ThreadedSteps(run)
+    steps.submit(plan(0))
+    steps.submit(plan(1))
+    assert [steps.result(), steps.result()] == [StepResult([SequenceOutput(token_id=n)]) for n in (0, 1)]
+    assert runner.log == ["begin 0", "wait 0", "begin 1", "wait 1"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "results", "seen"),
+    [
+        ("begin 1", 1, ["begin 0", "begin 1", "wait 0"]),
+        ("wait 0", 0, ["begin 0", "begin 1", "begin 2", "wait 0"]),
+        ("wait 1", 1, ["begin 0", "begin 1", "begin 2", "wait 0", "wait 1"]),
+    ],
+)
+def test_a_failure_comes_in_its_turn(failing: str, results: int, seen: list[str]) -> None:
+    """A step that was begun before is waited for first. Behind one that could not begin, no other one is begun."""
+    runner = Launches(failing)
+    steps = ThreadedSteps(runner.run)
+    for number in range(3):
+        steps.submit(plan(number))
+    for number in range(results):
+        assert steps.result() == StepResult([SequenceOutput(token_id=number)])
+    with pytest.raises(RuntimeError, match=failing):
+        steps.result()
+    assert runner.log == seen
 
 
 def test_the_thread_and_what_it_runs_go_with_the_object() -> None:
@@ -173,7 +267,7 @@ class BrokenOff:
         self._error = error
         self._runs = 0
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         self._runs += 1
         if self._runs == 2:
             raise self._error

@@ -12,7 +12,7 @@ from simulated import oracle
 
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.plan import SlotInit, StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, SlotInit, StepPlan
 from plimsoll_runtime.engine.prompt import TOKEN_BYTES, Prompt
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=30)
@@ -48,7 +48,7 @@ class Recorder:
         self._inner = inner
         self.inits: list[SlotInit] = []
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         self.inits += plan.new_slots
         return self._inner.run(plan)
 

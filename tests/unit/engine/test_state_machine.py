@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from kept import KeptBeside
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
@@ -54,6 +55,9 @@ class Expectation:
 
 
 WORTH = 2
+
+MOST_BLOCKS = 4096
+"""More than a test ever has."""
 
 POLICIES: dict[str, Callable[[], Policy]] = {
     "fcfs": FirstComeFirstServed,
@@ -184,6 +188,7 @@ class Engine(RuleBasedStateMachine):
         kind = {"recurrent": self.recurrent, "forces": self.forces}
         self.runner = SimulatedRunner(*sizes, self.groups, **kind, most_forced=ahead)
         self.scheduler = Scheduler(self.limits, POLICIES[self.policy](), lambda: self.now_ns, self.tiers())
+        self.kept = KeptBeside(self.runner, MOST_BLOCKS)
         self.depth = depth
         self.steps: deque[Step] = deque()
         self.live: dict[str, Expectation] = {}
@@ -298,6 +303,7 @@ class Engine(RuleBasedStateMachine):
             self.records_agree_with(step)
             if step is None:
                 break
+            self.kept.planned(step.sequences)
             self.steps.append(step)
         if self.steps:
             self._commit()
@@ -308,7 +314,9 @@ class Engine(RuleBasedStateMachine):
 
     def _commit(self) -> None:
         step = self.steps.popleft()
+        self.kept.begin(step.plan)
         result = self.runner.run(step.plan)
+        self.kept.end(step.plan, result)
         self.now_ns += SECOND_NS
         outputs = self.scheduler.commit(step, result)
         # A step that changes the number of blocks computes nothing, and holds up nobody for long.

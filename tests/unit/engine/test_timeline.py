@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.core import EngineCore, Runner
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.plan import Launched, StepPlan
 from plimsoll_runtime.engine.timeline import PhaseSpan, StepPhase, Timeline
 
 
@@ -87,7 +87,7 @@ class MarkingRunner:
         self._inner = inner
         self._timeline = timeline
 
-    def run(self, plan: StepPlan) -> StepResult:
+    def run(self, plan: StepPlan) -> Launched:
         result = self._inner.run(plan)
         self._timeline.lap(StepPhase.FORWARD)
         return result

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import BlockTable, ScheduledSequence, SlotInit, StepPlan, StepResult
+from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, StepResult, TableChange
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.execution import workspace
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.forward import ForwardPass, NoBackendError
 from plimsoll_runtime.execution.graphs import GraphedDecoder
@@ -128,7 +129,7 @@ def hidden_states(forward_pass: Callable[..., Tensor], decoder: Decoder, chunks:
     for count in chunks:
         positions = torch.arange(start, start + count)
         cells = torch.tensor([TABLE[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
-        batch = AttentionBatch([count], [start + count], [TABLE], cells)
+        batch = AttentionBatch([count], [start + count], BlockTables.of([TABLE]), cells)
         rows.append(forward_pass(positions * 7 % decoder.outline.facts.vocab_size, positions, batch).clone())
         start += count
     return torch.cat(rows)
@@ -218,7 +219,7 @@ class Graphable(ReferenceBackend):
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         [group], [own] = paged, cells
-        contexts, tables = group.context_lens.tolist(), group.block_tables.tolist()
+        contexts, tables = group.context_lens.tolist(), BlockTables.of(group.block_tables.tolist())
         return super().begin(AttentionBatch([1] * len(own), contexts, tables, own))
 
     def launch_key(self, sequences: int, longest: Sequence[int]) -> int:
@@ -301,13 +302,13 @@ def test_a_step_ends_when_what_it_restores_from_was_read(decoder: TorchDecoder, 
     )
     first = SlotInit(0, SamplingParams(temperature=0.0), seed=5, prompt_ids=[1] * 8)
     plan = StepPlan(
-        [ScheduledSequence(0, 4, [3, 4], [BlockTable(0, [6, 1])], sample)], new_slots=[first], restores=[(2, 6)]
+        [ScheduledSequence(0, 4, [3, 4], [TableChange(0, 0, 0, [6, 1])], sample)], new_slots=[first], restores=[(2, 6)]
     )
     runner.run(plan)
     assert log == ["restores launched", "restores read"]
     runner.run(StepPlan([], restores=[(2, 7)]))
     assert log == ["restores launched", "restores read"] * 2
-    runner.run(StepPlan([ScheduledSequence(0, 6, [3], [BlockTable(0, [6, 1])], True)]))
+    runner.run(StepPlan([ScheduledSequence(0, 6, [3], (), True)]))
     assert len(log) == 4
 
 
@@ -324,14 +325,14 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
         drawn = SamplingParams(temperature=1.0, repetition_penalty=1.5, frequency_penalty=0.5)
         host.spill([(5, 2)])
         plan = StepPlan(
-            [ScheduledSequence(0, 4, [3, 4, 5], [BlockTable(0, [6, 1])], sample=True)],
+            [ScheduledSequence(0, 4, [3, 4, 5], [TableChange(0, 0, 0, [6, 1])], sample=True)],
             new_slots=[SlotInit(0, drawn, seed=5, prompt_ids=[1, 1, 1, 1, 3, 4, 5])],
             spills=[(1, 1)],
             restores=[(2, 6)],
             block_copies=[(1, 3)],
         )
-        after = StepPlan([ScheduledSequence(0, 7, [8], [BlockTable(0, [6, 1])], sample=True)])
-        steps: list[StepResult] = [runner.run(plan), runner.run(after)]
+        after = StepPlan([ScheduledSequence(0, 7, [8], (), sample=True)])
+        steps: list[StepResult] = [runner.run(each).result() for each in (plan, after)]
         results.append([step.outputs for step in steps])
         assert [step.attention_fallbacks for step in steps] == [len(backends) - 1] * 2
         frames.append([bytes(host.row(frame)) for frame in (1, 2)])

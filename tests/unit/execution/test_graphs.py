@@ -15,6 +15,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -71,13 +72,15 @@ def step(contexts: list[int], seed: int = 0) -> tuple[Tensor, Tensor, AttentionB
 def group(contexts: list[int], generator: torch.Generator, rest: tuple[AttentionBatch, ...] = ()) -> AttentionBatch:
     tables = [torch.randint(1, BLOCKS, (-(-n // BLOCK),), generator=generator).tolist() for n in contexts]
     cells = [table[-1] * BLOCK + (n - 1) % BLOCK for n, table in zip(contexts, tables, strict=True)]
-    return AttentionBatch([1] * len(contexts), contexts, tables, torch.tensor(cells), rest)
+    return AttentionBatch([1] * len(contexts), contexts, BlockTables.of(tables), torch.tensor(cells), rest)
 
 
 def expected(tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor:
     columns = [tokens, positions]
     for each in batch.groups:
-        sums = [sum((i + 1) * block for i, block in enumerate(table)) for table in each.block_tables]
+        tables = each.block_tables
+        bounds = zip(tables.begins, tables.counts, strict=True)
+        sums = [sum((i + 1) * tables.blocks[begin + i] for i in range(count)) for begin, count in bounds]
         columns += [each.cells, torch.tensor(each.context_lens), torch.tensor(sums)]
     return torch.stack(columns, 1).float()
 
@@ -110,7 +113,7 @@ def test_padding_attends_to_the_block_of_nobody() -> None:
 def test_what_is_no_batch_of_decodes() -> None:
     decoder = graphed(Recorder())
     assert decoder.run(*step([5] * (MOST + 1))) is None
-    chunk = AttentionBatch([2, 1], [2, 3], [[1], [2]], torch.tensor([4, 5, 10]))
+    chunk = AttentionBatch([2, 1], [2, 3], BlockTables.of([[1], [2]]), torch.tensor([4, 5, 10]))
     assert decoder.run(torch.zeros(3).long(), torch.zeros(3).long(), chunk) is None
     assert decoder.captured == 0
 

@@ -1,20 +1,26 @@
 """Flat inputs equal what a loop over tokens gives."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, BlockTable, ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan, TableChange
+from plimsoll_runtime.execution.attention.block_tables import gathered
+from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.inputs import step_inputs
 
-LAST = range(100, 106)
+SLOTS, BLOCKS = 6, 501
+LAST = range(100, 100 + SLOTS)
+CPU = torch.device("cpu")
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
+    """One whose sequences have just come, in each of the groups from another block on."""
     block_size, groups = draw(st.sampled_from([8, 16])), draw(st.integers(1, 3))
     sequences = []
-    for slot in range(draw(st.integers(1, 6))):
+    for slot in draw(st.permutations(range(SLOTS)))[: draw(st.integers(1, SLOTS))]:
         unseen = draw(st.booleans())
         start, length = draw(st.integers(0, 70)), 1 if unseen else draw(st.integers(1, 40))
         blocks = -(-(start + length) // block_size) + draw(st.integers(0, 1))
@@ -26,9 +32,14 @@ def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
                 token_ids=[LAST_CHOSEN]
                 if unseen
                 else draw(st.lists(st.integers(0, 99), min_size=length, max_size=length)),
-                tables=[
-                    BlockTable(first, draw(st.lists(st.integers(1, 500), min_size=blocks - first, max_size=blocks)))
-                    for first in firsts
+                changes=[
+                    TableChange(
+                        group,
+                        first,
+                        first,
+                        draw(st.lists(st.integers(1, BLOCKS - 1), min_size=blocks - first, max_size=blocks)),
+                    )
+                    for group, first in enumerate(firsts)
                 ],
                 sample=True,
             )
@@ -36,10 +47,18 @@ def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
     return StepPlan(sequences), block_size
 
 
-@given(plans())
-def test_every_row(case: tuple[StepPlan, int]) -> None:
+@pytest.mark.parametrize("unseen", [False, True])
+@given(case=plans())
+def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
+    """Where the host has seen what was chosen, and where only the device has it."""
     plan, block_size = case
-    inputs = step_inputs(plan, block_size, torch.device("cpu"), LAST)
+    state = BatchState(SLOTS, len(plan.sequences[0].changes), BLOCKS, CPU if unseen else None)
+    if unseen:
+        state.chose_unseen(range(SLOTS), torch.tensor(LAST))
+    else:
+        state.chose(range(SLOTS), [SequenceOutput(token) for token in LAST])
+    state.begin(plan)
+    inputs = step_inputs(plan, state, block_size, CPU)
     expected = [
         (LAST[s.slot] if token == LAST_CHOSEN else token, s.start + i)
         for s in plan.sequences
@@ -47,11 +66,16 @@ def test_every_row(case: tuple[StepPlan, int]) -> None:
     ]
     assert list(zip(inputs.token_ids.tolist(), inputs.positions.tolist(), strict=True)) == expected
     assert inputs.batch.longest == max(s.start + len(s.token_ids) for s in plan.sequences)
-    assert len(inputs.batch.groups) == len(plan.sequences[0].tables)
+    assert len(inputs.batch.groups) == len(plan.sequences[0].changes)
     for number, group in enumerate(inputs.batch.groups):
-        tables = [s.tables[number] for s in plan.sequences]
+        tables = [s.changes[number] for s in plan.sequences]
         assert group.query_lens == [len(s.token_ids) for s in plan.sequences]
-        assert group.block_tables == [table.blocks for table in tables]
+        flat, begins, counts, mirror = group.block_tables
+        found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
+        assert found == [table.blocks for table in tables]
+        assert (mirror is not None) == unseen
+        side_by_side = gathered(group.block_tables.on(CPU), torch.tensor(begins), max(counts)).tolist()
+        assert [row[:count] for row, count in zip(side_by_side, counts, strict=True)] == found
         assert group.cells.tolist() == [
             table.blocks[(s.start + i) // block_size - table.first] * block_size + (s.start + i) % block_size
             for s, table in zip(plan.sequences, tables, strict=True)

@@ -19,6 +19,7 @@ from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.nothing import NoAttention
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.forward import ForwardPass
@@ -290,7 +291,7 @@ def test_a_pass_that_broke_off_has_moved_no_state() -> None:
     tokens, positions = torch.tensor([4, 7, 1]), torch.arange(3)
 
     def step(forward: ForwardPass, first: int, end: int) -> Tensor:
-        batch = AttentionBatch([end - first], [end], [[1]], torch.arange(4 + first, 4 + end))
+        batch = AttentionBatch([end - first], [end], BlockTables.of([[1]]), torch.arange(4 + first, 4 + end))
         return forward(tokens[first:end], positions[first:end], batch, [1])
 
     step(whole, 0, 2)

@@ -16,6 +16,7 @@ from offline.memory import forget_peak, peak_bytes
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.execution import workspace as module
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu
 from plimsoll_runtime.models.composing import program_of
@@ -66,7 +67,7 @@ def test_as_measured(kind: str, backend: str, least: float, most: float, tmp_pat
         tensor.zero_()
     attention = chosen(cache)
     cells = torch.arange(16, 16 + ROWS)
-    batch = AttentionBatch([ROWS], [ROWS], [list(range(1, ROWS // 16 + 1))], cells)
+    batch = AttentionBatch([ROWS], [ROWS], BlockTables.of([list(range(1, ROWS // 16 + 1))]), cells)
     ctypes.CDLL(None).malloc_trim(0)  # what other tests have given back would hide what is taken here
     before = _resident()
     forget_peak()

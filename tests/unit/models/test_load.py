@@ -17,6 +17,7 @@ from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.composing import program_of
@@ -78,7 +79,7 @@ def run(decoder: Any, tokens: Tensor) -> Tensor:
     """Hidden states of a prompt."""
     shapes = decoder.outline.facts.attention
     backend = ReferenceBackend(KvCache(shapes, 2, 16, torch.float32, CPU))
-    batch = AttentionBatch([len(tokens)], [len(tokens)], [[1]], tokens + 16)
+    batch = AttentionBatch([len(tokens)], [len(tokens)], BlockTables.of([[1]]), tokens + 16)
     with torch.inference_mode():
         found: Tensor = decoder(tokens, tokens, backend.begin(batch))
     return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from kernel_support.late import Copies
 from structured_support.models import spelling_model
 from structured_support.schemas import cases
 
@@ -144,6 +145,22 @@ def test_however_it_is_computed_the_answer_is_the_same(llm: LLM, folder: str, wa
         assert other.stats.preemptions > 0
     assert (other.stats.forced_tokens > 0) == ("forced" in way)
     other.close()
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+def test_a_device_that_computes_behind_the_host_s_back_keeps_to_it(
+    llm: LLM, folder: str, monkeypatch: pytest.MonkeyPatch, overlap: bool
+) -> None:
+    """Masks are made of tokens that the host has seen; whoever has none is in the same batch."""
+    prompts = [[5 + i, 7, 9, 11] for i in range(6)]
+    wanted = [params(Constraint.json(SHAPE) if i % 3 else None, seed=i, max_tokens=50) for i in range(6)]
+    expected = [g.outputs[0].token_ids for g in llm.generate(prompts, wanted)]
+    copies = Copies()
+    copies.install(monkeypatch)
+    other = load(folder, overlap=overlap, max_sequences=4)
+    assert [g.outputs[0].token_ids for g in other.generate(prompts, wanted)] == expected
+    assert (other.stats.forced_tokens > 0) == (not overlap)
+    assert "wait" in copies.log
 
 
 def test_who_wants_log_probabilities_gets_each_token_by_a_step_of_its_own(folder: str) -> None:

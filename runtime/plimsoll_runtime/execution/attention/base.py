@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 
 from torch import Tensor
 
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention
 
@@ -20,7 +21,8 @@ class AttentionBatch:
     context_lens: tokens in its table after this step, the step's own included. Attention counts positions from the
         table's first token on, so that the last row stands at context_len - 1; the model's own positions, which its
         ropes turn by, are larger by what the group has given back.
-    block_tables: the blocks of each sequence in order, enough for its context; more are ignored.
+    block_tables: the blocks of each sequence in order, enough for its context; more are ignored. They may lie in
+        memory that the next step changes.
     cells: int64 [T] on the device: where each row's key and value go, block x block_size + offset.
     rest: the same sequences in the cache's other groups, in their order.
     longest: most tokens of a sequence, what was given back included; None: as many as in the tables.
@@ -30,7 +32,7 @@ class AttentionBatch:
 
     query_lens: Sequence[int]
     context_lens: Sequence[int]
-    block_tables: Sequence[Sequence[int]]
+    block_tables: BlockTables
     cells: Tensor
     rest: tuple[AttentionBatch, ...] = ()
     longest: int | None = None
@@ -41,10 +43,10 @@ class AttentionBatch:
         return (self, *self.rest)
 
     def __post_init__(self) -> None:
-        if not len(self.query_lens) == len(self.context_lens) == len(self.block_tables) > 0:
+        if not len(self.query_lens) == len(self.context_lens) == len(self.block_tables.begins) > 0:
             raise ValueError(
                 f"{len(self.query_lens)} query lengths, {len(self.context_lens)} context lengths and "
-                f"{len(self.block_tables)} block tables do not make a batch"
+                f"{len(self.block_tables.begins)} block tables do not make a batch"
             )
         if sum(self.query_lens) != self.cells.numel():
             raise ValueError(f"{sum(self.query_lens)} rows, but {self.cells.numel()} cells for them")

@@ -42,7 +42,7 @@ class FlashInferBackend:
     def begin(self, batch: AttentionBatch) -> Attention:
         """Plan each wrapper's kernel for the step."""
         cache, groups = self._cache, batch.groups
-        tables = [step_tables(group, cache.block_size, cache.num_blocks) for group in groups]
+        tables = [step_tables(group, cache.block_size) for group in groups]
         for (group, shape), wrapper in self._wrappers.items():
             self._plan(wrapper, shape, tables[group])
 

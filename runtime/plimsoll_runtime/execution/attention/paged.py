@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.attention.tables import step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.sent import sent
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
@@ -18,14 +21,16 @@ def slopes_of(shape: AttentionShape, device: torch.device) -> Tensor | None:
 
 
 def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:
-    """Lengths and block tables on the cache's device, block 0 where a table is shorter than the longest."""
-    tables = step_tables(batch, cache.block_size, cache.num_blocks)
-    starts = [*tables.first_rows.tolist(), int(tables.query_lens.sum())]
-    padded = torch.from_numpy(tables.padded(int(tables.num_blocks.max())))
+    """Lengths and block tables on the cache's device, whatever block's number where one is shorter than the longest."""
+    tables = step_tables(batch, cache.block_size)
+    rows, width = int(tables.query_lens.sum()), int(tables.num_blocks.max())
+    numbers = np.concatenate([tables.first_rows, [rows], tables.context_lens, tables.first_blocks])
+    # The first of three parts is the one that is longer by one.
+    starts, contexts, begins = sent(numbers, cache.device).tensor_split(3)
     return PagedBatch(
-        query_starts=torch.tensor(starts, dtype=torch.int32, device=cache.device),
-        context_lens=torch.from_numpy(tables.context_lens).to(cache.device, torch.int32),
-        block_tables=padded.to(cache.device, torch.int32),
+        query_starts=starts.to(torch.int32),
+        context_lens=contexts.to(torch.int32),
+        block_tables=gathered(batch.block_tables.on(cache.device), begins, width),
         max_query_len=int(tables.query_lens.max()),
         max_context_len=int(tables.context_lens.max()),
         decodes=int((tables.query_lens == 1).sum()),

@@ -56,7 +56,7 @@ class SdpaBackend:
     def begin(self, batch: AttentionBatch) -> Attention:
         """Rows, blocks and masks of each call, shared by the layers of one group and shape."""
         cache, groups = self._cache, batch.groups
-        tables = [step_tables(group, cache.block_size, cache.num_blocks) for group in groups]
+        tables = [step_tables(group, cache.block_size) for group in groups]
         calls = {(group, shape): self._calls(tables[group], shape) for group, shape in set(self._kinds)}
 
         def attention(
@@ -94,7 +94,7 @@ class SdpaBackend:
         bias = alibi_bias(shape, token[:, None], position[:, :, None])
         return _Call(
             torch.from_numpy(rows.ravel()).to(device),
-            torch.from_numpy(tables.blocks[flat]).to(device),
+            torch.from_numpy(tables.blocks[flat].astype(np.int64)).to(device),
             torch.from_numpy(seen).to(device),
             torch.from_numpy(token >= context[:, None]).to(device),
             None if bias is None else bias.to(device),

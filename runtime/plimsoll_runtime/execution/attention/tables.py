@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import torch
@@ -18,9 +17,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """int64 arrays of S sequences: rows, context tokens, first row, and the block tables one after the other.
+    """int64 arrays of S sequences: rows, context tokens, first row, and where their block tables are.
 
-    Sequence i's blocks are `blocks[first_blocks[i] :][: num_blocks[i]]`, as many as its context needs.
+    Sequence i's blocks are `blocks[first_blocks[i] :][: num_blocks[i]]`, int32, as many as its context needs.
     """
 
     query_lens: Ints
@@ -28,14 +27,7 @@ class StepTables:
     first_rows: Ints
     num_blocks: Ints
     first_blocks: Ints
-    blocks: Ints
-
-    def padded(self, width: int) -> Ints:
-        """Block tables `[S, width]`, filled up with block 0."""
-        columns = np.arange(width)
-        inside = columns < self.num_blocks[:, None]
-        flat = self.first_blocks[:, None] + np.minimum(columns, self.num_blocks[:, None] - 1)
-        return np.where(inside, self.blocks[flat], 0)
+    blocks: NDArray[np.int32]
 
 
 def first_seen(shape: AttentionShape, position: Ints) -> Ints:
@@ -61,23 +53,20 @@ def alibi_bias(shape: AttentionShape, token: Ints, position: Ints) -> Tensor | N
     return slopes * torch.from_numpy(token - position)[:, None, None]
 
 
-def step_tables(batch: AttentionBatch, block_size: int, num_blocks: int) -> StepTables:
-    """Flatten a batch. Raises ValueError where a table is too short or names a block that does not exist."""
+def step_tables(batch: AttentionBatch, block_size: int) -> StepTables:
+    """A batch as arrays; its tables stay where they are. Raises ValueError where one is too short."""
     query_lens = np.array(batch.query_lens, dtype=np.int64)
     context_lens = np.array(batch.context_lens, dtype=np.int64)
     needed = -(-context_lens // block_size)
-    widths = np.array([len(table) for table in batch.block_tables], dtype=np.int64)
+    widths = np.array(batch.block_tables.counts, dtype=np.int64)
     if (widths < needed).any():
         short = int(np.argmax(widths < needed))
         raise ValueError(f"sequence {short} has {context_lens[short]} tokens in {widths[short]} blocks of {block_size}")
-    blocks = np.fromiter(chain.from_iterable(batch.block_tables), np.int64, int(widths.sum()))
-    if blocks.min() < 0 or blocks.max() >= num_blocks:
-        raise ValueError(f"a block table names a block outside 0..{num_blocks - 1}")
     return StepTables(
         query_lens=query_lens,
         context_lens=context_lens,
         first_rows=np.cumsum(query_lens) - query_lens,
         num_blocks=needed,
-        first_blocks=np.cumsum(widths) - widths,
-        blocks=blocks,
+        first_blocks=np.array(batch.block_tables.begins, dtype=np.int64),
+        blocks=np.frombuffer(batch.block_tables.blocks, np.int32),
     )

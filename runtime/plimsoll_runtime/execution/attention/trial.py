@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -152,9 +153,9 @@ def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]
     shapes = list(dict.fromkeys(target.shapes))
     runner = _Runner(backend, target, shapes, _blocks_of(SMALL, target.block_size))
     chunk = _chunk_batch(SMALL, target.block_size, target.device)
-    [table], start = chunk.block_tables, SMALL.chunk - 1
+    last = chunk.cells[SMALL.chunk - 1 :]
     # The last token again, as if it were decoded.
-    decode = AttentionBatch([1], [SMALL.chunk], [table], chunk.cells[start:])
+    decode = AttentionBatch([1], [SMALL.chunk], chunk.block_tables, last)
     outputs = []
     for seed, batch in enumerate((chunk, decode)):
         outputs += runner.run(batch, [_inputs(shape, batch, target, seed) for shape in shapes])
@@ -200,4 +201,4 @@ def _batch(rows: Sequence[int], contexts: Sequence[int], block_size: int, device
         for count, context, table in zip(rows, contexts, tables, strict=True)
         for p in range(context - count, context)
     ]
-    return AttentionBatch(rows, contexts, tables, torch.tensor(cells, device=device))
+    return AttentionBatch(rows, contexts, BlockTables.of(tables), torch.tensor(cells, device=device))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import StepInputs, step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -40,6 +41,7 @@ class PoolingRunner:
         self._decoder = decoder
         self._forward_pass = forward_pass
         self._cache = cache
+        self._state = BatchState(num_slots, len(cache.groups), cache.num_blocks)
         self._pooler = Pooler(facts.pooling.kind, facts.hidden_size, num_slots, cache.device)
         self._apart = facts.second_text
         self._second_texts = [0] * num_slots
@@ -49,6 +51,7 @@ class PoolingRunner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """Compute one step; the outputs stand in the order of the plan's sequences."""
+        self._state.begin(plan)
         if plan.freed_slots:
             self._forward_pass.free(plan.freed_slots)
         for init in plan.new_slots:
@@ -60,7 +63,7 @@ class PoolingRunner:
 
     def _computed(self, plan: StepPlan) -> Sequence[SequenceOutput]:
         sequences = plan.sequences
-        inputs = step_inputs(plan, self._cache.block_size, self._cache.device, ())
+        inputs = step_inputs(plan, self._state, self._cache.block_size, self._cache.device)
         hidden = self._forward_pass.step(plan, self._by_text(sequences, inputs))
         self._lap(StepPhase.FORWARD)
         pooled = self._pooler.pool(sequences, hidden)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_runtime.engine.plan import SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.adjust import adjust
 from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows, Recorded
-from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
-from plimsoll_runtime.execution.sampling.state import NO_TOKEN, SamplingState
+from plimsoll_runtime.execution.sampling.logprobs import reports_of, told
+from plimsoll_runtime.execution.sampling.state import NO_TOKEN, Rows, SamplingState
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity): its weights or the chosen dtype are at fault"
 
@@ -59,37 +61,80 @@ class Sampler:
 
         A row with a NaN or an infinite maximum gets an error instead of a token; the others are not affected.
         """
+        choice = self.choose(logits, slots)
+        return self.tell(choice, _on_host(choice.best, choice.chosen), choice.reports)
+
+    def choose(self, logits: Tensor, slots: Sequence[int]) -> Choice:
+        """The same, without looking at what was chosen: `tell` is to be called with it before the next choice."""
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
-        constrained = self._constrained if self.constrains else None
-        masks = None if constrained is None else constrained.finish(slots, logits.device)
+        masks = self._constrained.finish(slots, logits.device) if self.constrains and self._constrained else None
         raw = logits
         if rows.reported is not None and (rows.adjusted or masks is not None):
             raw = logits.clone()
         if rows.adjusted:
             adjust(logits, rows.adjusted, state.num_outputs(rows))
         best, chosen = sample(logits, rows.params, state.uniforms(rows, logits.device), masks)
-        reports = {} if rows.reported is None else _report(raw, chosen, rows.reported, rows.alternatives)
-        tokens = _on_host(best, chosen)
-        state.record(rows, tokens)
-        if constrained is None and not reports and NO_TOKEN not in tokens:
+        if rows.counted:
+            state.count(rows)
+        reports = None if rows.reported is None else _reports(raw, chosen, rows.reported, rows.alternatives)
+        return Choice(slots, rows, best, chosen, reports, self.constrains)
+
+    def tell(self, choice: Choice, tokens: Sequence[int], reports: Reports | None) -> list[SequenceOutput]:
+        """Record what a step has chosen, NO_TOKEN where a row's logits are not finite, and what there is to tell of it.
+        `reports` are the choice's, on the host.
+        """
+        slots, rows = choice.slots, choice.rows
+        if rows.adjusted:
+            self._state.record(rows, tokens)
+        if reports is None and not choice.constrained and NO_TOKEN not in tokens:
             return [SequenceOutput(token) for token in tokens]
-        failed, forced = Recorded({}, {}) if constrained is None else constrained.record(slots, tokens)
+        of_rows = dict[int, TokenLogprob]()
+        if reports is not None:
+            of_rows = dict(
+                zip(
+                    rows.reporting,
+                    told([tokens[row] for row in rows.reporting], reports, rows.alternatives),
+                    strict=True,
+                )
+            )
+        failed, forced = Recorded({}, {})
+        if choice.constrained and self._constrained is not None:
+            failed, forced = self._constrained.record(slots, tokens)
         failed |= {row: NOT_FINITE for row, token in enumerate(tokens) if token == NO_TOKEN}
         for row, more in forced.items():
-            state.record_forced(slots[row], more)
+            self._state.record_forced(slots[row], more)
         return [
             SequenceOutput(error=failed[row])
             if row in failed
-            else SequenceOutput(token, reports.get(row), forced=forced.get(row, ()))
+            else SequenceOutput(token, of_rows.get(row), forced=forced.get(row, ()))
             for row, token in enumerate(tokens)
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen for the rows of a step, on the logits' device.
+
+    - `best`, `chosen`: each row's largest logit and its token, which means nothing where that is not finite.
+    - `reports`: of the rows that want log probabilities, None where none does.
+    - `constrained`: whether a slot has a constraint.
+    """
+
+    slots: Sequence[int]
+    rows: Rows
+    best: Tensor
+    chosen: Tensor
+    reports: Reports | None
+    constrained: bool
+
+    def tokens(self) -> Tensor:
+        """int64 [R], NO_TOKEN where a row's logits are not finite."""
+        return torch.where(self.best.isfinite(), self.chosen, NO_TOKEN)
+
+
 def _on_host(best: Tensor, chosen: Tensor) -> list[int]:
     """The chosen tokens, or NO_TOKEN where a row's largest logit is not finite."""
-    if best.is_cuda:
-        return list(torch.where(best.isfinite(), chosen, NO_TOKEN).tolist())
     # Each call into torch or numpy is a part of a small step that can be seen; a sum of float32s is finite if all are.
     tokens: list[int] = chosen.tolist()
     largest: list[float] = best.tolist()
@@ -98,10 +143,7 @@ def _on_host(best: Tensor, chosen: Tensor) -> list[int]:
     return [token if math.isfinite(value) else NO_TOKEN for token, value in zip(tokens, largest, strict=True)]
 
 
-def _report(raw: Tensor, tokens: Tensor, rows: Tensor, alternatives: Sequence[int]) -> dict[int, TokenLogprob]:
-    """Log probabilities of the rows that asked for them, by row."""
+def _reports(raw: Tensor, tokens: Tensor, rows: Tensor, alternatives: Sequence[int]) -> Reports:
+    """Of the rows that asked for them."""
     everyone = len(alternatives) == raw.shape[0]
-    found = (
-        token_logprobs(raw, tokens, alternatives) if everyone else token_logprobs(raw[rows], tokens[rows], alternatives)
-    )
-    return dict(zip(rows.tolist(), found, strict=True))
+    return reports_of(raw, tokens, alternatives) if everyone else reports_of(raw[rows], tokens[rows], alternatives)

@@ -14,6 +14,7 @@ from plimsoll_kernels.sampling.params import RowParams
 from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution.sampling.adjust import Adjustments, adjustments_of
 from plimsoll_runtime.execution.sampling.noise import uniforms
+from plimsoll_runtime.execution.sent import sent
 
 COLDEST = 1e-4
 """Temperatures below this are greedy in all but name, and would overflow float32 when logits are divided by them."""
@@ -29,8 +30,8 @@ class Rows:
 
     `places` are the rows' slots. `undrawn` stands for the uniform numbers where no row draws. `adjusted` says what
     changes in rows' logits, by row; where nothing does and no row draws, nobody asks how many tokens a row has, and
-    they are not `counted`. `reported` are the rows that want log probabilities, on the logits' device,
-    and `alternatives` how many each of them wants.
+    they are not `counted`. `reporting` are the rows that want log probabilities, `reported` the same on the logits'
+    device, and `alternatives` how many each of them wants.
     """
 
     slots: tuple[int, ...]
@@ -39,6 +40,7 @@ class Rows:
     undrawn: Tensor | None
     adjusted: Mapping[int, Adjustments]
     counted: bool
+    reporting: tuple[int, ...]
     reported: Tensor | None
     alternatives: tuple[int, ...]
 
@@ -93,12 +95,14 @@ class SamplingState:
         if rows.undrawn is not None:
             return rows.undrawn
         arrays = self._arrays
-        return torch.from_numpy(uniforms(arrays.seeds[rows.places], arrays.num_outputs[rows.places])).to(device)
+        return sent(uniforms(arrays.seeds[rows.places], arrays.num_outputs[rows.places]), device)
+
+    def count(self, rows: Rows) -> None:
+        """A token is being chosen for each row."""
+        self._arrays.num_outputs[rows.places] += 1
 
     def record(self, rows: Rows, tokens: Sequence[int]) -> None:
         """Take note of the chosen tokens, NO_TOKEN where a row has none."""
-        if rows.counted:
-            self._arrays.num_outputs[rows.places] += 1
         for row, adjustments in rows.adjusted.items():
             if adjustments.history is not None and tokens[row] != NO_TOKEN:
                 adjustments.history.add(tokens[row])
@@ -113,7 +117,7 @@ class SamplingState:
 
     def _pick(self, slots: tuple[int, ...], device: torch.device) -> Rows:
         places = self._arrays.places(slots)
-        reported = [row for row, slot in enumerate(slots) if slot in self._reports] if self._reports else []
+        reporting = [row for row, slot in enumerate(slots) if slot in self._reports] if self._reports else []
         known = self._adjustments
         adjusted = {row: known[slot] for row, slot in enumerate(slots) if slot in known} if known else {}
         draws = bool(self._arrays.temperature[places].any())
@@ -124,8 +128,9 @@ class SamplingState:
             undrawn=None if draws else torch.zeros(len(slots), dtype=torch.float64, device=device),
             adjusted=adjusted,
             counted=draws or bool(adjusted),
-            reported=torch.tensor(reported, device=device) if reported else None,
-            alternatives=tuple(self._reports[slots[row]] for row in reported),
+            reporting=tuple(reporting),
+            reported=sent(np.array(reporting), device) if reporting else None,
+            alternatives=tuple(self._reports[slots[row]] for row in reporting),
         )
 
 
@@ -168,7 +173,7 @@ class SlotArrays:
     def params(self, places: NDArray[np.int64], device: torch.device) -> RowParams:
         """Those of some slots, on a device."""
         return RowParams(
-            *(torch.from_numpy(a[places]).to(device) for a in (self.temperature, self.top_k, self.top_p, self.min_p))
+            *(sent(array[places], device) for array in (self.temperature, self.top_k, self.top_p, self.min_p))
         )
 
     def check_integrity(self) -> None:

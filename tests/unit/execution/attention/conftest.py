@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import attention_reference
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -110,7 +111,7 @@ class Simulation:
         return AttentionBatch(
             counts,
             [s.length - s.tables[group].first * size for s in chosen],
-            [s.tables[group].blocks for s in chosen],
+            BlockTables.of([s.tables[group].blocks for s in chosen]),
             torch.tensor(cells, device=self.cache.device),
             rest,
             max(s.length for s in chosen),

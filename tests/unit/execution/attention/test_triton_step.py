@@ -14,6 +14,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.configs import DEFAULTS
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
@@ -60,7 +61,7 @@ def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
         lengths = [n + count for n, count in zip(lengths, counts, strict=True)]
         places = zip(positions, tables, strict=True)
         cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
-        step = chosen.begin(AttentionBatch(counts, lengths, tables, cells.to(device)))
+        step = chosen.begin(AttentionBatch(counts, lengths, BlockTables.of(tables), cells.to(device)))
         flat = torch.cat(positions).to(device)
         rows.append(decoder.logits(decoder(flat * 7 % decoder.outline.facts.vocab_size, flat, step)))
     return torch.cat(rows).cpu()
@@ -93,9 +94,8 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         tables = [list(range(1 + 9 * i, 1 + 9 * i + 10)) for i in range(len(contexts))]
         positions = torch.tensor(contexts) - 1
         places = zip(positions.tolist(), tables, strict=True)
-        batch = AttentionBatch(
-            [1] * len(contexts), contexts, tables, torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
-        )
+        cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
+        batch = AttentionBatch([1] * len(contexts), contexts, BlockTables.of(tables), cells)
         tokens = positions * 7 % decoder.outline.facts.vocab_size
         actual = graphs.run(tokens, positions, batch)
         assert actual is not None
@@ -110,7 +110,7 @@ def test_its_steps_rotate(folder: Path) -> None:
     from plimsoll_runtime.execution.attention.triton import TritonBackend
 
     cache = KvCache(loaded(folder, "cpu").outline.facts.attention, 2, BLOCK, torch.float32, torch.device("cpu"))
-    batch = AttentionBatch([1], [1], [[1]], torch.tensor([16]))
+    batch = AttentionBatch([1], [1], BlockTables.of([[1]]), torch.tensor([16]))
     assert isinstance(TritonBackend(cache).begin(batch), RotatingAttention)
     assert not isinstance(ReferenceBackend(cache).begin(batch), RotatingAttention)
 

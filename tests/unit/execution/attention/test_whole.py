@@ -6,6 +6,7 @@ import torch
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import whole
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.nothing import NoAttention
 from plimsoll_runtime.execution.attention.select import candidates
@@ -23,7 +24,7 @@ def cache_of(*shapes: AttentionShape) -> KvCache:
 
 def batch_of(lengths: list[int], contexts: list[int] | None = None) -> AttentionBatch:
     cells = torch.zeros(sum(lengths), dtype=torch.int64)
-    return AttentionBatch(lengths, contexts or lengths, [[0]] * len(lengths), cells)
+    return AttentionBatch(lengths, contexts or lengths, BlockTables.of([[0]] * len(lengths)), cells)
 
 
 def expected(shape: AttentionShape, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

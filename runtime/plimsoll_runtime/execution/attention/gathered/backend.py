@@ -32,7 +32,7 @@ class GatheredBackend:
     def begin(self, batch: AttentionBatch) -> Attention:
         """Indices and masks of the step, shared by the layers of one group and shape."""
         cache, groups = self._cache, batch.groups
-        tables = [step_tables(group, cache.block_size, cache.num_blocks) for group in groups]
+        tables = [step_tables(group, cache.block_size) for group in groups]
         plans = {(g, shape): self._plan(shape, groups[g], tables[g]) for g, shape in set(self._kinds)}
         writes = [CacheWrites(group, cache.block_size) for group in groups]
 

@@ -35,7 +35,7 @@ class TileIndex:
         self.rows: Ints = row + step
         self.position: Ints = context - own + step
         self.first_token: Ints = first_block * block_size
-        self.blocks: Ints = tables.blocks[tables.first_blocks[sequence] + columns]
+        self.blocks: Ints = tables.blocks[tables.first_blocks[sequence] + columns].astype(np.int64)
         self.tokens = plan.width * block_size
 
     def cache_rows(self, kv_heads: int, strides: tuple[int, int]) -> Tensor:

@@ -18,9 +18,10 @@ class CacheWrites:
     """
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:
+        tables = batch.block_tables
         begun = [
-            table[context // block_size]
-            for query, context, table in zip(batch.query_lens, batch.context_lens, batch.block_tables, strict=True)
+            tables.blocks[begin + context // block_size]
+            for query, context, begin in zip(batch.query_lens, batch.context_lens, tables.begins, strict=True)
             if 0 < context % block_size <= query
         ]
         self._cells = batch.cells

@@ -1,0 +1,1 @@
+"""How much Python does a decode step run?"""

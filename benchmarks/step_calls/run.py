@@ -1,0 +1,99 @@
+"""`python -m step_calls.run`: Python calls and bytecodes of a decode step, counted: nobody else on the machine matters.
+
+The model is "tiny" on the CPU kernels; steps do not overlap, so that one thread runs all of a step. Counted are whole
+steps of the engine over as many steps as fill blocks, every sequence decoding greedily.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import question
+from options import Options
+from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from serving import models
+from tables import Sheet
+
+BATCHES, PROMPT, STEPS = (1, 16, 64), 256, 64
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Calls and bytecodes a step, by batch."""
+    config = EngineConfig(
+        model=models.source(models.TINY),
+        dtype="bfloat16",
+        threads=1,
+        kv_memory="256MiB",
+        max_model_len=1024,
+        max_sequences=max(BATCHES),
+        overlap=False,
+    )
+    engine, names = build_engine(config, lambda stage, fraction: None), itertools.count()
+    return {"steps": STEPS, "context": PROMPT, "batches": {size: _counts(engine, size, names) for size in BATCHES}}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """A row a batch."""
+    rows = [[str(size), f"{each['calls']:.1f}", f"{each['bytecodes']:.0f}"] for size, each in result["batches"].items()]
+    title = f"A decode step in Python, means of {result['steps']} steps, {result['context']} tokens of context"
+    return Sheet(title, ["sequences", "calls", "bytecodes"], rows)
+
+
+def _counts(engine: EngineCore, size: int, names: Iterator[int]) -> dict[str, float]:
+    rng = random.Random(0)
+    params = SamplingParams(temperature=0.0, max_tokens=2 * STEPS + 2, ignore_eos=True)
+    for _ in range(size):
+        prompt = [rng.randrange(300, models.TINY.vocab) for _ in range(PROMPT)]
+        engine.add(AddRequest(str(next(names)), prompt, params))
+    while len(engine.step().outputs) < size:
+        pass
+    counts = {
+        "calls": _counted(engine, _calls, sys.setprofile),
+        "bytecodes": _counted(engine, _bytecodes, sys.settrace),
+    }
+    while engine.has_work:
+        engine.step()
+    return counts
+
+
+See = Callable[[FrameType, str, Any], Any]
+
+
+def _counted(engine: EngineCore, see_into: Callable[[list[int]], See], install: Callable[[See | None], None]) -> float:
+    """A step's mean of what is seen, which grows a list's one number."""
+    found = [0]
+    see = see_into(found)
+    for _ in range(STEPS):
+        install(see)
+        engine.step()
+        install(None)
+    return found[0] / STEPS
+
+
+def _calls(found: list[int]) -> See:
+    def see(frame: FrameType, event: str, argument: object) -> None:
+        found[0] += event == "call"
+
+    return see
+
+
+def _bytecodes(found: list[int]) -> See:
+    def see(frame: FrameType, event: str, argument: object) -> See:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        found[0] += event == "opcode"
+        return see
+
+    return see
+
+
+if __name__ == "__main__":
+    sys.exit(question.main(__doc__, measure, table))

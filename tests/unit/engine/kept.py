@@ -1,0 +1,79 @@
+"""A batch state beside a simulated runner: after every plan it is what one would build from nothing.
+
+What a scheduler knows of its sequences when it plans a step is written down then, and compared when the step runs,
+which may be steps later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from simulated import SimulatedRunner
+
+from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan, StepResult
+from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.inputs import step_inputs
+
+CPU = torch.device("cpu")
+
+Tables = list[tuple[int, list[int]]]
+"""Of a sequence in each group: the number of the first block, and the blocks."""
+
+
+class KeptBeside:
+    """States, of which one keeps all on a device too, and what is expected of the steps that are still to come."""
+
+    def __init__(self, runner: SimulatedRunner, num_blocks: int) -> None:
+        """`num_blocks`: the most that there will ever be."""
+        sizes = (runner.max_sequences, len(runner.rules), num_blocks)
+        self.states = [BatchState(*sizes), BatchState(*sizes, CPU)]
+        self._runner = runner
+        self._expected: deque[list[Tables]] = deque()
+
+    def planned(self, sequences: Sequence[SequenceState]) -> None:
+        """A step was planned, of these sequences."""
+        self._expected.append([[(t.first, t.blocks.copy()) for t in s.tables] for s in sequences])
+
+    def begin(self, plan: StepPlan) -> None:
+        """The next step runs."""
+        expected = self._expected.popleft()
+        for state in self.states:
+            state.begin(plan)
+            state.check_integrity()
+            for sequence, tables in zip(plan.sequences, expected, strict=True):
+                slot = sequence.slot
+                assert [(kept.firsts[slot], list(kept.table(slot))) for kept in state.tables] == tables
+            if plan.sequences:
+                self._check_inputs(plan, state, expected)
+
+    def _check_inputs(self, plan: StepPlan, state: BatchState, expected: Sequence[Tables]) -> None:
+        size = self._runner.block_size
+        inputs = step_inputs(plan, state, size, CPU)
+        rows = [(s.slot, s.start + i, token) for s in plan.sequences for i, token in enumerate(s.token_ids)]
+        last = {s.slot: self._runner.slots[s.slot].last for s in plan.sequences if LAST_CHOSEN in s.token_ids}
+        assert inputs.token_ids.tolist() == [last[slot] if t == LAST_CHOSEN else t for slot, _, t in rows]
+        assert inputs.positions.tolist() == [position for _, position, _ in rows]
+        for number, batch in enumerate(inputs.batch.groups):
+            tables = {s.slot: each[number] for s, each in zip(plan.sequences, expected, strict=True)}
+            assert batch.cells.tolist() == [
+                tables[slot][1][position // size - tables[slot][0]] * size + position % size
+                for slot, position, _ in rows
+            ]
+            ends = [s.start + len(s.token_ids) for s in plan.sequences]
+            firsts = [tables[s.slot][0] for s in plan.sequences]
+            assert batch.context_lens == [end - first * size for end, first in zip(ends, firsts, strict=True)]
+            flat, begins, counts, mirror = batch.block_tables
+            found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
+            assert found == [tables[s.slot][1] for s in plan.sequences]
+            assert mirror is None or torch.equal(mirror, torch.tensor(flat, dtype=torch.int32))
+
+    def end(self, plan: StepPlan, result: StepResult) -> None:
+        """It has run."""
+        pairs = zip(plan.sequences, result.outputs, strict=True)
+        if chosen := [(s.slot, output) for s, output in pairs if s.sample]:
+            slots, outputs = zip(*chosen, strict=True)
+            self.states[0].chose(slots, outputs)
+            self.states[1].chose_unseen(slots, torch.tensor([output.token_id or 0 for output in outputs]))

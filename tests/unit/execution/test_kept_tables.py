@@ -1,0 +1,143 @@
+"""Tables that are kept by difference are the tables that a sequence has, whatever becomes of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from plimsoll_runtime.engine.plan import StepPlan, TableChange
+from plimsoll_runtime.engine.table import Table
+from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.kept_tables import FEWEST, KeptTables
+from plimsoll_runtime.execution.mirror import Mirror
+from plimsoll_runtime.execution.sent import sent
+
+SLOTS, BLOCKS = 3, 100_000
+
+
+@given(data=st.data())
+def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
+    """Sequences come, grow, slide, have blocks replaced and renumbered, several times between two plans, and go; now
+    and then a device is told.
+    """
+    kept, tables = KeptTables(SLOTS, BLOCKS, noted=True), dict[int, Table]()
+    mirror = Mirror(kept, torch.device("cpu"))
+    fresh = iter(range(BLOCKS))
+
+    def blocks(count: int) -> list[int]:
+        return [next(fresh) for _ in range(count)]
+
+    for _ in range(data.draw(st.integers(1, 40))):
+        slot = data.draw(st.integers(0, SLOTS - 1))
+        table = tables.get(slot)
+        kind = data.draw(st.sampled_from(["grow", "grow", "slide", "replace", "renumber", "go", "tell", "tell"]))
+        if table is None:
+            tables[slot] = Table(data.draw(st.integers(0, 300)), blocks(data.draw(st.sampled_from([0, 1, 5, 70]))))
+        elif kind == "grow":
+            table.blocks.extend(blocks(data.draw(st.sampled_from([1, 1, 2, 40]))))
+        elif kind == "slide":
+            table.give_back(data.draw(st.integers(0, len(table.blocks))))
+        elif kind == "replace" and table.blocks:
+            table.replace(data.draw(st.integers(table.first, table.end - 1)), next(fresh))
+        elif kind == "renumber":
+            table.renumber({block: next(fresh) for block in table.blocks[::2]})
+        elif kind == "go":
+            del tables[slot]
+            kept.clear(slot)
+        elif (change := table.change(0)) is not None:
+            kept.change(slot, change)
+            if data.draw(st.booleans()):
+                mirror.check_integrity()
+        kept.check_integrity()
+    for slot, table in tables.items():
+        if (change := table.change(0)) is not None:
+            kept.change(slot, change)
+        assert table.is_told
+        assert table.change(0) is None
+    kept.check_integrity()
+    mirror.check_integrity()
+    assert {slot: (kept.firsts[slot], list(kept.table(slot))) for slot in tables} == {
+        slot: (table.first, table.blocks) for slot, table in tables.items()
+    }
+
+
+def test_what_is_told_is_what_is_new() -> None:
+    table = Table(2, [7, 8, 9])
+    assert table.change(1) == TableChange(1, 2, 2, [7, 8, 9])
+    table.blocks.append(4)
+    assert table.change(1) == TableChange(1, 2, 5, [4])
+    assert table.replace(4, 3) == 9
+    assert table.give_back(1) == [7]
+    assert table.change(1) == TableChange(1, 3, 4, [3, 4])
+    table.give_back(2)
+    assert table.change(1) == TableChange(1, 5, 6, [])
+
+
+def test_a_window_that_slides_for_ever_stays_in_its_row() -> None:
+    kept, table = KeptTables(1, BLOCKS), Table()
+    for block in range(1000):
+        table.blocks.append(block)
+        if len(table.blocks) > FEWEST // 2:
+            table.give_back(1)
+        change = table.change(0)
+        assert change is not None
+        kept.change(0, change)
+    assert list(kept.table(0)) == list(range(1000 - FEWEST // 2, 1000))
+    assert len(kept.blocks) == FEWEST
+
+
+@pytest.mark.parametrize("block", [-1, 10])
+def test_a_block_that_the_cache_has_not(block: int) -> None:
+    with pytest.raises(ValueError, match=r"a block table names a block outside 0\.\.9"):
+        KeptTables(1, 10).change(0, TableChange(0, 0, 0, [1, block, 2]))
+
+
+@pytest.mark.parametrize("change", [TableChange(0, 3, 7, [1]), TableChange(0, 1, 4, [1]), TableChange(0, 2, 1, [1])])
+def test_a_change_of_what_is_not_kept(change: TableChange) -> None:
+    """Behind a hole, with blocks that were given back, and with less than nothing."""
+    kept = KeptTables(1, 10)
+    kept.change(0, TableChange(0, 2, 2, [4, 5, 6, 7]))
+    with pytest.raises(ValueError, match="slot 0 as they are, and 4 from number 2 on are kept"):
+        kept.change(0, change)
+    assert (kept.firsts[0], list(kept.table(0))) == (2, [4, 5, 6, 7])
+
+
+def test_after_a_sequence_has_gone_nothing_is_gone_on_from() -> None:
+    state = BatchState(2, 2, 10)
+    for tables in state.tables:
+        tables.change(0, TableChange(0, 0, 0, [1, 2]))
+        tables.change(1, TableChange(0, 0, 0, [3]))
+    state.begin(StepPlan([], freed_slots=[0]))
+    assert [list(tables.table(0)) + list(tables.table(1)) for tables in state.tables] == [[3], [3]]
+    with pytest.raises(ValueError, match="slot 0 as they are, and 0 from"):
+        state.tables[1].change(0, TableChange(0, 0, 2, [4]))
+    state.begin(StepPlan([], moves=[(9, 3)], num_blocks=8))
+    assert [list(tables.table(1)) for tables in state.tables] == [[], []]
+    state.check_integrity()
+
+
+def test_a_device_is_told_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The places and the numbers that changed, and all of them where the rows became longer."""
+    told: list[int] = []
+
+    def noted(values: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
+        told.append(values.size)
+        return sent(values, device)
+
+    monkeypatch.setattr("plimsoll_runtime.execution.mirror.sent", noted)
+    state = BatchState(2, 1, BLOCKS, torch.device("cpu"))
+    assert state.mirrors is not None
+    [mirror], [kept] = state.mirrors, state.tables
+    mirror.current()
+    kept.change(1, TableChange(0, 0, 0, [5, 6, 7]))
+    mirror.current()
+    kept.change(1, TableChange(0, 1, 3, [8]))
+    mirror.current()
+    mirror.current()
+    kept.change(0, TableChange(0, 0, 0, list(range(FEWEST + 1))))
+    mirror.current()
+    assert told == [2 * FEWEST, 2 * 3, 2 * 1, 4 * (FEWEST + 1)]
+    state.check_integrity()
