@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import RotatingAttention
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.grouped import KernelLinear, grouped_linear
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.ops import experts
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.sources import resolve
@@ -102,6 +105,33 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         expected = plain(tokens, positions, reference.begin(batch))
         torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
     assert graphs.captured == 2
+
+
+MIXTURES: Mapping[str, Mapping[str, Any]] = {
+    "Qwen3MoeConfig": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
+    "GptOssConfig": {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 16},
+}
+"""Without and with biases."""
+
+
+@pytest.mark.parametrize("config", MIXTURES)
+def test_mixtures_by_the_grouped_product(
+    config: str, triton_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    save_model(make_model(config, {"num_hidden_layers": 2, "head_dim": 16, **MIXTURES[config]}), tmp_path)
+    expected = logits(loaded(tmp_path, "cpu"), ReferenceBackend, "cpu")
+    made: list[Any] = []
+
+    def product(weights: Iterator[Tensor], count: int, biases: Sequence[Tensor]) -> Any:
+        made.append(grouped_linear(weights, count, biases, implementation="triton"))
+        return made[-1]
+
+    monkeypatch.setattr(experts, "grouped_linear", product)
+    actual = logits(loaded(tmp_path, triton_device), TritonBackend, triton_device)
+    assert [type(linear) for linear in made] == [KernelLinear] * 4
+    torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-4)
 
 
 def test_its_steps_rotate(folder: Path) -> None:
