@@ -63,11 +63,14 @@ def test_what_attention_costs() -> None:
     case = attention.Case("", [(1, 10), (3, 5)])
     assert case.bytes(shape, 2) == (2 * 2 * 15 + 2 * 4 * 4) * 8 * 2
     assert case.flops(shape) == 4 * 4 * 8 * (10 + 3 + 4 + 5)
+    latent = AttentionShape(heads=4, kv_heads=1, head_dim=8, scale=1.0, latent=True)
+    assert case.bytes(latent, 2) == (15 + 2 * 4 * 4) * 8 * 2
 
 
-def test_attention_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("latent", [False, True])
+def test_attention_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch, latent: bool) -> None:
     interpreted(triton_device)
-    shape = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
+    shape = AttentionShape(heads=4, kv_heads=1 if latent else 2, head_dim=16, scale=0.25, latent=latent)
     case = attention.Case("mixed", [(1, 20), (5, 30)])
     cache = attention.cache_for([case], shape, torch.float32, CPU)
     monkeypatch.setattr(attention, "LAUNCHES", 1)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_support.recorder import Recorder
+from model_support.configs import LATENT
 from model_support.tiny import make_model, save_model
 from torch import Tensor
 
@@ -34,6 +35,7 @@ MODELS = {
     "LlamaConfig": {"num_hidden_layers": 2},
     "Qwen3Config": {"num_hidden_layers": 2, "head_dim": 24},
     "Gemma3TextConfig": {"num_hidden_layers": 2, "head_dim": 16},
+    "YoutuConfig": {**LATENT, "num_hidden_layers": 2},
 }
 
 
@@ -161,6 +163,8 @@ def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         return DEFAULTS
 
     monkeypatch.setattr(triton, "tune_paged_attention", tune)
+    latent = KvCache([AttentionShape(4, 1, 24, 0.25, latent=True)], 4, BLOCK, torch.float32, torch.device("cpu"))
+    assert triton.tuned_configs(latent) == {}
     assert triton.tuned_configs(cache) == {windowed: DEFAULTS, whole: DEFAULTS}
     assert [window for _, _, window in seen] == [9, None]
     assert all(k is cache.keys[i] and v is cache.values[i] for i, (k, v, _) in enumerate(seen))
@@ -178,3 +182,7 @@ def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.M
     # 2 x 64 programs for 2 heads a sequence, 128 tokens at least for each program, 600 of them in the window
     assert [key(1, [longest]) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
     assert [key(sequences, [4096]) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]
+    latent = AttentionShape(heads=128, kv_heads=1, head_dim=576, scale=0.1, latent=True)
+    cache = KvCache([latent], 2, BLOCK, torch.float32, torch.device("cpu"))
+    # a sequence's 128 heads are 4 programs
+    assert [triton.TritonBackend(cache).launch_key(count, [4096]) for count in (1, 2, 64)] == [(32,), (16,), (1,)]
