@@ -30,10 +30,10 @@ class Case:
     lengths: Sequence[tuple[int, int]]
 
     def bytes(self, shape: AttentionShape, itemsize: int) -> int:
-        """Keys and values read once, queries in and out."""
-        cached = 2 * shape.kv_heads * sum(context for _, context in self.lengths)
-        rows = 2 * shape.heads * sum(rows for rows, _ in self.lengths)
-        return (cached + rows) * shape.head_dim * itemsize
+        """Keys and values read once, and latent vectors, which are both, once in all; queries in and out."""
+        cached = shape.cached_width * sum(context for _, context in self.lengths)
+        rows = 2 * shape.query_width * sum(rows for rows, _ in self.lengths)
+        return (cached + rows) * itemsize
 
     def flops(self, shape: AttentionShape) -> int:
         """Scores and sums of the tokens that each row sees."""
@@ -50,6 +50,14 @@ CASES = (
     Case("chunk of 8192", [(8192, 8192)]),
     Case("chunk of 2048 after 6144", [(2048, 8192)]),
     Case("64 decodes and a chunk of 512", [(1, 4096)] * 64 + [(512, 4096)]),
+)
+
+DEEPSEEK_V3 = AttentionShape(heads=128, kv_heads=1, head_dim=512 + 64, scale=192**-0.5, latent=True)
+"""As its config.json has it, with what makes keys put into the queries."""
+LATENT_CASES = (
+    Case("latent, decode 1, context 8192", [(1, 8192)]),
+    Case("latent, decode 64, context 4096", [(1, 4096)] * 64),
+    Case("latent, chunk of 2048 after 6144", [(2048, 8192)]),
 )
 
 

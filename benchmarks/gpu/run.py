@@ -1,6 +1,7 @@
 """`make bench-gpu`: kernels, steps and the engine beside a GPU's limits; then serving, beside Transformers.
 
-`--only` takes attention, decode, prefill, idle and the workloads of `serving.run --gpu`. Without a GPU it is skipped.
+`--only` takes attention, latent, experts, decode, prefill, idle and the workloads of `serving.run --gpu`. Without a GPU
+it is skipped.
 The engine's model is made on disk when idle is first asked for: 16 GB, some minutes.
 """
 
@@ -14,7 +15,7 @@ import torch
 import goals
 import options
 import tables
-from gpu import attention, idle, steps
+from gpu import attention, experts, idle, steps
 from gpu.clock import limits
 from gpu.model import LLAMA_8B, program_for, random_decoder
 from options import Options
@@ -24,7 +25,7 @@ from serving.run import GPU_LINES
 from serving.run import run as run_serving
 from tables import Sheet
 
-QUESTIONS = ("attention", "decode", "prefill", "idle")
+QUESTIONS = ("attention", "latent", "experts", "decode", "prefill", "idle")
 DTYPE = torch.bfloat16
 DECODE_CONTEXT, PREFILL_TOKENS, IDLE_SEQUENCES = 1024, 8192, 32
 
@@ -60,14 +61,22 @@ def measure(questions: list[str], device: torch.device, chosen: Options) -> dict
         "limits": {"copy_gb_s": round(found.bandwidth / 1e9, 1), "product_tflop_s": round(found.rate / 1e12, 1)}
     }
     program = program_for(LLAMA_8B)
-    if "attention" in questions:
-        shape = program.facts.attention[0]
-        cache = attention.cache_for(attention.CASES, shape, DTYPE, device)
+    kinds = {
+        "attention": (program.facts.attention[0], attention.CASES),
+        "latent": (attention.DEEPSEEK_V3, attention.LATENT_CASES),
+    }
+    for name in [question for question in questions if question in kinds]:
+        shape, cases = kinds[name]
+        cache = attention.cache_for(cases, shape, DTYPE, device)
         capture = CudaCapture(device)
-        result["attention"] = [
-            attention.measure(case, shape, found, cache, capture, chosen.rounds) for case in attention.CASES
-        ]
+        result[name] = [attention.measure(case, shape, found, cache, capture, chosen.rounds) for case in cases]
         del cache
+    if "experts" in questions:
+        capture = CudaCapture(device)
+        result["experts"] = [
+            experts.measure(case, experts.QWEN3_30B, found, capture, chosen.rounds, DTYPE, device)
+            for case in experts.CASES
+        ]
     if "decode" in questions or "prefill" in questions:
         decoder = random_decoder(program, DTYPE, device)
         if "decode" in questions:
@@ -86,6 +95,10 @@ def table(result: dict[str, Any]) -> Sheet:
     rows = [
         [f"attention: {r['name']}", f"{r['microseconds']:.1f} us", f"{r['of_bandwidth']:.1%}", f"{r['of_rate']:.1%}"]
         for r in result.get("attention", [])
+    ]
+    rows += [
+        [r["name"], f"{r['microseconds']:.1f} us", f"{r['of_bandwidth']:.1%}", f"{r['of_rate']:.1%}"]
+        for r in (*result.get("latent", []), *result.get("experts", []))
     ]
     if found := result.get("decode"):
         name = f"decode 1 after {found['context']}: {found['tokens_per_second']:.0f} tokens/s"

@@ -56,7 +56,7 @@ def paged_attention(
                 raise ValueError(
                     f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous float32 beside query"
                 )
-    _check_batch(batch, query.device)
+    check_batch(batch, query.device)
     terms: dict[str, Any] = {
         "scale": scale,
         "window": window,
@@ -117,7 +117,8 @@ def _check_caches(rows: Tensor, key_cache: Tensor, value_cache: Tensor) -> None:
         raise ValueError(f"the caches have strides {key_cache.stride()} and {value_cache.stride()}; they must agree")
 
 
-def _check_batch(batch: PagedBatch, device: torch.device) -> None:
+def check_batch(batch: PagedBatch, device: torch.device) -> None:
+    """Tensors of the shapes that they say, int32 beside the query; else ValueError."""
     sequences = batch.context_lens.shape[0]
     check_shape("query_starts", batch.query_starts, sequences + 1)
     check_shape("block_tables", batch.block_tables, sequences, batch.block_tables.shape[-1])

@@ -2,8 +2,8 @@
 
 On a CPU each group that has rows is a product of its own over a packed matrix (see `Linear`), and the others' are not
 read. torch's `grouped_mm` does the same over plain matrices, and was measured 2.2 to 2.3 times slower there in float32
-and 1.2 to 1.7 times in bfloat16 (64 matrices of 1,024 x 1,024, 8 and 512 rows, one core with AVX512-BF16). On a GPU it
-is one call, and nobody waits for the groups' sizes.
+and 1.2 to 1.7 times in bfloat16 (64 matrices of 1,024 x 1,024, 8 and 512 rows, one core with AVX512-BF16). On a GPU all
+groups are one launch of our Triton kernel, and nobody waits for their sizes; without Triton `grouped_mm` is that.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.dispatch import Implementation, use_triton
+from plimsoll_kernels.grouped_product.op import grouped_product
 from plimsoll_runtime.models.linear import Linear
 
 ALIGNMENT = 16
@@ -84,15 +86,24 @@ class EachLinear:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-class StackedLinear:
-    """All matrices in one, [count, out, in], and one product over them."""
+class KernelLinear:
+    """All matrices in one, [count, out, in], and one launch of our kernel over them, of any shape."""
 
     def __init__(self, weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> None:
-        first = next(weights)
-        self._stack = first.new_empty((count, *first.shape))
-        for number, weight in enumerate(chain([first], weights)):
-            self._stack[number] = weight
-        self._biases = torch.stack(list(biases)).to(first.dtype) if biases else None
+        self._stack = _stacked(weights, count)
+        self._biases = torch.stack(list(biases)).to(self._stack) if biases else None
+
+    def __call__(self, x: Tensor, groups: Groups) -> Tensor:
+        """See GroupedLinear."""
+        return grouped_product(x, self._stack, groups.ends, self._biases, implementation="triton")
+
+
+class StackedLinear:
+    """All matrices in one, [count, out, in], and torch's product over them: rows of matrices are aligned."""
+
+    def __init__(self, weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> None:
+        self._stack = _stacked(weights, count)
+        self._biases = torch.stack(list(biases)).to(self._stack) if biases else None
 
     def __call__(self, x: Tensor, groups: Groups) -> Tensor:
         """See GroupedLinear."""
@@ -100,12 +111,24 @@ class StackedLinear:
         return y if self._biases is None else y + self._biases[groups.numbers]
 
 
-def grouped_linear(weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = ()) -> GroupedLinear:
+def grouped_linear(
+    weights: Iterator[Tensor], count: int, biases: Sequence[Tensor] = (), implementation: Implementation = "auto"
+) -> GroupedLinear:
     """Of `count` matrices [out, in] of one shape, which are asked for one by one, each after the last was put away.
 
-    `biases` [out]: as many, or none.
+    `biases` [out]: as many, or none. By our kernel where that runs ("auto") or was asked for.
     """
     first = next(weights)
-    aligned = all(width * first.itemsize % ALIGNMENT == 0 for width in first.shape)
     every = chain([first], weights)
+    if use_triton(implementation, first):
+        return KernelLinear(every, count, biases)
+    aligned = all(width * first.itemsize % ALIGNMENT == 0 for width in first.shape)
     return StackedLinear(every, count, biases) if first.is_cuda and aligned else EachLinear(every, biases)
+
+
+def _stacked(weights: Iterator[Tensor], count: int) -> Tensor:
+    first = next(weights)
+    stack = first.new_empty((count, *first.shape))
+    for number, weight in enumerate(chain([first], weights)):
+        stack[number] = weight
+    return stack

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from plimsoll_kernels.activation.kernel import launch_gated
+from plimsoll_kernels.grouped_product.kernel import launch_grouped_product
+from plimsoll_kernels.latent_attention.kernel import launch_latent
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.decode import kernel as decode
 from plimsoll_kernels.paged_attention.kernel import launch_write_cache
@@ -23,8 +25,21 @@ LLAMA = {"heads": 32, "kv_heads": 8, "size": 128}
 GEMMA = {"heads": 4, "kv_heads": 1, "size": 256}
 ODD = {"heads": 9, "kv_heads": 3, "size": 80}
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-BLOCKS = 64
-KERNELS = {"_decode", "_join", "_prefill", "_write_cache", "_rms_norm", "_rotary", "_rotary_cache", "_gated", "_sample"}
+BLOCKS, GROUPS = 64, 6
+KERNELS = {
+    "_decode",
+    "_join",
+    "_prefill",
+    "_write_cache",
+    "_rms_norm",
+    "_rotary",
+    "_rotary_cache",
+    "_gated",
+    "_sample",
+    "_grouped_product",
+    "_latent",
+    "_join_latent",
+}
 """What the launches below come to: all there are."""
 
 
@@ -75,6 +90,18 @@ def _norm(*, add: bool) -> None:
     launch_rms_norm(x, torch.ones_like(x) if add else None, torch.ones(4096), 1e-6)
 
 
+def _latent(heads: int, size: int, dtype: torch.dtype, lengths: list[tuple[int, int]], splits: int | None) -> None:
+    shape = {"heads": heads, "kv_heads": 1, "size": size}
+    out, query, keys, _, batch = _attention(shape, dtype, lengths)
+    launch_latent(out, query, keys[0], batch, scale=0.1, chunks=splits is None, splits=splits)
+
+
+def _grouped(rows: int, outputs: int, inputs: int, dtype: torch.dtype, *, bias: bool = False) -> None:
+    weights = torch.zeros(GROUPS, outputs, inputs, dtype=dtype)
+    own = torch.zeros(GROUPS, outputs, dtype=dtype) if bias else None
+    launch_grouped_product(torch.zeros(rows, inputs, dtype=dtype), weights, torch.zeros(GROUPS, dtype=torch.int32), own)
+
+
 def _sample(masks: TokenMasks | None = None) -> None:
     whole, off, ones = torch.zeros(3), torch.zeros(3, dtype=torch.int32), torch.ones(3)
     launch_sample(torch.zeros(3, 32000), RowParams(ones, off, ones, whole), torch.zeros(3, dtype=torch.float64), masks)
@@ -109,8 +136,31 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "silu": lambda: launch_gated(torch.zeros(3, 2 * 14336, dtype=BF16), "silu"),
     "sample": _sample,
     "sample masked": _sample_masked,
+    "grouped, few rows": lambda: _grouped(8, 768, 2048, BF16),
+    "grouped, many rows": lambda: _grouped(512, 768, 2048, BF16),
+    "grouped, bias, odd, half": lambda: _grouped(8, 90, 100, F16, bias=True),
+    "grouped, float32": lambda: _grouped(512, 768, 2048, F32),
+    "latent decode": lambda: _latent(128, 576, BF16, [(1, 500)] * 3, 1),
+    "latent decode split": lambda: _latent(128, 576, BF16, [(1, 500)] * 3, 16),
+    "latent decode few heads, half": lambda: _latent(16, 576, F16, [(1, 500)] * 3, 4),
+    "latent decode float32": lambda: _latent(40, 288, F32, [(1, 500)] * 3, 4),
+    "latent chunk": lambda: _latent(128, 576, BF16, [(100, 500), (1, 30)], None),
+    "latent chunk few heads, float32": lambda: _latent(16, 576, F32, [(100, 500), (1, 30)], None),
     "gelu": lambda: launch_gated(torch.zeros(3, 2 * 2048, dtype=BF16), "gelu_tanh"),
 }
 
-EVERYWHERE = {"decode split", "prefill", "write cache", "norm", "rotary", "norm, rotary and cache", "silu", "sample"}
-"""One launch of each kernel: enough for devices beside the one that all of them are compiled for."""
+EVERYWHERE = {
+    "decode split",
+    "prefill",
+    "write cache",
+    "norm",
+    "rotary",
+    "norm, rotary and cache",
+    "silu",
+    "sample",
+    "grouped, few rows",
+    "grouped, many rows",
+    "latent decode split",
+    "latent chunk",
+}
+"""A launch or two of each kernel: enough for devices beside the one that all of them are compiled for."""

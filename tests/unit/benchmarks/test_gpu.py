@@ -13,7 +13,7 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 import goals
-from gpu import attention, clock, idle, run, steps
+from gpu import attention, clock, experts, idle, run, steps
 from gpu.clock import Limits
 from gpu.model import LLAMA_8B, program_for, random_decoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -22,6 +22,7 @@ from serving.models import Shape
 CPU = torch.device("cpu")
 TINY = Shape("tiny", 64, 32, 48, layers=2, heads=4, kv_heads=2, head_dim=16)
 LIMITS = Limits(bandwidth=1e9, rate=1e12)
+ZERO = {"copy_gb_s": 0.0, "product_tflop_s": 0.0}
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +63,14 @@ def test_what_attention_costs() -> None:
     case = attention.Case("", [(1, 10), (3, 5)])
     assert case.bytes(shape, 2) == (2 * 2 * 15 + 2 * 4 * 4) * 8 * 2
     assert case.flops(shape) == 4 * 4 * 8 * (10 + 3 + 4 + 5)
+    latent = AttentionShape(heads=4, kv_heads=1, head_dim=8, scale=1.0, latent=True)
+    assert case.bytes(latent, 2) == (15 + 2 * 4 * 4) * 8 * 2
 
 
-def test_attention_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("latent", [False, True])
+def test_attention_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch, latent: bool) -> None:
     interpreted(triton_device)
-    shape = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
+    shape = AttentionShape(heads=4, kv_heads=1 if latent else 2, head_dim=16, scale=0.25, latent=latent)
     case = attention.Case("mixed", [(1, 20), (5, 30)])
     cache = attention.cache_for([case], shape, torch.float32, CPU)
     monkeypatch.setattr(attention, "LAUNCHES", 1)
@@ -74,6 +78,24 @@ def test_attention_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch)
     assert found["name"] == "mixed"
     seconds = found["microseconds"] / 1e6
     assert found["of_bandwidth"] == pytest.approx(case.bytes(shape, 4) / seconds / 1e9, rel=0.01, abs=1e-4)
+
+
+def test_what_experts_cost() -> None:
+    shape = experts.MixtureShape(experts=8, chosen=2, hidden=16, inner=4)
+    case = experts.Case("", 3)
+    assert case.bytes(shape, 5, 2) == (5 * 3 * 16 * 4 + 6 * (16 + 8 + 4 + 16)) * 2
+    assert case.flops(shape) == 2 * 6 * 3 * 16 * 4
+
+
+def test_experts_are_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreted(triton_device)
+    monkeypatch.setattr(experts, "LAUNCHES", 1)
+    shape = experts.MixtureShape(experts=5, chosen=5, hidden=16, inner=4)
+    case = experts.Case("few", 2)
+    found = experts.measure(case, shape, LIMITS, Recorder(), 1, torch.float32, CPU)
+    seconds = found["microseconds"] / 1e6
+    assert found["of_bandwidth"] == pytest.approx(case.bytes(shape, 5, 4) / seconds / 1e9, rel=0.01, abs=1e-4)
+    assert [row[0] for row in run.table({"limits": ZERO, "experts": [found]}).rows] == ["few"]
 
 
 def test_steps_are_timed(triton_device: str) -> None:

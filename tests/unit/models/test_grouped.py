@@ -7,11 +7,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plimsoll_runtime.models.grouped import EachLinear, GroupedLinear, Groups, StackedLinear, grouped_linear
+from plimsoll_runtime.models import grouped
+from plimsoll_runtime.models.grouped import (
+    EachLinear,
+    GroupedLinear,
+    Groups,
+    KernelLinear,
+    StackedLinear,
+    grouped_linear,
+)
 
 COUNT, INPUTS, OUTPUTS = 6, 16, 24
 WEIGHTS = torch.randn(COUNT, OUTPUTS, INPUTS, generator=torch.Generator().manual_seed(0))
@@ -44,6 +52,30 @@ def test_each_row_meets_the_matrices_of_its_groups(
     expected = torch.einsum("tk,tko->to", weights, each_one + BIASES[chosen] * biased)
     assert found.dtype is dtype
     torch.testing.assert_close(found.float(), expected, rtol=1e-4, atol=1e-4 if dtype is torch.float32 else 0.2)
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**31), rows=st.integers(1, 12), each=st.integers(1, COUNT), biased=st.booleans())
+def test_our_kernel_does_the_same(triton_device: str, seed: int, rows: int, each: int, biased: bool) -> None:
+    x, chosen, weights = (tensor.to(triton_device) for tensor in choice(seed, rows, each))
+    biases = list(BIASES.to(triton_device)) if biased else []
+    product = grouped_linear(iter(WEIGHTS.to(triton_device)), COUNT, biases, implementation="triton")
+    assert isinstance(product, KernelLinear)
+    groups = Groups(chosen, COUNT)
+    found = groups.summed(product(groups.taken(x), groups), weights).cpu()
+    plain = Groups(chosen.cpu(), COUNT)
+    expected = EachLinear(iter(WEIGHTS), list(BIASES) if biased else [])(plain.taken(x.cpu()), plain)
+    torch.testing.assert_close(found, plain.summed(expected, weights.cpu()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [16, 15], ids=["aligned", "odd"])
+def test_our_kernel_is_taken_where_it_runs(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the shape."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(grouped, "use_triton", lambda wanted, tensor: wanted == "auto")
+    assert isinstance(grouped_linear(iter(torch.zeros(2, 8, width)), 2), KernelLinear)
+    monkeypatch.setattr(grouped, "use_triton", lambda wanted, tensor: False)
+    assert isinstance(grouped_linear(iter(torch.zeros(2, 8, width)), 2), EachLinear)
 
 
 def test_inputs_are_weighed_in_the_order_in_which_they_are_taken() -> None:

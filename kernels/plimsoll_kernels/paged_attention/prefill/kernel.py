@@ -22,22 +22,9 @@ from plimsoll_kernels.paged_attention.tile.kernel import (
     of_heads,
     rows_of,
     scores_of,
+    sequence_of,
 )
 from plimsoll_kernels.tuning.config import LaunchConfig
-
-
-@triton.jit
-def _sequence_of(query_starts, num_sequences, tile, ROWS: tl.constexpr):
-    """The sequence of a tile. Sequence i has its first tile at start // ROWS + i: at least as many as it needs."""
-    left = 0
-    right = num_sequences
-    while left < right:
-        middle = (left + right) // 2
-        if tl.load(query_starts + middle) // ROWS + middle <= tile:
-            left = middle + 1
-        else:
-            right = middle
-    return left - 1
 
 
 @triton.jit
@@ -120,7 +107,7 @@ def _prefill(
 ):
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
-    sequence = _sequence_of(query_starts, num_sequences, tile, ROWS)
+    sequence = sequence_of(query_starts, num_sequences, tile, ROWS)
     start, queries = rows_of(query_starts, sequence)
     first_row = (tile - start // ROWS - sequence) * ROWS
     if (first_row >= queries) | (queries == 1):

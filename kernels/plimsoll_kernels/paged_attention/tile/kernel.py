@@ -19,6 +19,20 @@ def rows_of(query_starts, sequence):
 
 
 @triton.jit
+def sequence_of(query_starts, num_sequences, tile, ROWS: tl.constexpr):
+    """The sequence of a tile. Sequence i has its first tile at start // ROWS + i: at least as many as it needs."""
+    left = 0
+    right = num_sequences
+    while left < right:
+        middle = (left + right) // 2
+        if tl.load(query_starts + middle) // ROWS + middle <= tile:
+            left = middle + 1
+        else:
+            right = middle
+    return left - 1
+
+
+@triton.jit
 def load_queries(query, place, valid, SIZE: tl.constexpr, SIZE_PADDED: tl.constexpr):
     """[BLOCK_M, SIZE_PADDED] of the heads that begin at `place` [BLOCK_M]; zeros where not valid [BLOCK_M]."""
     d = tl.arange(0, SIZE_PADDED)

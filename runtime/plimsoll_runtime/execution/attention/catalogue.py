@@ -94,7 +94,14 @@ def _no_triton(target: Target) -> str | None:
         return f"needs a CUDA or ROCm device, and the model is on {target.device.type}"
     if any(shape.alibi is not None and shape.alibi.coarse for shape in target.shapes):
         return "adds no rounded ALiBi to scores, and the model's is"
-    return _unknown(target, "window", "softcap", "chunk", "alibi", "sinks") or _not_installed("triton")
+    if any(shape.latent and not _only_latent(shape) for shape in target.shapes):
+        return "reads all of one vector a token where keys are values, and the model has more of them, or hides some"
+    return _unknown(target, "window", "softcap", "chunk", "alibi", "sinks", "latent") or _not_installed("triton")
+
+
+def _only_latent(shape: AttentionShape) -> bool:
+    """Whether one vector a token is all that it says."""
+    return shape == AttentionShape(shape.heads, 1, shape.head_dim, shape.scale, latent=True)
 
 
 def _no_flashinfer(target: Target) -> str | None:

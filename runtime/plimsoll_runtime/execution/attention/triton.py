@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from plimsoll_kernels.latent_attention.op import latent_attention
+from plimsoll_kernels.latent_attention.tiles import head_tiles
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
 from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
@@ -29,11 +31,14 @@ Slopes = Mapping[AttentionShape, Tensor | None]
 
 
 def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
-    """For each shape of a layer's heads, by the first layer that has it; what is found is kept for the next start."""
+    """For each shape of a layer's heads, by the first layer that has it; what is found is kept for the next start.
+
+    Latent ones are launched in one way only.
+    """
     store = TuningStore(cache_root() / "tuning")
     found: dict[AttentionShape, PagedConfigs] = {}
     for keys, values, shape in zip(cache.keys, cache.values, cache.shapes, strict=True):
-        if shape not in found:
+        if shape not in found and not shape.latent:
             wanted = TunedHeads(shape.heads, shape.scale, shape.most_seen, shape.softcap)
             found[shape] = tune_paged_attention(keys, values, wanted, store)
     return found
@@ -66,10 +71,15 @@ class TritonBackend:
         """Among how many programs each shape of head has its contexts divided (see `execution.graphs`)."""
         processors = multiprocessors(self._cache.device)
         kinds = zip(self._cache.group_of, self._cache.shapes, strict=True)
-        shapes = dict.fromkeys((group, shape.kv_heads, shape.most_seen) for group, shape in kinds)
+        shapes = dict.fromkeys((group, _programs(shape), shape.most_seen) for group, shape in kinds)
         return tuple(
-            decode_splits(sequences * heads, longest[group], processors, window) for group, heads, window in shapes
+            decode_splits(sequences * each, longest[group], processors, window) for group, each, window in shapes
         )
+
+
+def _programs(shape: AttentionShape) -> int:
+    """Of a decode, for each split of its context."""
+    return head_tiles(shape.heads) if shape.latent else shape.kv_heads
 
 
 class TritonStep:
@@ -126,11 +136,14 @@ class TritonStep:
     def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         """query [T, heads, D] -> [T, heads, D], over keys and values that are in the cache already."""
         cache, shape = self._cache, self._cache.shapes[layer]
+        paged = self._paged[cache.group_of[layer]]
+        if shape.latent:
+            return latent_attention(query, cache.keys[layer][0], paged, scale=shape.scale, implementation="triton")
         return paged_attention(
             query,
             cache.keys[layer],
             cache.values[layer],
-            self._paged[cache.group_of[layer]],
+            paged,
             scale=shape.scale,
             window=shape.window,
             softcap=shape.softcap,

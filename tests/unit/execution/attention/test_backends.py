@@ -76,6 +76,16 @@ def test_kinds_of_attention_in_triton(simulation: Simulate, triton_device: str, 
     several_steps(simulation(TritonBackend, shapes, torch.float32, 16, 40, device=triton_device))
 
 
+LATENTS = [shape(4, 1, 32, **LATENT), shape(20, 1, 40, **LATENT), shape(4, 2, 16)]
+
+
+def test_latents_in_triton(simulation: Simulate, triton_device: str) -> None:
+    """Beside heads of another kind, in decodes and chunks."""
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    several_steps(simulation(TritonBackend, LATENTS, torch.float32, 16, 40, device=triton_device))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_sdpa(simulation: Simulate, dtype: torch.dtype) -> None:
     shapes = [shape(4, 2, 16), shape(6, 2, 24, window=9), shape(3, 1, 64, window=40), shape(2, 2, 32)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_support.recorder import Recorder
+from model_support.configs import LATENT
 from model_support.tiny import make_model, save_model
 from torch import Tensor
 
@@ -22,7 +24,9 @@ from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import RotatingAttention
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.grouped import KernelLinear, grouped_linear
 from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.ops import experts
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.sources import resolve
@@ -32,6 +36,7 @@ MODELS = {
     "LlamaConfig": {"num_hidden_layers": 2},
     "Qwen3Config": {"num_hidden_layers": 2, "head_dim": 24},
     "Gemma3TextConfig": {"num_hidden_layers": 2, "head_dim": 16},
+    "YoutuConfig": {**LATENT, "num_hidden_layers": 2},
 }
 
 
@@ -104,6 +109,33 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
     assert graphs.captured == 2
 
 
+MIXTURES: Mapping[str, Mapping[str, Any]] = {
+    "Qwen3MoeConfig": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
+    "GptOssConfig": {"num_local_experts": 6, "num_experts_per_tok": 2, "sliding_window": 16},
+}
+"""Without and with biases."""
+
+
+@pytest.mark.parametrize("config", MIXTURES)
+def test_mixtures_by_the_grouped_product(
+    config: str, triton_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    save_model(make_model(config, {"num_hidden_layers": 2, "head_dim": 16, **MIXTURES[config]}), tmp_path)
+    expected = logits(loaded(tmp_path, "cpu"), ReferenceBackend, "cpu")
+    made: list[Any] = []
+
+    def product(weights: Iterator[Tensor], count: int, biases: Sequence[Tensor]) -> Any:
+        made.append(grouped_linear(weights, count, biases, implementation="triton"))
+        return made[-1]
+
+    monkeypatch.setattr(experts, "grouped_linear", product)
+    actual = logits(loaded(tmp_path, triton_device), TritonBackend, triton_device)
+    assert [type(linear) for linear in made] == [KernelLinear] * 4
+    torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-4)
+
+
 def test_its_steps_rotate(folder: Path) -> None:
     """Otherwise the decoder would go on norming and rotating by itself, and nobody would notice."""
     pytest.importorskip("triton")
@@ -131,6 +163,8 @@ def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         return DEFAULTS
 
     monkeypatch.setattr(triton, "tune_paged_attention", tune)
+    latent = KvCache([AttentionShape(4, 1, 24, 0.25, latent=True)], 4, BLOCK, torch.float32, torch.device("cpu"))
+    assert triton.tuned_configs(latent) == {}
     assert triton.tuned_configs(cache) == {windowed: DEFAULTS, whole: DEFAULTS}
     assert [window for _, _, window in seen] == [9, None]
     assert all(k is cache.keys[i] and v is cache.values[i] for i, (k, v, _) in enumerate(seen))
@@ -148,3 +182,7 @@ def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.M
     # 2 x 64 programs for 2 heads a sequence, 128 tokens at least for each program, 600 of them in the window
     assert [key(1, [longest]) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
     assert [key(sequences, [4096]) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]
+    latent = AttentionShape(heads=128, kv_heads=1, head_dim=576, scale=0.1, latent=True)
+    cache = KvCache([latent], 2, BLOCK, torch.float32, torch.device("cpu"))
+    # a sequence's 128 heads are 4 programs
+    assert [triton.TritonBackend(cache).launch_key(count, [4096]) for count in (1, 2, 64)] == [(32,), (16,), (1,)]
