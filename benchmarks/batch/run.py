@@ -1,7 +1,10 @@
 """`python -m batch.run`: `plimsoll batch` over short rows (32 tokens in, 8 out) beside our own server's HTTP clients.
 
 On "small" 64 clients ask, on "tiny" 8; each gets whole answers and asks for the next at once. Then a long file on
-"tiny": is its memory flat? The time is from the first row to the last answer, files read and written in it.
+"tiny": is its memory flat? The time is from the first row to the last answer, files read and written in it. The load
+is in neither side's time; but the server has been asked before and had time to take the pages of its cache (0.8 GB on
+"small", one to two seconds of a processor), while the batch takes them among its rows: it gets so many that this
+counts little.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from serving.systems.plimsoll import PlimsollServer
 from serving.workloads import Request
 from tables import Sheet
 
-PER_ROUND = {models.SMALL: 1_500, models.TINY: 6_000}
+PER_ROUND = {models.SMALL: 4_000, models.TINY: 12_000}
 OVER_HTTP = 1_000
 LONG = 100_000
 """Rows of the long file; a million are ten of it."""

@@ -107,6 +107,8 @@ class Ask:
 
     async def whole(self) -> msgspec.Struct:
         """The answer as one. Raises ApiError."""
+        if self.record.until is None:
+            return await self._whole()
         with too_late_is_told(self.record):
             async with asyncio.timeout_at(self.record.until):
                 return await self._whole()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
@@ -52,8 +52,8 @@ class ModelTable(Protocol):
     def lease(self, name: str | None, size: int) -> AbstractAsyncContextManager[ServedModel]:
         """The model of that name, in use until the context ends. Where it is not loaded, entering waits until it is.
 
-        `name` may be None where a server has one model only. `size`: bytes of the request that waits. Entering raises
-        ApiError: 404 for an unknown name, 503 where the model cannot be had in time.
+        `name` may be None where a server has one model only. `size`: bytes of the request that waits. Raises ApiError,
+        here or on entering: 404 for an unknown name, 503 where the model cannot be had in time.
         """
 
 
@@ -77,12 +77,11 @@ class OneModel:
         """Raises ApiError (503) where no answer more may wait."""
         self.model.room.check()
 
-    @asynccontextmanager
-    async def lease(self, name: str | None, size: int) -> AsyncGenerator[ServedModel, None]:
+    def lease(self, name: str | None, size: int) -> AbstractAsyncContextManager[ServedModel]:
         """The model, if it has that name."""
         if name is not None and name not in self.model.names:
             raise unknown_model(name, self.model.names)
-        yield self.model
+        return nullcontext(self.model)
 
 
 def unknown_model(name: str, names: Iterable[str]) -> ApiError:

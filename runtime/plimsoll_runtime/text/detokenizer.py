@@ -29,8 +29,8 @@ class Vocabulary(Protocol):
     def special_ids(self) -> AbstractSet[int]:
         """Ids that text leaves out with `skip_special_tokens`."""
 
-    def has(self, token_id: int) -> bool:
-        """Whether there is a token of this id."""
+    def lone_length(self, token_id: int) -> int | None:
+        """How many characters `decode_pieces` makes of one token alone; None where there is none of this id."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token adds to a text that is spelled in bytes."""
@@ -98,14 +98,14 @@ class WindowDetokenizer:
 
     def __init__(self, vocabulary: Vocabulary, skip_special_tokens: bool) -> None:
         self._decode = vocabulary.decode_pieces
-        self._has = vocabulary.has
+        self._lone_length = vocabulary.lone_length
         self._skipped = vocabulary.special_ids if skip_special_tokens else frozenset()
         self._window: list[int] = []
         self._given = 0
 
     def push(self, token_id: int) -> str:
         """The text that this token completes."""
-        if token_id in self._skipped or not self._has(token_id):
+        if token_id in self._skipped or self._lone_length(token_id) is None:
             return ""
         self._window.append(token_id)
         text = self._decode(self._window)
@@ -115,13 +115,21 @@ class WindowDetokenizer:
 
     def finish(self) -> str:
         """What was still held."""
-        return self._advance(self._decode(self._window)) if self._window else ""
+        held = len(self._window) > self._given
+        return self._advance(self._decode(self._window)) if held else ""
 
     def _advance(self, text: str) -> str:
-        before = len(self._decode(self._window[: self._given]))
+        before = self._given_length()
         del self._window[: self._given]
         self._given = len(self._window)
         return text[before:]
+
+    def _given_length(self) -> int:
+        """Characters of the window's text that have been given out, nearly always those of one token."""
+        length = self._lone_length(self._window[0]) if self._given == 1 else None
+        if length is None:
+            length = len(self._decode(self._window[: self._given])) if self._given else 0
+        return length
 
 
 def detokenize(

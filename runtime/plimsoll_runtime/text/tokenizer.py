@@ -65,6 +65,7 @@ class Tokenizer:
         apply_settings(backend, settings)
         self._backend = backend
         self._bytes: dict[int, bytes] = {}
+        self._lone_lengths: dict[int, int | None] = {}
         self.spelling = read_spelling(json.loads(backend.decoder.__getstate__()) if backend.decoder else None)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -135,9 +136,12 @@ class Tokenizer:
         found: int | None = self._backend.token_to_id(piece)
         return found
 
-    def has(self, token_id: int) -> bool:
-        """Whether the vocabulary has this id (models pad theirs)."""
-        return self._backend.id_to_token(token_id) is not None
+    def lone_length(self, token_id: int) -> int | None:
+        """How many characters one token's text has alone; None for an id that the vocabulary lacks (models pad it)."""
+        if token_id not in self._lone_lengths:
+            known = self._backend.id_to_token(token_id) is not None
+            self._lone_lengths[token_id] = len(self.decode_pieces([token_id])) if known else None
+        return self._lone_lengths[token_id]
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token adds to a text; empty for ids that the vocabulary does not have."""

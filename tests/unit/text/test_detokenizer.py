@@ -112,6 +112,20 @@ def test_a_window_never_grows_with_the_text(word_piece: Tokenizer, monkeypatch: 
     assert max(decoded) <= 32
 
 
+def test_a_token_of_a_window_costs_one_decoding(word_piece: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    deltas(word_piece, [1, 2, 3])  # from here on the tokens are known
+    decoded: list[list[int]] = []
+    original = word_piece.decode_pieces
+
+    def listing(ids: Sequence[int]) -> str:
+        decoded.append(list(ids))
+        return original(ids)
+
+    monkeypatch.setattr(word_piece, "decode_pieces", listing)
+    deltas(word_piece, [1, 2, 3] * 50)
+    assert len(decoded) == 150
+
+
 def test_the_text_of_one_token(byte_level: Tokenizer, sentencepiece: Tokenizer) -> None:
     partial = byte_level.token_id("ð")
     assert partial is not None

@@ -173,8 +173,8 @@ async def _answer(
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told, board.passed)
-        store.start()
-        with seldom_collected():
+        with seldom_collected():  # what the load has left is looked through first, as part of it
+            store.start()
             await runner.run(read_rows(inputs, config.shard, config.prompting))
         if model.engine.failure is not None:
             raise model.engine.failure

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from types import TracebackType
@@ -102,7 +101,9 @@ class Seats:
         self._room = room
         self._answers = answers
         self._tokens = tokens
-        self._left = Counter(answers.values())
+        self._left = dict.fromkeys(tokens, 0)
+        for prompt in answers.values():
+            self._left[prompt] += 1
 
     def leave(self, answer: int) -> None:
         """An answer has begun. With its last answer a prompt stops waiting, too. A second call does nothing."""

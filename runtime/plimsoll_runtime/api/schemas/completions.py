@@ -39,13 +39,17 @@ def prompts(value: Any) -> list[Prompt]:
 
 
 def _tokens(value: Any) -> list[int]:
-    if not isinstance(value, list) or not all(map(_is_token, value)):
+    if not isinstance(value, list) or not _are_tokens(value):
         raise ValueError("must not mix texts and token ids; token ids are whole numbers from 0")
     return value
 
 
 def _is_token(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= COUNT_LIMIT
+    return _are_tokens([value])
+
+
+def _are_tokens(values: list[Any]) -> bool:
+    return not values or (set(map(type, values)) == {int} and min(values) >= 0 and max(values) <= COUNT_LIMIT)
 
 
 class CompletionRequest(SamplingFields):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import csv
+import gc
 import gzip
 import io
 import json
@@ -29,6 +30,7 @@ from plimsoll_runtime.api.batches.table import rows_of
 from plimsoll_runtime.batch.job import Shard
 from plimsoll_runtime.batch.places import Places
 from plimsoll_runtime.batch.prompting import Prompting
+from plimsoll_runtime.batch.store import Store
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 
@@ -81,6 +83,24 @@ def texts(lines: Sequence[dict[str, Any]]) -> list[str]:
 
 def raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.json.encode(value))
+
+
+def test_what_the_load_left_is_looked_through_before_time_counts(
+    batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[int] = []
+    started = Store.start
+
+    def start(store: Store) -> None:
+        frozen.append(gc.get_freeze_count())
+        started(store)
+
+    monkeypatch.setattr(Store, "start", start)
+    (tmp_path / "in.jsonl").write_bytes(jsonl(PLAIN))
+    before = gc.get_freeze_count()
+    batch("in.jsonl", "out.jsonl")
+    assert len(frozen) == 1
+    assert frozen[0] > before
 
 
 def test_lines_of_every_form(batch: Any, tmp_path: Path) -> None:
