@@ -56,8 +56,9 @@ chart: setup ## Make the chart's schema, README and CRD copies anew
 	@$(BIN)/python charts/generate.py
 
 .PHONY: reference
-reference: setup ## Make the API's reference in docs/api.md anew
+reference: setup ## Make the API's reference in docs/api.md anew, and the gateway's copy of it
 	@$(BIN)/python -m plimsoll_runtime.api.about.reference docs/api.md
+	@$(BIN)/python -m plimsoll_runtime.api.about.front operator/plimsoll_gateway/pages
 
 .PHONY: constraints
 constraints: setup ## Pin in constraints.txt what .venv holds
@@ -111,6 +112,10 @@ bench-placement: setup ## Seconds of loading that placement pays, beside other r
 .PHONY: soak
 soak: setup ## An hour of mixed load on a real server: leaks, drift, answers that change (SOAK_ARGS="--minutes 1" to try)
 	@PYTHONPATH=benchmarks $(BIN)/python -m soak.run $(SOAK_ARGS)
+
+.PHONY: fuzz
+fuzz: setup ## 10,000 requests that nobody would write, at every endpoint: failures, hangs, leaks (FUZZ_ARGS="--requests 500" to try)
+	@PYTHONPATH=benchmarks $(BIN)/python -m fuzz.run $(FUZZ_ARGS)
 
 .PHONY: abuse
 abuse: setup ## Small requests through a gateway that is abused, under its chart's memory limit (root)

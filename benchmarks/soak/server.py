@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,16 +34,15 @@ class Footprint:
     threads: int
 
 
-class SoakedServer:
+class ServerProcess:
     """A server's process on a free loopback port and the engine's process under it. Raises RuntimeError at its end."""
 
-    def __init__(self, model: str, kv_bytes_per_token: int, options: Sequence[str]) -> None:
+    def __init__(self, model: str, options: Sequence[str]) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        self._folder = tempfile.TemporaryDirectory(prefix="soak-")
+        self._folder = tempfile.TemporaryDirectory(prefix="server-")
         self.log = Path(self._folder.name) / "server.log"
-        command = [sys.executable, "-m", "plimsoll_runtime", "serve", model, "--name", MODEL, "--port", str(port)]
-        command += ["--max-model-len", str(CONTEXT), "--kv-memory", str(POOL_TOKENS * kv_bytes_per_token), *options]
+        command = [sys.executable, "-m", "plimsoll_runtime", "serve", model, "--port", str(port), *options]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
@@ -52,6 +50,7 @@ class SoakedServer:
             self._processes = self._find_processes()
         except BaseException:
             self.stop()
+            self.close()
             raise
 
     @property
@@ -107,7 +106,7 @@ class SoakedServer:
         try:
             with urllib.request.urlopen(f"{self.url}/health", timeout=5) as response:
                 report: dict[str, Any] = json.load(response)
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:  # nobody listens yet, or it is too busy with loading to answer
             return False
         return bool(report["status"] == "ready")
 
@@ -117,6 +116,14 @@ class SoakedServer:
         if len(engines) != 1:
             raise RuntimeError(f"the server has {len(engines)} child processes; one engine was to be there")
         return {"server": server, "engine": engines[0]}
+
+
+class SoakedServer(ServerProcess):
+    """One whose pool of blocks is small."""
+
+    def __init__(self, model: str, kv_bytes_per_token: int, options: Sequence[str]) -> None:
+        bounds = ["--max-model-len", str(CONTEXT), "--kv-memory", str(POOL_TOKENS * kv_bytes_per_token)]
+        super().__init__(model, ["--name", MODEL, *bounds, *options])
 
 
 def parse_metrics(text: str) -> dict[str, float]:

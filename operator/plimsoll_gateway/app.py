@@ -48,6 +48,7 @@ from plimsoll_gateway.lifeline import Lifelines
 from plimsoll_gateway.limits import BATCHES, FILES, MODEL_PATHS, OTHER_BYTES, Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
 from plimsoll_gateway.operations import METRICS, Operations
+from plimsoll_gateway.pages import PAGES, POLICY, page_at
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.places import Kept, Places, holders, kept_at
 from plimsoll_gateway.probe import Prober
@@ -67,7 +68,9 @@ from plimsoll_gateway.witness import Witness
 log = logging.getLogger(__name__)
 
 PROBES = frozenset(["/health", "/live", METRICS])
-OWN = PROBES | {MODELS}
+OPEN = PROBES | PAGES.keys()
+"""What needs no key."""
+OWN = OPEN | {MODELS}
 JSON = b"application/json"
 NO_KEYRING = Keyring(None)
 Carry = Callable[[], Awaitable[None]]
@@ -180,7 +183,7 @@ class Gateway:
             await self._file(exchange)
         elif path in self._own_paths or path.startswith(MODEL_PREFIX):
             exchange.allow("GET", "HEAD")
-            if path not in PROBES:
+            if path not in OPEN:
                 exchange.key = self._keyring.authenticate(exchange.headers)
             await self._own(exchange)
         else:
@@ -340,6 +343,9 @@ class Gateway:
                 await stream.whole(status, JSON, b'{"status": "%s"}' % word)
             case "/metrics":
                 await stream.whole(200, CONTENT_TYPE, self._metrics.render())
+            case path if path in PAGES:
+                kind, text = page_at(path)
+                await stream.whole(200, kind, text, POLICY)
             case path:
                 query, anthropic = exchange.scope["query_string"], stream.dialect is ANTHROPIC
                 told = await self._catalog.answer(table, path, query, exchange.key, anthropic=anthropic)

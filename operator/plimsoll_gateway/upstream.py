@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import quote
 
 import msgspec
 
@@ -63,7 +64,9 @@ async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
 
     Raises UpstreamError, and what an upload raises as it comes. Closing the answer ends the request upstream.
     """
-    target = f"{call.method} {call.path}?{call.query}" if call.query else f"{call.method} {call.path}"
+    target = f"{call.method} {quote(call.path)}"  # decoded it may hold anything, the end of a line too
+    if call.query:
+        target += f"?{call.query}"
     fields = request_headers(call.headers, call.request_id, call.voucher)
     if call.path == RESPONSES:
         fields.append((PLACE, place_of(replica.keeps_as).encode()))

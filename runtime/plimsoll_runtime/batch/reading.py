@@ -16,6 +16,7 @@ from plimsoll_runtime.batch.prompting import Prompting, RowError
 from plimsoll_runtime.batch.row import Row
 from plimsoll_runtime.batch.tables import Columns, csv_rows, parquet_rows
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.unreadable import UNREADABLE
 
 MAX_LINE = 32 * 2**20
 """Bytes of one line, as many as a request over HTTP may have."""
@@ -97,7 +98,7 @@ def _line(found: _Found, prompting: Prompting | None) -> tuple[bytes, str | None
 def _fields(line: bytes) -> Columns:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise RowError(f"is no JSON object: {error}") from error
 
 

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.api.http import values
-from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.body import parse, read_head
 from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.offload import LONG_BODY
 from plimsoll_runtime.api.http.values import MAX_VALUES
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
 from plimsoll_runtime.api.schemas.tokens import DetokenizeRequest
@@ -38,6 +39,13 @@ def test_bodies_that_are_no_json_are_refused(content: bytes, told: str) -> None:
         parse(content, CompletionRequest)
     assert refused.value.status == 400
     assert len(refused.value.message) < 500
+
+
+@pytest.mark.parametrize("size", [10, LONG_BODY + 1])
+def test_a_model_that_is_not_utf_8_is_no_json_however_long_the_body_is(size: int) -> None:
+    content = b'{"model": "\xd2x", "prompt": "' + b"a" * size + b'"}'
+    with pytest.raises(ApiError, match="not valid JSON"):
+        read_head(content, CompletionRequest)
 
 
 @pytest.mark.parametrize("value", ["[]", "{}", '""', '{"a":[]}'])

@@ -151,6 +151,13 @@ def test_any_names_make_a_short_plain_header(extras: list[dict[str, Any]]) -> No
         assert value.count(", ") <= sum(map(len, unknown))
 
 
+async def test_a_field_without_a_name_is_told(fresh: Any) -> None:
+    async with fresh.http() as http:
+        for fields, told in (({"": 1}, "%22%22"), ({"mood": 1, "": 1}, "mood, %22%22")):
+            answer = await http.post("/v1/completions", json={"model": "fake", "prompt": "Hi", **fields})
+            assert (answer.status_code, answer.headers["x-plimsoll-ignored"]) == (200, told)
+
+
 def test_what_does_not_fit_is_cut() -> None:
     value = header_of(*[HELLO | {"x" * 500: 1, "😀" * 500: 2}] * 4096)
     assert len(value) <= LIMIT

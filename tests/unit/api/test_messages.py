@@ -288,6 +288,17 @@ async def test_calls_thoughts_and_results_in_the_conversation(client: Any, serve
     )
 
 
+@pytest.mark.parametrize("thought", [{"type": "redacted_thinking", "data": "x"}, {"type": "thinking", "thinking": ""}])
+async def test_a_turn_of_which_nothing_can_be_told_is_an_empty_one(server: Any, thought: dict[str, Any]) -> None:
+    hidden = {"role": "assistant", "content": [thought]}
+    async with server.http() as http:
+        for messages in ([hidden], [*HELLO, hidden]):
+            counted = await http.post("/v1/messages/count_tokens", json={"model": "fake", "messages": messages})
+            as_empty = [*messages[:-1], {"role": "assistant", "content": ""}]
+            empty = await http.post("/v1/messages/count_tokens", json={"model": "fake", "messages": as_empty})
+            assert (counted.status_code, counted.json()) == (200, empty.json())
+
+
 async def test_thinking_is_the_templates_switch(client: Any, server: Any) -> None:
     for thinking, told in (
         ({"type": "enabled", "budget_tokens": 1024}, "[True]"),

@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pytest
 from gateway_support.keys import Keys
+from yarl import URL
 
 from plimsoll_gateway.body import Message
 from plimsoll_gateway.client.connection import Connection
@@ -254,6 +256,22 @@ async def test_a_client_that_leaves_ends_its_file(run_world: RunWorld) -> None:
         writer.transport.abort()
         await asyncio.wait_for(ended.wait(), 30)
     server.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["%C3%BC", "a%20b", "a%3Fb=c", "a%20HTTP/1.1%0D%0Ax-plimsoll-tenant:%20another%0D%0A", "%0D%0A%0D%0AGET"]
+)
+async def test_what_a_path_hides_is_sent_as_it_came(run_world: RunWorld, ok: Behaviour, name: str) -> None:
+    name = name.replace("/", "")
+    async with run_world(Limits(), files_model="m") as world:
+        upstream = await world.upstream(ok)
+        world.show(world.replica(upstream))
+        async with world.client.get(URL(f"{world.url}/v1/files/{name}", encoded=True)) as response:
+            assert response.status == 200
+        [request] = upstream.requests
+        assert unquote(request.line.split()[1]) == f"/v1/files/{unquote(name)}"
+        assert len(request.line.split()) == 3
+        assert "x-plimsoll-tenant" not in request.headers
 
 
 async def test_a_model_that_is_not_there_is_told(run_world: RunWorld, ok: Behaviour) -> None:

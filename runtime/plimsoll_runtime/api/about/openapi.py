@@ -156,6 +156,10 @@ OPERATIONS = (
 )
 
 
+PROBES = ("/health", "/live")
+"""What supervisors ask, who look at the status."""
+
+
 def _page(most: int) -> dict[str, Any]:
     return {
         "limit": {"type": "integer", "minimum": 1, "maximum": most},
@@ -219,6 +223,8 @@ def _described(operation: Operation) -> dict[str, Any]:
         described["parameters"] = parameters
     if operation.path.startswith("/v1/") or operation.request is not None:
         described["responses"]["default"] = {"description": "Why there is none.", "content": _json(operation.error)}
+    if operation.path in PROBES:
+        described["responses"]["503"] = {"description": "Not now.", "content": content}
     if operation.request is not None:
         described["requestBody"] = {"required": True, "content": _json(operation.request)}
     if operation.form is not None:

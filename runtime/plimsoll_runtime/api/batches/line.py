@@ -21,6 +21,7 @@ from plimsoll_runtime.api.pooling.comparing import rerank, score
 from plimsoll_runtime.api.pooling.embeddings import embeddings
 from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
 from plimsoll_runtime.batch.row import Row
+from plimsoll_runtime.unreadable import UNREADABLE
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 SCORE, RERANK, CLASSIFY = "/v1/score", "/v1/rerank", "/v1/classify"
@@ -74,7 +75,7 @@ class Form:
         """Which model is asked; None where no text says it."""
         try:
             return msgspec.json.decode(self.fields.get("model", msgspec.Raw(b"null")), type=str | None)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
 
 
@@ -126,7 +127,7 @@ def custom_id_of(row: Row) -> str:
     try:
         given = msgspec.json.decode(row.data, type=dict[str, msgspec.Raw]).get("custom_id")
         return fallback if given is None else msgspec.json.decode(given, type=str)[:MAX_ID]
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return fallback
 
 
@@ -181,7 +182,7 @@ def request_id_of(row: Row, terms: Terms) -> str:
 def _object(data: bytes | msgspec.Raw, what: str) -> Fields:
     try:
         return msgspec.json.decode(data, type=Fields)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ApiError(f"{what} is no JSON object: {error}.", code="invalid_line") from error
 
 
@@ -190,7 +191,7 @@ def _text(value: msgspec.Raw | None, name: str) -> str | None:
         return None
     try:
         return msgspec.json.decode(value, type=str)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise invalid(name, "it must be a text") from error
 
 

@@ -15,6 +15,7 @@ from plimsoll_runtime.api.hosting.answers import RequestError
 from plimsoll_runtime.api.http.disconnect import ClientGoneError
 from plimsoll_runtime.residency.spec import ModelSpec, decode_spec
 from plimsoll_runtime.residency.states import Level
+from plimsoll_runtime.unreadable import UNREADABLE
 
 BODY_LIMIT = 64 * 2**10
 BODY_SECONDS = 30.0
@@ -122,7 +123,7 @@ def _decoded(decode: Callable[[], BodyT]) -> BodyT:
         what, _, where = str(error).partition(" - at ")
         field = where.strip("`").removeprefix("$").removeprefix(".")
         raise _bad(f"{field}: {what}" if field else what) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise _bad(f"the body is not valid JSON: {error}") from error
 
 

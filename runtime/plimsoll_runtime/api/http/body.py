@@ -23,6 +23,7 @@ from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
 from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.schemas.messages import BLOCKS, CHOICES, THOUGHTS
 from plimsoll_runtime.api.schemas.tools import NAMED, WORD
+from plimsoll_runtime.unreadable import UNREADABLE
 
 IDLE_SECONDS = 60.0
 """How long a body may pause: a client that stalls would otherwise count as a request in flight for ever."""
@@ -66,7 +67,7 @@ def read_head(data: bytes | bytearray, schema: type[SchemaT]) -> Head | SchemaT:
     What is read ahead waits, for its model or for its turn, and a long one takes twenty times its size then.
     """
     if len(data) > LONG_BODY:
-        with suppress(msgspec.MsgspecError, RecursionError):  # the schema says better what is wrong
+        with suppress(*UNREADABLE):  # the schema says better what is wrong
             return msgspec.json.decode(data, type=Head)
     return parse(data, schema)
 

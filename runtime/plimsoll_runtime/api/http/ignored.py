@@ -13,6 +13,8 @@ HEADER = "X-Plimsoll-Ignored"
 LIMIT = 1024
 """Bytes of the header's value."""
 _MORE = "..."
+_EMPTY = '""'
+"""How a field without a name is told: a header that ends with white space is none."""
 _LONGEST = 80
 """Characters of a path, 12 bytes each at worst."""
 
@@ -47,7 +49,7 @@ def with_more(told: str, paths: Iterable[str]) -> str:
     shown = [told] if told else []
     room = LIMIT - len(_MORE) - len(told)
     for path in paths:
-        entry = quote(path[:_LONGEST], safe="[]", errors="replace") + (_MORE if len(path) > _LONGEST else "")
+        entry = quote(path[:_LONGEST] or _EMPTY, safe="[]", errors="replace") + (_MORE if len(path) > _LONGEST else "")
         room -= len(entry) + len(", ")
         if room < 0:
             shown.append(_MORE)

@@ -114,10 +114,11 @@ def _say(said: list[_Said], turn: Turn, where: str) -> None:
             said.append(_Said("tool", _texts(block.content or ""), answers=block.tool_use_id))
         else:
             _check_role(turn, "assistant", block.type, f"{where}[{index}]")
+            spoken = _of(said, turn.role)  # though nothing of a redacted thought can be told
             if isinstance(block, ToolUseBlock):
-                _of(said, turn.role).calls.append(_call(block))
+                spoken.calls.append(_call(block))
             elif isinstance(block, ThinkingBlock) and block.thinking:
-                _of(said, turn.role).thoughts.append(block.thinking)
+                spoken.thoughts.append(block.thinking)
 
 
 def _of(said: list[_Said], role: str) -> _Said:

@@ -131,6 +131,9 @@ async def test_a_bad_body_costs_itself(run_server: Any, kept: BatchOptions) -> N
     [
         ([], "empty_file", None),
         ([line(0), b"{\n"], "invalid_line", 2),
+        ([line(0), b'{"\xd2": 1}\n'], "invalid_line", 2),
+        ([b'{"custom_id": "\xd2", "method": "POST", "url": "/v1/chat/completions", "body": {}}\n'], "invalid_value", 1),
+        ([json.dumps(line(0)).encode().replace(b"fake", b"\xd2") + b"\n"], "model_not_found", 1),
         ([line(0), line(0)], "duplicate_custom_id", 2),
         ([line(0), line(1, model="alias")], "mismatched_model", 2),
         ([line(0, model="else")], "model_not_found", 1),

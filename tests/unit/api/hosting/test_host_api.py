@@ -122,6 +122,7 @@ async def test_what_is_no_json_is_refused(hosting: Any) -> None:
             (b'{"operation": ' + b"[" * 60_000, "application/json", "operation"),
             (DEEP, "application/json", "not valid JSON"),
             (b"\xff", "application/json", "not valid JSON"),
+            (b'{"operation": "\xff"}', "application/json", "not valid JSON"),
             (b"{}", "text/plain", "Content-Type"),
         ):
             answer = await api.put("/models/team/m", content=content, headers={"Content-Type": kind})

@@ -1,0 +1,51 @@
+"""The gateway's API as it shows it: the runtime's, of the paths that a gateway has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from plimsoll_gateway.app import OPEN
+from plimsoll_gateway.catalog import MODEL_PREFIX
+from plimsoll_gateway.dialect import MODELS
+from plimsoll_gateway.filing import filed_at
+from plimsoll_gateway.limits import MODEL_PATHS
+from plimsoll_gateway.pages import PAGES, POLICY, page_at
+from plimsoll_gateway.places import kept_at
+from plimsoll_runtime.api.about.docs import POLICY as PAGES_POLICY
+from plimsoll_runtime.api.about.front import files, gateway_document
+
+FOLDER = Path(__file__).parents[2] / "operator" / "plimsoll_gateway" / "pages"
+
+
+@pytest.mark.parametrize("name", files())
+def test_the_files_are_up_to_date(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == files()[name], "write them anew: make reference"
+
+
+def test_a_gateway_shows_them() -> None:
+    assert json.loads(page_at("/openapi.json")[1]) == json.loads(json.dumps(gateway_document()))
+    assert page_at("/docs")[1].startswith(b"<!doctype html>")
+    assert PAGES.keys() <= OPEN
+    assert dict(POLICY) == {b"content-security-policy": PAGES_POLICY.encode()}
+
+
+def methods_of(path: str) -> set[str]:
+    """Those that a gateway takes at a path."""
+    if path in MODEL_PATHS:
+        return {"POST"}
+    if (kept := kept_at(path)) is not None:
+        return set(kept.methods)
+    if (filed := filed_at(path)) is not None:
+        return set(filed)
+    return {"GET"} if path in OPEN or path == MODELS or path.startswith(MODEL_PREFIX) else set()
+
+
+def test_its_paths_are_those_that_a_gateway_has() -> None:
+    paths = gateway_document()["paths"]
+    assert {path: methods_of(path) for path in paths} == {
+        path: {method.upper() for method in methods} for path, methods in paths.items()
+    }
+    assert MODEL_PATHS | (OPEN - {"/metrics"}) <= set(paths)
