@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLIENTS := $(VENV)/clients
+CLIENT_TESTS := tests/unit/api/clients
 CPU_KERNELS := kernels/plimsoll_kernels/cpu
 QUESTION ?= What is the capital of France?
 # Many tests wait for servers: on two cores three processes are done sooner than two.
@@ -26,6 +28,21 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard $(CPU_KERNELS
 	@echo "Installing into $(VENV) (PyTorch is large: some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+.PHONY: clients
+clients: $(CLIENTS)/.installed ## Install the clients that tests run in environments of their own: instructor, lm-eval, OpenAI's for Node
+
+# They stand on .venv's packages (PyTorch among them), and have before those what their own bounds ask for.
+$(CLIENTS)/.installed: $(STAMP) $(CLIENT_TESTS)/requirements.txt $(CLIENT_TESTS)/package.json
+	@$(BIN)/python -m venv $(CLIENTS)
+	@$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
+		> "$$($(CLIENTS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/project.pth"
+	@echo "Installing into $(CLIENTS)"
+	@$(CLIENTS)/bin/python -m pip install --quiet --no-warn-conflicts --requirement $(CLIENT_TESTS)/requirements.txt
+	@cp $(CLIENT_TESTS)/package.json $(CLIENTS)
+	@if command -v npm >/dev/null; then npm install --prefix $(CLIENTS) --no-package-lock --loglevel error; \
+		else echo "No npm here: OpenAI's client for Node is left out, and its tests say so"; fi
 	@touch $@
 
 .PHONY: run

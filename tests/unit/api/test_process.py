@@ -2,27 +2,23 @@
 
 import asyncio
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
 import agents
-import httpx
 import jsonschema
 import numpy as np
 import openai
-import psutil
 import pytest
 from model_support.pooled import ENCODERS, add_modules, build, save, texts
 from pydantic import BaseModel, ConfigDict
+from server_support.process import Served, serving
 
 from plimsoll_runtime import LLM
 
@@ -35,66 +31,12 @@ MANY = 8
 pytestmark = pytest.mark.slow
 
 
-@dataclass(frozen=True)
-class Served:
-    process: subprocess.Popen[str]
-    client: openai.OpenAI
-    termination_log: Path
-    lines: list[str]
-
-    def end(self) -> int:
-        """Read what it still says until it ends; its exit code."""
-        assert self.process.stderr is not None
-        self.lines.extend(self.process.stderr)
-        return self.process.wait(120)
-
-    def until_it_says(self, words: str) -> None:
-        """Read what it says up to a line with these words."""
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            if words in line:
-                return
-        raise AssertionError(f"it ended without {words!r}: {self.lines}")
-
-    def engine(self) -> psutil.Process:
-        (found,) = psutil.Process(self.process.pid).children()
-        return found
-
-    def metrics(self) -> set[str]:
-        url = str(self.client.base_url).replace("/v1/", "/metrics")
-        return set(httpx.get(url, timeout=120).text.splitlines())
-
-
 @pytest.fixture
 def serve(tiny_model: Path, tmp_path: Path) -> Iterator[Callable[..., Served]]:
-    started: list[Served] = []
-
-    def start(*options: str, model: Path = tiny_model) -> Served:
-        command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny", "--port", "0"]
-        command += ["--kv-memory", "8MiB", "--threads", "1", *options]
-        log = tmp_path / "termination-log"
-        environment = os.environ | {"PLIMSOLL_TERMINATION_LOG": str(log)}
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        assert process.stderr is not None
-        lines: list[str] = []
-        for line in process.stderr:
-            lines.append(line)
-            if " ready: " in line:
-                break
-        port = re.search(r"listening on http://127.0.0.1:(\d+)", "".join(lines))
-        assert port is not None, lines
-        url = f"http://127.0.0.1:{port.group(1)}/v1"
-        started.append(Served(process, openai.OpenAI(base_url=url, api_key="-", max_retries=0), log, lines))
-        return started[-1]
-
-    yield start
-    for served in started:
-        served.client.close()
-        served.process.kill()
-        served.process.wait()
-        assert served.process.stderr is not None
-        served.process.stderr.close()
+    with ExitStack() as running:
+        yield lambda *options, model=tiny_model: running.enter_context(
+            serving(model, tmp_path / "termination-log", *options)
+        )
 
 
 def ask(served: Served, tokens: int, answers: int = 1) -> Any:

@@ -1,0 +1,131 @@
+"""A real server of a tiny model, one with stand-ins for engines, a gateway before each, and clients of their own.
+
+Servers and gateways of this process run on a loop beside the tests, so that clients may be synchronous.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from gateway_support.front import gateway_before
+from server_support.process import serving
+
+from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+from ..conftest import running_server
+
+HERE = Path(__file__).parent
+CLIENTS = Path(sys.prefix) / "clients"
+"""Where `make clients` puts what does not go with the project's own packages."""
+
+HINT = "not installed: make clients"
+SECONDS = 240
+"""A client that takes longer hangs."""
+
+AS_HERMES = (
+    "{% for t in tools or [] %}{{ t.function.name }}<tool_call>{% endfor %}{% for m in messages %}{{ m.content or '' }}"
+    "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}"
+)
+WAYS = ("directly", "through the gateway")
+
+
+@dataclass(frozen=True)
+class Ways:
+    """A server's address, and that of the gateway before it; to clients, both are one."""
+
+    server: str
+    gateway: str
+
+    def url(self, way: str) -> str:
+        return self.server if way == WAYS[0] else self.gateway
+
+
+@pytest.fixture(scope="session")
+def portal() -> Iterator[BlockingPortal]:
+    with start_blocking_portal() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def tiny_that_calls(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model, with a template that says how its tools are called."""
+    folder = Path(shutil.copytree(tiny_model, tmp_path_factory.mktemp("clients") / "tiny"))
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": AS_HERMES}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_that_calls: Path, portal: BlockingPortal, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ways]:
+    log = tmp_path_factory.mktemp("tiny") / "termination-log"
+    with (
+        serving(tiny_that_calls, log, "--tool-format", "hermes", "--dtype", "float32") as served,
+        portal.wrap_async_context_manager(gateway_before(served.url, ("tiny",))) as gateway,
+    ):
+        yield Ways(served.url, gateway)
+
+
+@pytest.fixture(params=WAYS)
+def url(request: pytest.FixtureRequest, tiny: Ways) -> str:
+    """Where a client finds "tiny", a real model."""
+    return tiny.url(request.param)
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A server whose engine does what a test says, and the gateway before it."""
+
+    running: Any
+    ways: Ways
+
+    def answers(self, text: str) -> None:
+        self.running.engine.reset()
+        self.running.engine.answer = text.encode()
+
+    @property
+    def shown(self) -> str:
+        """What the model was shown last."""
+        return bytes(token for token in self.running.engine.asked[-1].prompt_token_ids if token < 256).decode()
+
+
+@asynccontextmanager
+async def standing_in(tokenizer: Tokenizer, **options: Any) -> AsyncIterator[StandIn]:
+    """Its model writes calls as Hermes does; `options` are those of `running_server`."""
+    before, tokenizer.chat_template = tokenizer.chat_template, ChatTemplate(AS_HERMES)
+    try:
+        async with (
+            running_server(tokenizer, **options) as server,
+            gateway_before(server.url, ("fake",)) as gateway,
+        ):
+            yield StandIn(server, Ways(server.url, gateway))
+    finally:
+        tokenizer.chat_template = before
+
+
+def client_python(package: str) -> str:
+    """The interpreter of the environment that has a package, or the test is skipped."""
+    if not any(CLIENTS.glob(f"lib/python*/site-packages/{package}")):
+        pytest.skip(f"{package} is {HINT}")
+    return str(CLIENTS / "bin" / "python")
+
+
+def run_client(*command: str | Path, **environment: str) -> Any:
+    """What a client in a process of its own says as JSON, on the last line of its output."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    done = subprocess.run(
+        command, env=os.environ | offline | environment, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return json.loads(done.stdout.splitlines()[-1])

@@ -1,0 +1,46 @@
+"""Scores a model with lm-eval's `hf` and, over HTTP, its `local-completions`; run by the environment that has it.
+
+`lm_eval_client.py FOLDER MODEL TASKS URL [URL...]` says as JSON, for "hf" and for each URL, what each task came to.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import lm_eval
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.openai_completions import LocalCompletionsAPI
+from lm_eval.tasks import TaskManager
+
+
+def scored(model: Any, tasks: str) -> dict[str, Any]:
+    manager = TaskManager(include_path=tasks, include_defaults=False)
+    found = lm_eval.simple_evaluate(
+        model=model, tasks=sorted(manager.all_tasks), task_manager=manager, bootstrap_iters=0, log_samples=True
+    )
+    answers = {
+        name: [sample["filtered_resps"] for sample in sorted(samples, key=lambda sample: sample["doc_id"])]
+        for name, samples in found["samples"].items()
+    }
+    return {"results": found["results"], "answers": answers}
+
+
+def over_http(url: str, name: str, folder: str) -> LocalCompletionsAPI:
+    return LocalCompletionsAPI(
+        model=name,
+        base_url=f"{url}/v1/completions",
+        tokenizer=folder,
+        add_bos_token=True,  # which `hf` leaves to the tokenizer
+        num_concurrent=2,
+        batch_size=3,
+        max_retries=1,
+    )
+
+
+if __name__ == "__main__":
+    folder, name, tasks, *urls = sys.argv[1:]
+    told = {"hf": scored(HFLM(pretrained=folder, dtype="float32", device="cpu", batch_size=1), tasks)}
+    told |= {url: scored(over_http(url, name, folder), tasks) for url in urls}
+    print(json.dumps(told))
