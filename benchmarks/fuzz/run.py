@@ -131,6 +131,7 @@ class Fuzz:
 
     async def _one(self, asked: Fuzzed) -> None:
         began = time.monotonic()
+        wrong: str | None
         try:
             answer = await send(self._servers[asked.server].url, asked, self._patience)
         except Hung as hung:

@@ -28,8 +28,13 @@ def running(folder: Path) -> Iterator[Mapping[str, ServerProcess]]:
             write(folder / name)
             started[name] = server = ServerProcess(str(folder / name), _options(name, folder))
             stack.callback(server.close)
-            stack.callback(lambda server=server: server.stop() if server.alive else None)
+            stack.callback(_stop, server)
         yield started
+
+
+def _stop(server: ServerProcess) -> None:
+    if server.alive:
+        server.stop()
 
 
 def _options(name: str, folder: Path) -> list[str]:

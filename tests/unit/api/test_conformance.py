@@ -18,6 +18,7 @@ from gateway_support.front import gateway_before
 from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.generation.case import Case
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -97,6 +98,7 @@ def ask_all(front: Front) -> Counter[tuple[str, int]]:
     """Ask at every operation; how often which status was answered. Raises what a check finds."""
     statuses: Counter[tuple[str, int]] = Counter()
     for result in schemathesis.openapi.from_dict(front.document).get_all_operations():
+        assert isinstance(result, Ok)
         operation = result.ok()
         url = front.urls[POOLED.get(operation.path, "generate")]
         for mode in GenerationMode if operation.body else (GenerationMode.POSITIVE,):
@@ -104,14 +106,14 @@ def ask_all(front: Front) -> Counter[tuple[str, int]]:
 
             @BOUNDS
             @given(examples)
-            def asked(case: Case) -> None:
+            def asked(case: Case[Any]) -> None:
                 ask(url, statuses, case)  # noqa: B023  called before the loop goes on
 
             asked()
     return statuses
 
 
-def ask(url: str, statuses: Counter[tuple[str, int]], case: Case) -> None:
+def ask(url: str, statuses: Counter[tuple[str, int]], case: Case[Any]) -> None:
     """Ask once, most often for the model that there is."""
     if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
         case.body["model"] = "fake"
