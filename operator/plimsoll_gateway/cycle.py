@@ -6,9 +6,11 @@ is enough: no field can have an end of a line in it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 BODILESS = frozenset([204, 304])
@@ -19,7 +21,20 @@ class BadAnswerError(RuntimeError):
 
 
 class Cycle(RequestResponseCycle):
-    """One of them."""
+    """One of them. `tasks`: those that the server waits for before it stops."""
+
+    def __init__(self, *, tasks: set[asyncio.Task[None]], **given: Any) -> None:
+        super().__init__(**given)
+        self._tasks = tasks
+
+    async def run_asgi(self, app: ASGI3Application) -> None:
+        """Let the application answer, in a task of its own, which leaves the set: that takes less than a callback."""
+        try:
+            await super().run_asgi(app)
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.discard(task)
 
     async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
         """An ASGI message: the head of the answer, and then pieces of its body."""
@@ -46,7 +61,7 @@ class Cycle(RequestResponseCycle):
             fields.append((b"transfer-encoding", b"chunked"))
         if not self.keep_alive and (b"connection", b"close") not in fields:
             fields.append((b"connection", b"close"))
-        head = STATUS_LINE[status] + b"".join([b"%s: %s\r\n" % field for field in fields])
+        head = STATUS_LINE[status] + b"\r\n".join([b": ".join(field) for field in fields]) + b"\r\n"
         if head.count(b"\n") != len(fields) + 1 or head.count(b"\r") != len(fields) + 1 or b"\0" in head:
             raise BadAnswerError("a header of an answer has an end of a line in it")
         self.response_started = True

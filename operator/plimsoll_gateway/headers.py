@@ -70,7 +70,7 @@ def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | Non
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
     """What to send to the client, with the request's id where the upstream has not set one; names are lower case."""
     kept = _without(headers, _RESPONSE)
-    if not any(name == b"x-request-id" for name, _ in kept):
+    if b"x-request-id" not in [name for name, _ in kept]:
         kept.append((b"x-request-id", request_id.encode("ascii")))
     return kept
 

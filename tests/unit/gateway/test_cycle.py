@@ -41,7 +41,7 @@ class Exchange:
         self.ended = 0
         log = logging.getLogger(__name__)
         self.cycle = Cycle(
-            scope={"method": method},  # type: ignore[typeddict-item]
+            scope={"method": method},
             transport=self.transport,
             flow=FlowControl(self.transport),
             logger=log,
@@ -52,6 +52,7 @@ class Exchange:
             expect_100_continue=False,
             keep_alive=keep_alive,
             on_response=self.end,
+            tasks=set(),
         )
 
     def end(self) -> None:
