@@ -206,7 +206,7 @@ class Gateway:
             call = self._call(exchange, body, asked)
             with (
                 self._demand.asking(exchange.model.key),
-                self._metrics.of(exchange.model.key, self._metrics.in_flight).track_inprogress(),
+                self._metrics.of(exchange.model.key, self._metrics.in_flight),
                 self._room.enter(exchange.model, asked.model) as place,
                 self._running.hold(exchange.receive, exchange.caller),
             ):

@@ -7,11 +7,13 @@ is enough: no field can have an end of a line in it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from plimsoll_gateway.stream import WHOLE
 
 BODILESS = frozenset([204, 304])
 
@@ -21,10 +23,11 @@ class BadAnswerError(RuntimeError):
 
 
 class Cycle(RequestResponseCycle):
-    """One of them. `tasks`: those that the server waits for before it stops."""
+    """One of them. `tasks`: those that the server waits for before it stops. `hold` keeps a head until more is sent."""
 
-    def __init__(self, *, tasks: set[asyncio.Task[None]], **given: Any) -> None:
+    def __init__(self, *, tasks: set[asyncio.Task[None]], hold: Callable[[bytes], None], **given: Any) -> None:
         super().__init__(**given)
+        self._hold = hold
         self._tasks = tasks
 
     async def run_asgi(self, app: ASGI3Application) -> None:
@@ -43,13 +46,13 @@ class Cycle(RequestResponseCycle):
         if self.disconnected:
             return
         if not self.response_started:
-            self._begin(message["status"], message.get("headers", ()))
+            self._begin(message["status"], message.get("headers", ()), whole=message.get(WHOLE, False))
         elif not self.response_complete:
             self._pass_on(message.get("body", b""), message.get("more_body", False))
         else:
             raise BadAnswerError("an answer goes on after its end")
 
-    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]], *, whole: bool) -> None:
         fields = [*self.default_headers, *headers]
         for name, value in fields:
             if name == b"content-length":
@@ -66,7 +69,7 @@ class Cycle(RequestResponseCycle):
             raise BadAnswerError("a header of an answer has an end of a line in it")
         self.response_started = True
         self.waiting_for_100_continue = False
-        self.transport.write(head + b"\r\n")
+        (self._hold if whole else self.transport.write)(head + b"\r\n")
 
     def _pass_on(self, body: bytes, more: bool) -> None:
         if self.scope["method"] == "HEAD":

@@ -223,6 +223,7 @@ class PatientProtocol(HttpToolsProtocol):
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
             tasks=self.tasks,
+            hold=self._corked.hold,
         )
         if before is None or before.response_complete:
             self._start(self.cycle)
