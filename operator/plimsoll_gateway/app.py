@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -206,14 +206,16 @@ class Gateway:
             call = self._call(exchange, body, asked)
             with (
                 self._demand.asking(exchange.model.key),
-                self._metrics.of(exchange.model.key, self._metrics.in_flight).track_inprogress(),
+                self._metrics.of(exchange.model.key, self._metrics.in_flight),
                 self._room.enter(exchange.model, asked.model) as place,
+                self._running.hold(exchange.receive, exchange.caller),
             ):
-                async with (
-                    self._running.hold(exchange.receive, exchange.caller),
-                    self._comments(exchange, asked) as comments,
-                ):
-                    carry = partial(self._relay.carry, call, exchange.stream, place, comments)
+                comments = self._comments(exchange, asked)
+                carry = partial(self._relay.carry, call, exchange.stream, place, comments)
+                if comments is None:
+                    await self._in_turn(call, asked, admission, exchange, carry)
+                    return
+                async with comments:
                     await self._in_turn(call, asked, admission, exchange, carry)
 
     async def _fetch(self, exchange: Exchange, kept: Kept) -> None:
@@ -223,7 +225,7 @@ class Gateway:
         with await exchange.read_body(self._body_bytes, self._budget) as body:
             body.drop()
             call = self._call(exchange, body, Asked(exchange.model.served_names[0]))
-            async with self._running.hold(exchange.receive, exchange.caller):
+            with self._running.hold(exchange.receive, exchange.caller):
                 await self._relay.fetch(call, exchange.model, replica, exchange.stream)
 
     async def _file(self, exchange: Exchange) -> None:
@@ -247,17 +249,17 @@ class Gateway:
             return
         with await exchange.read_body(self._body_bytes, self._budget) as body:
             call = self._call(exchange, body, asked)
-            async with self._running.hold(exchange.receive, exchange.caller):
+            with self._running.hold(exchange.receive, exchange.caller):
                 await self._relay.fetch(call, exchange.model, replica, exchange.stream)
 
     async def _pass_on(self, upload: Upload, call: Call, exchange: Exchange, replica: Replica) -> None:
         """Send a file on as it comes. A server that does not tell of a client's end is told of it by the file's."""
         assert exchange.model is not None
-        held: AbstractAsyncContextManager[None] = nullcontext()
+        held: AbstractContextManager[None] = nullcontext()
         if exchange.caller is not None:
             held = self._running.hold(exchange.receive, exchange.caller)
         try:
-            async with held:
+            with held:
                 await self._relay.fetch(call, exchange.model, replica, exchange.stream)
         except Refusal:
             await upload.discard()
@@ -290,12 +292,12 @@ class Gateway:
                 admission.used(tokens)
                 self._metrics.key_used(key.name, tokens)
 
-    def _comments(self, exchange: Exchange, asked: Asked) -> AbstractAsyncContextManager[Comments | None]:
+    def _comments(self, exchange: Exchange, asked: Asked) -> Comments | None:
         """For a stream whose model may have to wake. In a pool a replica that is ready may have to wake it still."""
         model = exchange.model
         assert model is not None
         if not (asked.streams and model.wakes):
-            return nullcontext()
+            return None
         comments = Comments(exchange.stream, self._hold_seconds)
         if model.pooled or not model.ready_for(asked.model):
             comments.arm()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
@@ -18,6 +17,7 @@ _PROMPTS = ("messages", "prompt", "input", "documents", "text_2", "tokens", "tex
 _BEFORE = ("tools", "system")
 """What chat templates show before the messages."""
 _BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_ANSWERS = ("best_of", "n")
 _COUNT = msgspec.json.Decoder(int)
 _PROMPT_ALONE = frozenset(
     [
@@ -37,8 +37,7 @@ _NOTHING = memoryview(b"")
 _NO_HINT = (b"", b"null", b'""')
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(msgspec.Struct, frozen=True):
     """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
     `salt`: the JSON of the client's cache_salt, `hint` that of its prompt_cache_key, each empty where there is none.
     `streams`: the answer is to be a stream. `place`: of the replica that has what the request goes on from, empty where
@@ -66,7 +65,10 @@ def read_asked(path: str, text: memoryview) -> Asked:
     members = read_members(text)
     name = name_in(members)
     prompt = [members[key] for key in _BEFORE if key in members]
-    prompt.append(next((members[key] for key in _PROMPTS if key in members), _NOTHING))
+    for key in _PROMPTS:
+        if key in members:
+            prompt.append(members[key])
+            break
     hint = members.get("prompt_cache_key", _NOTHING)
     return Asked(
         model=name,
@@ -87,19 +89,24 @@ def _beginning(parts: list[memoryview]) -> bytes:
 
 
 def _answer_tokens(members: Mapping[str, memoryview]) -> int:
-    bounds = (_count(members, key) for key in _BOUNDS)
-    each = next((bound for bound in bounds if bound is not None), USUAL_ANSWER)
-    return each * min(MOST_ANSWERS, max(1, _count(members, "best_of") or 1, _count(members, "n") or 1))
+    each, answers = USUAL_ANSWER, 1
+    for key in _BOUNDS:
+        if key in members and (bound := _count(members[key])) is not None:
+            each = bound
+            break
+    for key in _ANSWERS:
+        if key in members:
+            answers = max(answers, _count(members[key]) or 1)
+    return each * min(MOST_ANSWERS, answers)
 
 
 def _is_true(members: Mapping[str, memoryview], key: str) -> bool:
-    return bytes(members.get(key, b"")[:5]) == b"true"
+    return key in members and bytes(members[key][:5]) == b"true"
 
 
-def _count(members: Mapping[str, memoryview], key: str) -> int | None:
+def _count(text: memoryview) -> int | None:
     """A whole number of the request; None where it is no such thing, which the replica will say."""
-    text = members.get(key)
-    if text is None or len(text) > 12:
+    if len(text) > 12:
         return None
     try:
         return max(0, _COUNT.decode(text))

@@ -36,6 +36,11 @@ class CorkedTransport(asyncio.Transport):
         if self._size >= AT_ONCE:
             self.flush()
 
+    def hold(self, data: bytes) -> None:
+        """Send with what is written next, which follows without a wait."""
+        self._held.append(data)
+        self._size += len(data)
+
     def flush(self) -> None:
         """Send what is held."""
         if self._held:

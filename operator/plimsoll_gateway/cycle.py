@@ -6,10 +6,14 @@ is enough: no field can have an end of a line in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping
+import asyncio
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
+from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
+
+from plimsoll_gateway.stream import WHOLE
 
 BODILESS = frozenset([204, 304])
 
@@ -19,7 +23,21 @@ class BadAnswerError(RuntimeError):
 
 
 class Cycle(RequestResponseCycle):
-    """One of them."""
+    """One of them. `tasks`: those that the server waits for before it stops. `hold` keeps a head until more is sent."""
+
+    def __init__(self, *, tasks: set[asyncio.Task[None]], hold: Callable[[bytes], None], **given: Any) -> None:
+        super().__init__(**given)
+        self._hold = hold
+        self._tasks = tasks
+
+    async def run_asgi(self, app: ASGI3Application) -> None:
+        """Let the application answer, in a task of its own, which leaves the set: that takes less than a callback."""
+        try:
+            await super().run_asgi(app)
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks.discard(task)
 
     async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
         """An ASGI message: the head of the answer, and then pieces of its body."""
@@ -28,13 +46,13 @@ class Cycle(RequestResponseCycle):
         if self.disconnected:
             return
         if not self.response_started:
-            self._begin(message["status"], message.get("headers", ()))
+            self._begin(message["status"], message.get("headers", ()), whole=message.get(WHOLE, False))
         elif not self.response_complete:
             self._pass_on(message.get("body", b""), message.get("more_body", False))
         else:
             raise BadAnswerError("an answer goes on after its end")
 
-    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]], *, whole: bool) -> None:
         fields = [*self.default_headers, *headers]
         for name, value in fields:
             if name == b"content-length":
@@ -46,12 +64,12 @@ class Cycle(RequestResponseCycle):
             fields.append((b"transfer-encoding", b"chunked"))
         if not self.keep_alive and (b"connection", b"close") not in fields:
             fields.append((b"connection", b"close"))
-        head = STATUS_LINE[status] + b"".join([b"%s: %s\r\n" % field for field in fields])
+        head = STATUS_LINE[status] + b"\r\n".join([b": ".join(field) for field in fields]) + b"\r\n"
         if head.count(b"\n") != len(fields) + 1 or head.count(b"\r") != len(fields) + 1 or b"\0" in head:
             raise BadAnswerError("a header of an answer has an end of a line in it")
         self.response_started = True
         self.waiting_for_100_continue = False
-        self.transport.write(head + b"\r\n")
+        (self._hold if whole else self.transport.write)(head + b"\r\n")
 
     def _pass_on(self, body: bytes, more: bool) -> None:
         if self.scope["method"] == "HEAD":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import random
 import re
-import secrets
 from collections.abc import Sequence
 
 import msgspec
@@ -55,6 +55,7 @@ class Voucher(msgspec.Struct, frozen=True):
 
 # What the runtime takes over too (tests/contract): both logs then hold the same id.
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_NEW_IDS = random.Random()  # they are to be different, and no secret
 
 
 def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[bytes, bytes]]:
@@ -70,7 +71,7 @@ def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | Non
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
     """What to send to the client, with the request's id where the upstream has not set one; names are lower case."""
     kept = _without(headers, _RESPONSE)
-    if not any(name == b"x-request-id" for name, _ in kept):
+    if b"x-request-id" not in [name for name, _ in kept]:
         kept.append((b"x-request-id", request_id.encode("ascii")))
     return kept
 
@@ -86,4 +87,4 @@ def request_id(given: bytes | None) -> str:
     """The client's own id where it is short and plain (letters, digits, `.`, `_`, `-`), else a new one."""
     if given is not None and REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
-    return secrets.token_hex(16)
+    return f"{_NEW_IDS.getrandbits(128):032x}"

@@ -58,7 +58,7 @@ class Lifeline:
             pass
         self.cut(ClientGone)
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         if self._caller is None:
             self._watcher = asyncio.create_task(self._watch())
         elif self._caller.gone:
@@ -71,7 +71,7 @@ class Lifeline:
     def _client_gone(self) -> None:
         self.cut(ClientGone)
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._lines.discard(self)

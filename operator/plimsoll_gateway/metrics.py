@@ -6,13 +6,15 @@ What is gone keeps its series until a scrape has seen its last figures.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from plimsoll_gateway.counts import Count, Family, Level, Spans
 from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.series import MOST_GONE, FamilyT, Owners, Series
+from plimsoll_gateway.series import MOST_GONE, ChildT, FamilyOf, Owners, Series
 from plimsoll_gateway.table import Model, ObjectKey, Table, TableStore
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
@@ -32,14 +34,15 @@ class Metrics:
         self._models: Owners[ObjectKey] = Owners()
         self._keys: Owners[str] = Owners()
         self._nobody = Series(("", ""))  # of requests for none of our models
-        self.requests = Counter(
+        self.requests = Family(
             "plimsoll_gateway_requests",
             "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
             (*LABELS, "code"),
-            registry=self.registry,
+            Count,
+            self.registry,
         )
-        self.in_flight = Gauge(
-            "plimsoll_gateway_requests_in_flight", "Requests being answered.", LABELS, registry=self.registry
+        self.in_flight = Family(
+            "plimsoll_gateway_requests_in_flight", "Requests being answered.", LABELS, Level, self.registry
         )
         self.retries = Counter(
             "plimsoll_gateway_retries", "Second attempts, by what the first ended in.", (*LABELS, "reason"),
@@ -84,43 +87,44 @@ class Metrics:
         self.broken_streams = Counter(
             "plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS, registry=self.registry
         )
-        self.first_byte = Histogram(
+        spans = partial(Spans, SECONDS)
+        self.first_byte = Family(
             "plimsoll_gateway_upstream_first_byte_seconds",
             "From the arrival of a request to the headers of the replica's answer.",
             LABELS,
-            buckets=SECONDS,
-            registry=self.registry,
+            spans,
+            self.registry,
         )
-        self.duration = Histogram(
+        self.duration = Family(
             "plimsoll_gateway_upstream_seconds",
             "From the arrival of a request to the end of the replica's answer.",
             LABELS,
-            buckets=SECONDS,
-            registry=self.registry,
+            spans,
+            self.registry,
         )
         self.unbelieved = Counter(
             "plimsoll_gateway_unbelieved", "Answers of replicas that took all API keys for one tenant.", LABELS,
             registry=self.registry,
         )  # fmt: skip
-        self.turn = Histogram(
+        self.turn = Family(
             "plimsoll_gateway_turn_seconds", "How long requests with an API key waited for their turn.", LABELS,
-            buckets=SECONDS, registry=self.registry,
+            spans, self.registry,
         )  # fmt: skip
-        self.key_requests = Counter(
+        self.key_requests = Family(
             "plimsoll_gateway_key_requests", "Requests answered, by API key and status code.", ("key", "code"),
-            registry=self.registry,
+            Count, self.registry,
         )  # fmt: skip
-        self.key_tokens = Counter(
+        self.key_tokens = Family(
             "plimsoll_gateway_key_tokens", "Tokens used by each API key, as far as answers told.", ("key",),
-            registry=self.registry,
+            Count, self.registry,
         )  # fmt: skip
         self.registry.register(_ReplicaCollector(store))
         self.registry.register(_KeyCollector(keyring))
         store.listen(lambda table: self._models.keep(_keys_of(table), MOST_GONE))
 
-    def of(self, model: ObjectKey, family: FamilyT, *more: str) -> FamilyT:
+    def of(self, model: ObjectKey, family: FamilyOf[ChildT], *more: str) -> ChildT:
         """The series of a family that is a model's; `more`: values of the labels behind its own two."""
-        return self._models.of(model, (model.namespace, model.name)).of(family, *more)
+        return self._models.of(model, model).of(family, *more)
 
     def answered(self, model: Model | None, code: int) -> None:
         """A request has been answered so."""

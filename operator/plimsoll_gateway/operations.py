@@ -50,6 +50,6 @@ class Operations:
             return
         if len(self._questions) >= MOST_QUESTIONS:
             raise too_many_questions(MOST_QUESTIONS)
-        async with self._questions.hold(receive, caller_of(scope)):
+        with self._questions.hold(receive, caller_of(scope)):
             text = await demand_page(self._demand, scope["query_string"])
         await stream.whole(200, b"application/json", text)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
 
 from plimsoll_gateway.route.loads import UNKNOWN_SLOTS, Loads, Standing
 from plimsoll_gateway.route.memory import PrefixMemory
@@ -23,6 +23,28 @@ BOUND = 1.25
 # computing a prefix again costs all of it.
 LEISURE = 0.25
 FULL_KV = 0.95  # a cache that full preempts somebody for whoever comes next
+
+
+class Hold:
+    """One request that counts at a replica, within a `with` block."""
+
+    __slots__ = ("_counts", "_id")
+
+    def __init__(self, counts: dict[str, int], replica_id: str) -> None:
+        self._counts = counts
+        self._id = replica_id
+
+    def __enter__(self) -> None:
+        self._counts[self._id] = self._counts.get(self._id, 0) + 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = self._counts[self._id] - 1
+        if left:
+            self._counts[self._id] = left
+        else:
+            del self._counts[self._id]
 
 
 class Picker:
@@ -113,21 +135,22 @@ class Picker:
 
     def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
         """Of those below the bound, the one for which most speaks; where none is, the least busy."""
-        reports = self.loads.reports(replica.id for replica in choices)
-        known = list(zip(choices, reports, strict=True))
-        counts = [self.in_flight(replica.id) + (0 if report is None else report.others) for replica, report in known]
+        names = [replica.id for replica in choices]
+        reports = self.loads.reports(names)
+        ours = [self._in_flight.get(name, 0) for name in names]
+        others = [0 if report is None else report.others for report in reports]
+        counts = [own + other for own, other in zip(ours, others, strict=True)]
         bound = math.ceil(BOUND * (sum(counts) + 1) / len(choices))
         open_ones = [
             replica
-            for (replica, report), count in zip(known, counts, strict=True)
+            for replica, report, count in zip(choices, reports, counts, strict=True)
             if (report is None or report.kv < FULL_KV) and (count < bound or self._is_at_leisure(replica, count))
         ]
         if not open_ones:
             return self._less_busy(choices)
-        sums = [0.0] * len(open_ones)
-        for scorer in self._scorers:
-            sums = [total + more for total, more in zip(sums, scorer.scores(wanted, open_ones), strict=True)]
-        return open_ones[max(range(len(sums)), key=sums.__getitem__)]
+        scores = [scorer.scores(wanted, open_ones) for scorer in self._scorers]
+        sums = scores[0] if len(scores) == 1 else [sum(each) for each in zip(*scores, strict=True)]
+        return open_ones[sums.index(max(sums))] if scores else open_ones[0]
 
     def _is_at_leisure(self, replica: Replica, count: int) -> bool:
         return count < LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
@@ -142,18 +165,9 @@ class Picker:
     def _strain(self, replica: Replica) -> float:
         return self.load(replica.id) / (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
 
-    @contextmanager
-    def hold(self, replica: Replica) -> Iterator[None]:
+    def hold(self, replica: Replica) -> Hold:
         """Count one request at `replica` for as long as the block runs."""
-        self._in_flight[replica.id] = self.in_flight(replica.id) + 1
-        try:
-            yield
-        finally:
-            left = self._in_flight[replica.id] - 1
-            if left:
-                self._in_flight[replica.id] = left
-            else:
-                del self._in_flight[replica.id]
+        return Hold(self._in_flight, replica.id)
 
     def failed(self, replica: Replica) -> None:
         """Remember that `replica` could not be reached."""

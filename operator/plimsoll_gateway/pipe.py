@@ -62,7 +62,7 @@ async def _send_whole(answer: Answer, call: Call, stream: Stream) -> None:
     if call.meter is not None:
         call.meter.begin(answer.status)
         call.meter.read(body, events=False)
-    await stream.start(answer.status, response_headers(answer.headers, call.request_id))
+    await stream.start(answer.status, response_headers(answer.headers, call.request_id), whole=True)
     await stream.finish(body)
 
 

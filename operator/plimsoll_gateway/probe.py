@@ -178,14 +178,14 @@ class Listening:
             self._expired = True
             self._task.cancel()
 
-    async def __aenter__(self) -> None:
+    def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling = task.cancelling()
         self._vigil.waiting.add(self)
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._vigil.waiting.discard(self)

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from plimsoll_gateway.caller import EXTENSION, Caller
 from plimsoll_gateway.connections import Connections
@@ -29,6 +29,7 @@ from plimsoll_gateway.errors import (
     too_many_connections,
     two_lengths,
 )
+from plimsoll_gateway.idle import IdleTimer
 
 HEAD_SECONDS = 20.0
 MOST_HEAD_BYTES = 64 << 10
@@ -95,6 +96,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._corked = CorkedTransport(transport, self.loop)
         super().connection_made(self._corked)
         self.flow = OrderlyFlow(self._corked, lambda: self._ahead_bytes > MOST_AHEAD_BYTES)
+        self._idle = IdleTimer(self.loop, self.timeout_keep_alive, self.timeout_keep_alive_handler)
         self._wait()
         if self.bound is not None:
             self._extra = not self.bound.opened(self)
@@ -128,6 +130,7 @@ class PatientProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
         self._stop()
+        self._idle.stop()
         self._corked.stall.end()
         if self.bound is not None:
             self.bound.closed(self)
@@ -156,7 +159,7 @@ class PatientProtocol(HttpToolsProtocol):
             return
         if len(self.pipeline) >= MOST_AHEAD:
             raise TooManyAheadError
-        self._unset_keepalive_if_required()
+        self._idle.end()
         self._in_head = True
         self._heard_bytes = 0
         super().on_message_begin()
@@ -164,16 +167,21 @@ class PatientProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of the trailer that may follow a body in chunks: what comes so late is not heard."""
         if self._in_head:
-            if len(self.headers) >= MOST_FIELDS:
+            self._heard_bytes = heard = self._heard_bytes + len(name) + len(value)
+            if heard > MOST_HEAD_BYTES or len(self.headers) >= MOST_FIELDS:
                 raise HeadTooLargeError
-            self._hear(len(name) + len(value))
-            super().on_header(name, value)
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
         if not self._declining:
-            self._hear(len(url))
-            super().on_url(url)
+            self._heard_bytes += len(url)
+            if self._heard_bytes > MOST_HEAD_BYTES:
+                raise HeadTooLargeError
+            self.url += url
 
     def on_headers_complete(self) -> None:
         """The end of a head."""
@@ -214,14 +222,17 @@ class PatientProtocol(HttpToolsProtocol):
             expect_100_continue=self.expect_100_continue,
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
+            tasks=self.tasks,
+            hold=self._corked.hold,
         )
         if before is None or before.response_complete:
-            task = self.loop.create_task(self.cycle.run_asgi(self.app))
-            task.add_done_callback(self.tasks.discard)
-            self.tasks.add(task)
+            self._start(self.cycle)
         else:
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+
+    def _start(self, cycle: RequestResponseCycle) -> None:
+        self.tasks.add(self.loop.create_task(cycle.run_asgi(self.app)))
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""
@@ -265,7 +276,13 @@ class PatientProtocol(HttpToolsProtocol):
         """The end of an answer; patience begins for a head that began before it."""
         self._corked.flush()  # what is still to be done about the request is no time of its client's
         self._callers = self._callers[1:]
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            if self.pipeline:
+                self._start(self.pipeline.pop()[0])
+            else:
+                self._idle.begin()
         if self._ahead_bytes and not self.pipeline:
             self._ahead_bytes = 0
             self.flow.resume_reading()
@@ -280,11 +297,6 @@ class PatientProtocol(HttpToolsProtocol):
         """End it now: another one needs its place, and counts instead of it."""
         self._stop()
         self._corked.abort()
-
-    def _hear(self, more: int) -> None:
-        self._heard_bytes += more
-        if self._heard_bytes > MOST_HEAD_BYTES:
-            raise HeadTooLargeError
 
     def _forget(self) -> None:
         """Hold nothing of a request that has its answer."""

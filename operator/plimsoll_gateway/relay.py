@@ -117,7 +117,7 @@ class Relay:
                 break
             if failures:
                 metrics.of(model.key, metrics.retries, failures[-1].kind).inc()
-            others = not failures and any(other.id != replica.id for other in ready)
+            others = not failures and len(ready) > 1
             with self._picker.hold(replica):
                 tally = self._witness.tally(model, replica)
                 answer = await self._ask(call, model, replica, tally, stream if others else None)
@@ -207,8 +207,9 @@ class Relay:
 
     def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure], wanted: Wanted) -> Replica | None:
         """Another replica than those that failed; where there is none, one whose connection merely broke."""
-        other = self._picker.pick(ready, {failure.replica.id for failure in failures}, wanted)
-        if other is None:
+        failed = {failure.replica.id for failure in failures} if failures else ()
+        other = self._picker.pick(ready, failed, wanted)
+        if other is None and failures:
             avoid = {failure.replica.id for failure in failures if not failure.same_again}
             other = self._picker.pick(ready, avoid, wanted)
         return other
@@ -223,7 +224,7 @@ class Relay:
         if meter is not None:
             meter.sending()
         try:
-            async with self._prober.listen(replica, model):
+            with self._prober.listen(replica, model):
                 answer = await send(self._pool, replica, call)
         except SilentError as error:
             tally.unanswered()

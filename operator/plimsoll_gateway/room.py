@@ -38,13 +38,13 @@ class Room:
 
     def enter(self, model: Model, name: str) -> Place:
         """A place for a request by that name, to be used with `with`. Raises Refusal 503 where none is left."""
-        most = self._bound(model)
-        if self.waiting(model) >= most:
+        waiting, most = self._waiting.get(model.key, 0), self._bound(model)
+        if waiting >= most:
             self._metrics.of(model.key, self._metrics.refused).inc()
             raise overloaded(
                 name, most, "--max-waiting" if most == self._most else f"{WAITING_PER_PLACE} for each place"
             )
-        self._waiting[model.key] = self.waiting(model) + 1
+        self._waiting[model.key] = waiting + 1
         return Place(self, model.key)
 
     def _bound(self, model: Model) -> int:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from typing import Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from prometheus_client.metrics import MetricWrapperBase
-
-FamilyT = TypeVar("FamilyT", bound=MetricWrapperBase)
+ChildT = TypeVar("ChildT")
+ChildT_co = TypeVar("ChildT_co", covariant=True)
 OwnerT = TypeVar("OwnerT", bound=Hashable)
 
 MOST_GONE = 256
 """Owners that are gone and whose series wait for a scrape to see them a last time."""
+
+
+class FamilyOf(Protocol[ChildT_co]):
+    """The series of one name: one of prometheus_client's, or of ours (`counts`)."""
+
+    def labels(self, *values: str) -> ChildT_co:
+        """The one with these values."""
+
+    def remove(self, *values: str) -> None:
+        """It ends."""
 
 
 class Series:
@@ -19,14 +28,14 @@ class Series:
 
     def __init__(self, labels: tuple[str, ...]) -> None:
         self._labels = labels
-        self._made: dict[tuple[MetricWrapperBase, tuple[str, ...]], MetricWrapperBase] = {}
+        self._made: dict[tuple[FamilyOf[Any], tuple[str, ...]], Any] = {}
 
-    def of(self, family: FamilyT, *more: str) -> FamilyT:
+    def of(self, family: FamilyOf[ChildT], *more: str) -> ChildT:
         """The one of a family, with these labels behind ours."""
-        found = self._made.get((family, more))
+        found: ChildT | None = self._made.get((family, more))
         if found is None:
             found = self._made[family, more] = family.labels(*self._labels, *more)
-        return found  # type: ignore[return-value]
+        return found
 
     def remove(self) -> None:
         """Take all of them out of their families."""

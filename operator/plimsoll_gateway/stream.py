@@ -9,6 +9,8 @@ from plimsoll_gateway.dialect import OPENAI, Dialect
 from plimsoll_gateway.errors import Refusal
 from plimsoll_gateway.sse import EventAligner
 
+WHOLE = "plimsoll.whole"
+"""In the message that begins an answer: its body is one more message, which follows without a wait."""
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -32,9 +34,10 @@ class Stream:
         value = self.request_id.encode("ascii")
         return [(name, value) for name in self.dialect.id_names]
 
-    async def start(self, status: int, headers: Headers, *, events: bool = False) -> None:
-        """Send status and headers; `events` marks a body of server-sent events."""
-        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]})
+    async def start(self, status: int, headers: Headers, *, events: bool = False, whole: bool = False) -> None:
+        """Send status and headers; `events` marks a body of server-sent events, `whole` one that follows at once."""
+        fields = [*headers, *self.extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": fields, WHOLE: whole})
         self._aligner = EventAligner() if events else None
         self.status = status
 
@@ -58,7 +61,7 @@ class Stream:
             (b"content-length", b"%d" % len(body)),
             *self.id_headers,
         ]
-        await self.start(status, [*own, *headers])
+        await self.start(status, [*own, *headers], whole=True)
         await self.finish(body)
 
     async def fail(self, refusal: Refusal) -> None:

@@ -74,7 +74,7 @@ async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
         fields.append((BATCH, call.key.batch.header(call.key.name)))
     upload = call.upload
     fields.append((b"content-length", b"%d" % len(call.body)) if upload is None else upload.framing)
-    lines = b"".join([b"%s: %s\r\n" % field for field in fields])
+    lines = b"\r\n".join([b": ".join(field) for field in fields]) + b"\r\n"
     return await pool.ask(
         replica.url, target.encode("ascii"), lines, call.body.view if upload is None else upload.wire()
     )

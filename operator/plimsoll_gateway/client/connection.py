@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import httptools
@@ -186,10 +186,7 @@ class Connection(asyncio.Protocol):
             self._headers = []
             return
         self._reusable = self._parser.should_keep_alive()
-        self._framed = status in (204, 304) or any(
-            name == b"content-length" or (name == b"transfer-encoding" and value.lower().endswith(b"chunked"))
-            for name, value in self._headers
-        )
+        self._framed = status in (204, 304) or _says_its_end(self._headers)
         self._answer = Answer(status, self._headers, self)
         self._body_came, self._idle_bytes = False, 0
         self._tell(self._answer)
@@ -231,6 +228,13 @@ class Connection(asyncio.Protocol):
         room, self._room = self._room, None
         if room is not None and not room.done():
             room.set_result(None)
+
+
+def _says_its_end(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    for name, value in headers:
+        if name == b"content-length" or (name == b"transfer-encoding" and value.lower().endswith(b"chunked")):
+            return True
+    return False
 
 
 def _head_too_large() -> InvalidAnswerError:

@@ -85,8 +85,7 @@ class Gate:
         """Line up. Raises Refusal 503 where there is no room, unless somebody with more requests gives way."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         if not self.queue:
-            bounds = self._look()
-            if lane.name in self._open(bounds, self._together(bounds)):
+            if self._is_open(lane):
                 lane.running += 1
                 waiter.set_result(True)
                 return self.queue.serve(share, cost, waiter, lane.name)
@@ -169,9 +168,16 @@ class Gate:
 
     def _lets_in(self, lane: Lane) -> bool:
         """Whether who comes now has its turn at once."""
-        bounds = self._look()
-        together = self._together(bounds)
-        return lane.name in self._open(bounds, together) and not self.queue.waiting((lane.name,))
+        return self._is_open(lane) and not self.queue.waiting((lane.name,))
+
+    def _is_open(self, lane: Lane) -> bool:
+        """Whether it lets somebody in now; nearly always it is the only one."""
+        if len(self.lanes) > 1:
+            bounds = self._look()
+            return lane.name in self._open(bounds, self._together(bounds))
+        most = self._capacity.now(lane.name)
+        lane.note(closed=most == 0)
+        return most is None or lane.running < most
 
     def _look(self) -> Mapping[str, int | None]:
         """How many each lane takes, and since when there have been none."""

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 ItemT = TypeVar("ItemT")
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """Whose request it is: a higher `priority` goes first, equals share by `weight`."""
 
     flow: str

@@ -32,7 +32,8 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     def may_use(self, served_name: str) -> bool:
         """Whether the key is for the model of that name."""
-        return any(fnmatchcase(served_name, pattern) for pattern in self.terms.models)
+        patterns = self.terms.models
+        return "*" in patterns or any(fnmatchcase(served_name, pattern) for pattern in patterns)
 
 
 def read_key(file_name: str, content: bytes) -> ApiKey:

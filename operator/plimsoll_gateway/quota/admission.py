@@ -20,6 +20,11 @@ from plimsoll_gateway.quota.window import Window
 
 RawHeader = tuple[bytes, bytes]
 
+_OF_REQUESTS, _OF_TOKENS = (
+    [b"x-ratelimit-%s-%s" % (what, of) for what in (b"limit", b"remaining", b"reset")]
+    for of in (b"requests", b"tokens")
+)
+
 
 class Lessor(Protocol):
     """Who knows how much of a key's limits may be used here."""
@@ -149,17 +154,17 @@ class Admission:
         """OpenAI's headers for the limits that the key has."""
         terms, lease, now = self.key.terms, self._lease, self._clock()
         found: list[RawHeader] = []
-        for kind, name, most, window in (
-            (Kind.REQUESTS, b"requests", terms.requests_per_minute, self._account.requests),
-            (Kind.TOKENS, b"tokens", terms.tokens_per_minute, self._account.tokens),
+        for kind, (limit, remaining, reset), most, window in (
+            (Kind.REQUESTS, _OF_REQUESTS, terms.requests_per_minute, self._account.requests),
+            (Kind.TOKENS, _OF_TOKENS, terms.tokens_per_minute, self._account.tokens),
         ):
             if most is not None:
-                reset = window.seconds_until_empty(now)
-                elsewhere = 0 if lease is None else lease.elsewhere(kind)
+                seconds = math.ceil(window.seconds_until_empty(now))
+                left = most - window.total - (0 if lease is None else lease.elsewhere(kind))
                 found += [
-                    (b"x-ratelimit-limit-" + name, b"%d" % most),
-                    (b"x-ratelimit-remaining-" + name, b"%d" % max(0, most - window.total - elsewhere)),
-                    (b"x-ratelimit-reset-" + name, b"%ds" % math.ceil(reset)),
+                    (limit, b"%d" % most),
+                    (remaining, b"%d" % left if left > 0 else b"0"),
+                    (reset, b"%ds" % seconds),
                 ]
         return found
 

@@ -7,20 +7,18 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+import msgspec
+
 FRESH_SECONDS = 5.0
 """What was said longer ago tells nothing of the queue; how many places a batch has does not change."""
 
 UNKNOWN_SLOTS = 64
 """Sequences of a batch, of a replica that has not answered yet or does not tell."""
 
-_REPORT = re.compile(
-    rb"running=(?P<running>\d{1,6}), waiting=(?P<waiting>\d{1,6})(?:, slots=(?P<slots>[1-9]\d{0,5}))?, "
-    rb"kv=(?P<kv>[01]\.\d\d)"
-)
+_REPORT = re.compile(rb"running=(\d{1,6}), waiting=(\d{1,6})(?:, slots=([1-9]\d{0,5}))?, kv=([01]\.\d\d)")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(msgspec.Struct, frozen=True):
     """Sequences that run and wait at a replica, `others` of them not ours; `slots` of a batch (None: untold), and the
     share `kv` of its cache in use.
     """
@@ -50,9 +48,10 @@ def read_report(text: bytes, own: int) -> Report | None:
     found = _REPORT.fullmatch(text)
     if found is None:
         return None
-    running, waiting, slots = int(found["running"]), int(found["waiting"]), found["slots"]
+    first, second, slots, kv = found.groups()
+    running, waiting = int(first), int(second)
     others = max(0, running + waiting - own)
-    return Report(others, int(slots) if slots else None, float(found["kv"]), running, waiting)
+    return Report(others, int(slots) if slots else None, float(kv), running, waiting)
 
 
 class Loads:

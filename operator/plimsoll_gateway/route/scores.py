@@ -53,19 +53,20 @@ class PrefixScorer:
             return [0.0] * len(replicas)
         depths = self._memory.depths(blocks)
         first = blocks[0]
-        unit = 1.0 / (len(blocks) + 1)
-        return [
-            unit * (depths.get(replica.id, 0) + rank(first, self._seed(replica.id)) / 2**64) for replica in replicas
-        ]
+        unit, seeds = 1.0 / (len(blocks) + 1), self._seeds
+        found = []
+        for name in [replica.id for replica in replicas]:
+            own = seeds.get(name)
+            order = rank(first, self._new_seed(name) if own is None else own) / 2**64
+            found.append(unit * (depths.get(name, 0) + order))
+        return found
 
     def sent(self, wanted: Wanted, replica: Replica) -> None:
         """Remember where the blocks are now."""
         self._memory.sent(wanted.blocks, replica.id)
 
-    def _seed(self, replica_id: str) -> int:
-        made = self._seeds.get(replica_id)
-        if made is None:
-            if len(self._seeds) >= 4096:  # replicas come and go; theirs are made again in a microsecond
-                self._seeds.clear()
-            made = self._seeds[replica_id] = seed(replica_id)
+    def _new_seed(self, replica_id: str) -> int:
+        if len(self._seeds) >= 4096:  # replicas come and go; theirs are made again in a microsecond
+            self._seeds.clear()
+        made = self._seeds[replica_id] = seed(replica_id)
         return made

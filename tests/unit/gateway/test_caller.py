@@ -36,7 +36,7 @@ async def test_work_ends_when_its_caller_hangs_up(tells: bool) -> None:
     begun = asyncio.Event()
 
     async def work() -> None:
-        async with lines.hold(hears, caller):
+        with lines.hold(hears, caller):
             begun.set()
             await asyncio.Event().wait()
 
@@ -55,15 +55,14 @@ async def test_work_ends_when_its_caller_hangs_up(tells: bool) -> None:
 async def test_work_does_not_begin_for_a_caller_who_has_gone() -> None:
     lines, caller = Lifelines(), Caller(lambda: None)
     caller.hang_up()
-    with pytest.raises(ClientGone):
-        async with lines.hold(Hears(), caller):
-            raise AssertionError("nobody is there to work for")
+    with pytest.raises(ClientGone), lines.hold(Hears(), caller):
+        raise AssertionError("nobody is there to work for")
     assert len(lines) == 0
 
 
 async def test_a_caller_who_goes_after_the_work_ends_nothing() -> None:
     lines, caller = Lifelines(), Caller(lambda: None)
-    async with lines.hold(Hears(), caller):
+    with lines.hold(Hears(), caller):
         pass
     caller.hang_up()
     await asyncio.sleep(0)

@@ -44,6 +44,25 @@ async def test_a_head_and_its_body_are_one_packet() -> None:
     assert inner.sent == [b"headbody", b"next"]
 
 
+async def test_what_is_held_goes_with_what_follows_or_at_the_end() -> None:
+    def write(transport: CorkedTransport) -> None:
+        transport.write(b"body")
+        transport.flush()
+
+    for follow, sent in (
+        (write, [b"headbody"]),
+        (CorkedTransport.flush, [b"head"]),
+        (CorkedTransport.close, [b"head", None]),
+    ):
+        inner = Inner()
+        transport = CorkedTransport(inner, asyncio.get_running_loop())
+        transport.hold(b"head")
+        await asyncio.sleep(0)
+        assert inner.sent == []
+        follow(transport)
+        assert inner.sent == sent
+
+
 async def test_what_is_much_waits_for_nothing() -> None:
     inner = Inner()
     transport = CorkedTransport(inner, asyncio.get_running_loop())

@@ -12,6 +12,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from plimsoll_gateway.corked import CorkedTransport
 from plimsoll_gateway.cycle import BadAnswerError, Cycle
+from plimsoll_gateway.stream import WHOLE
 from plimsoll_gateway.witness import Witness
 
 Behaviour = Callable[[Any], Awaitable[None]]
@@ -23,11 +24,15 @@ class Transport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written = b""
+        self.written = self.held = b""
         self.closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += bytes(data)
+        self.written += self.held + bytes(data)
+        self.held = b""
+
+    def hold(self, data: bytes) -> None:
+        self.held += data
 
     def close(self) -> None:
         self.closed = True
@@ -41,7 +46,7 @@ class Exchange:
         self.ended = 0
         log = logging.getLogger(__name__)
         self.cycle = Cycle(
-            scope={"method": method},  # type: ignore[typeddict-item]
+            scope={"method": method},
             transport=self.transport,
             flow=FlowControl(self.transport),
             logger=log,
@@ -52,6 +57,8 @@ class Exchange:
             expect_100_continue=False,
             keep_alive=keep_alive,
             on_response=self.end,
+            tasks=set(),
+            hold=self.transport.hold,
         )
 
     def end(self) -> None:
@@ -65,6 +72,15 @@ class Exchange:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ndate: today\r\n"
+
+
+async def test_a_head_waits_for_a_body_that_follows_at_once_and_for_no_other() -> None:
+    for whole in (True, False):
+        exchange, length = Exchange(), [(b"content-length", b"4")]
+        await exchange.cycle.send({"type": "http.response.start", "status": 200, "headers": length, WHOLE: whole})
+        assert exchange.transport.written == (b"" if whole else HEAD + b"content-length: 4\r\n\r\n")
+        await exchange.body(b"abcd")
+        assert exchange.transport.written == HEAD + b"content-length: 4\r\n\r\nabcd"
 
 
 async def test_an_answer_with_a_length() -> None:
