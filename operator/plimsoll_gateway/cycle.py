@@ -64,7 +64,7 @@ class Cycle(RequestResponseCycle):
             fields.append((b"transfer-encoding", b"chunked"))
         if not self.keep_alive and (b"connection", b"close") not in fields:
             fields.append((b"connection", b"close"))
-        head = STATUS_LINE[status] + b"\r\n".join([b": ".join(field) for field in fields]) + b"\r\n"
+        head = STATUS_LINE[status] + b"\r\n".join([*(b": ".join(field) for field in fields), b""])
         if head.count(b"\n") != len(fields) + 1 or head.count(b"\r") != len(fields) + 1 or b"\0" in head:
             raise BadAnswerError("a header of an answer has an end of a line in it")
         self.response_started = True

@@ -13,6 +13,7 @@ from plimsoll_runtime.api.generating.choices import Wanted, plan_choices
 from plimsoll_runtime.api.generating.generation import Generation
 from plimsoll_runtime.api.generating.pieces import Piece
 from plimsoll_runtime.api.generating.usage import UsageMeter
+from plimsoll_runtime.api.http.body_limits import BodyLimits
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.sampling import ModelFields
@@ -64,7 +65,13 @@ async def ask(tokenizer: Any, engine: Any, **body: Any) -> tuple[list[bytes], Re
     async def receive() -> Any:
         return received.pop() if received else await engine.wait_dead()
 
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"content-type", b"application/json")]}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": "/",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    BodyLimits().lay(scope)
     record, sent = RequestRecord("r"), list[bytes]()
     response = await Endpoint(Shout, prepare)(
         Request(scope, receive), OneModel(ServedModel(("fake",), engine, tokenizer, 0)), record

@@ -113,6 +113,14 @@ async def test_an_answer_without_a_body(method: str, status: int) -> None:
     assert exchange.ended == 1
 
 
+async def test_an_answer_without_a_field() -> None:
+    exchange = Exchange()
+    exchange.cycle.default_headers = []
+    await exchange.start([], 204)
+    await exchange.body(b"")
+    assert exchange.transport.written == b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
 @pytest.mark.parametrize("headers", [[], [(b"connection", b"close")]])
 async def test_a_connection_that_ends_says_so_once(headers: Headers) -> None:
     exchange = Exchange(keep_alive=False)
