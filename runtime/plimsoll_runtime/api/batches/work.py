@@ -142,12 +142,13 @@ class Work:
         allowance = Allowance(terms) if terms is not None and terms.is_limited else None
 
         async def in_turn(row: Row) -> Answered:
-            tokens = expected_tokens(row.data, generates=generates)
-            if allowance is not None and (why := allowance.refusal(tokens)) is not None:
-                return Answered(
-                    row.number, unasked_line(row, self._terms, LineFault("rate_limit_exceeded", why)), failed=True
-                )
-            took = None if allowance is None else await allowance.take(tokens)
+            took = None
+            if allowance is not None:
+                tokens = expected_tokens(row.data, generates=generates)
+                if (why := allowance.refusal(tokens)) is not None:
+                    fault = LineFault("rate_limit_exceeded", why)
+                    return Answered(row.number, unasked_line(row, self._terms, fault), failed=True)
+                took = await allowance.take(tokens)
             async with self._shift.pace.turn():
                 answered = await answering(row)
             if took is not None:
