@@ -15,6 +15,7 @@ from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
 from plimsoll_runtime.cli.formats import add_format_options
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome
@@ -133,7 +134,7 @@ def setting(text: str) -> tuple[str, msgspec.Raw]:
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is not NAME=VALUE, like max_tokens=64")
     try:
         parsed = msgspec.json.decode(value)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         parsed = value
     return name, msgspec.Raw(msgspec.json.encode(parsed))
 

@@ -8,6 +8,7 @@ import msgspec
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.settings import WHAT_TO_DO, TokenizerSettings, read_settings
+from plimsoll_runtime.unreadable import UNREADABLE
 from plimsoll_runtime.weights.files import LARGEST_TOKENIZER, ModelFiles, check_size
 
 
@@ -49,6 +50,6 @@ def _added(folder: Path, settings: TokenizerSettings) -> dict[int, str]:
     check_size(path, LARGEST_TOKENIZER)
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise ModelError(f"{path} cannot be read: {error}; {WHAT_TO_DO}") from error
     return {token.id: token.content for token in file.added_tokens}

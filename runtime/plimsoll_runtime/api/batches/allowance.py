@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
+from plimsoll_runtime.unreadable import UNREADABLE
 
 HEADER = "x-plimsoll-batch"
 """Between gateway and runtime: a `KeyTerms` as JSON, in a request that makes a batch."""
@@ -56,7 +57,7 @@ def read_terms(text: str | None) -> KeyTerms | None:
         return None
     try:
         return msgspec.json.decode(text, type=KeyTerms)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise unavailable(
             f"The gateway's terms for batches cannot be read ({error}); it must be of this version."
         ) from error
@@ -89,7 +90,7 @@ def expected_tokens(line: bytes, *, generates: bool) -> int:
         return prompt
     try:
         body = msgspec.json.decode(line, type=_Line).body
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return prompt
     bound = next((each for each in (body.max_completion_tokens, body.max_tokens) if each), USUAL_ANSWER)
     return prompt + max(0, bound) * max(1, body.n or 1, body.best_of or 1)
