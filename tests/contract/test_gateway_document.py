@@ -15,7 +15,7 @@ from plimsoll_gateway.limits import MODEL_PATHS
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
 from plimsoll_gateway.places import kept_at
 from plimsoll_runtime.api.about.docs import POLICY as PAGES_POLICY
-from plimsoll_runtime.api.about.front import files, gateway_document
+from plimsoll_runtime.api.about.gateway_pages import files, gateway_document
 
 FOLDER = Path(__file__).parents[2] / "operator" / "plimsoll_gateway" / "pages"
 

@@ -1,6 +1,7 @@
-"""What a gateway shows as its API: this one, without what only a server has. A gateway imports nothing of the runtime,
-so it gets the document as files: `python -m plimsoll_runtime.api.about.front operator/plimsoll_gateway/pages` (`make
-reference`) writes them anew.
+"""What a gateway shows as its API: this one, without what only a server has.
+
+A gateway imports nothing of the runtime, so it gets the document as files, which `make reference` writes anew (`python
+-m plimsoll_runtime.api.about.gateway_pages operator/plimsoll_gateway/pages`).
 """
 
 from __future__ import annotations
