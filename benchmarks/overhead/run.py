@@ -16,14 +16,13 @@ import msgspec
 
 import question
 from options import Options
-from plimsoll_runtime.driver.build import build_engine
-from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.timeline import StepPhase
 from serving import models, quiet
 from tables import Sheet
+from tiny_engine import tiny_engine
 
 BATCH, PROMPT, STEPS = 64, 32, 256
 COUNTED = (StepPhase.SCHEDULE, StepPhase.INPUTS, StepPhase.SAMPLE, StepPhase.COMMIT)
@@ -32,16 +31,7 @@ MODEL_PHASES = (StepPhase.FORWARD, StepPhase.HEAD)
 
 def measure(chosen: Options) -> dict[str, Any]:
     """Milliseconds of each phase a step, greedy and with sampling, medians of rounds of their medians."""
-    config = EngineConfig(
-        model=models.source(models.TINY),
-        dtype="bfloat16",
-        threads=1,
-        kv_memory="256MiB",
-        max_model_len=1024,
-        max_sequences=BATCH,
-        overlap=False,
-    )
-    engine = build_engine(config, lambda stage, fraction: None)
+    engine = tiny_engine(BATCH)
     count = max(8, round(STEPS * chosen.scale))
     names = itertools.count()
     kinds = {

@@ -15,29 +15,19 @@ from typing import Any
 
 import question
 from options import Options
-from plimsoll_runtime.driver.build import build_engine
-from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from serving import models
 from tables import Sheet
+from tiny_engine import tiny_engine
 
 BATCHES, PROMPT, STEPS = (1, 16, 64), 256, 64
 
 
 def measure(chosen: Options) -> dict[str, Any]:
     """Calls and bytecodes a step, by batch."""
-    config = EngineConfig(
-        model=models.source(models.TINY),
-        dtype="bfloat16",
-        threads=1,
-        kv_memory="256MiB",
-        max_model_len=1024,
-        max_sequences=max(BATCHES),
-        overlap=False,
-    )
-    engine, names = build_engine(config, lambda stage, fraction: None), itertools.count()
+    engine, names = tiny_engine(max(BATCHES)), itertools.count()
     return {"steps": STEPS, "context": PROMPT, "batches": {size: _counts(engine, size, names) for size in BATCHES}}
 
 
