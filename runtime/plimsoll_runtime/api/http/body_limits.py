@@ -11,16 +11,21 @@ KIB, MIB = 2**10, 2**20
 OPTION = "--max-body-bytes"
 VARIABLE = "PLIMSOLL_MAX_BODY_BYTES"
 """Of the environment, for the same: several are parted by commas."""
+_GENERATING = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/responses/input_tokens",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+)
+_POOLING = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/v2/rerank", "/v1/classify")
+KEPT_APART = frozenset({"/v1/files", "/v1/batches"})
+"""Paths that ask no model: a limit for all does not mean them."""
 BODY_BYTES: Mapping[str, int] = MappingProxyType(
     {
-        **dict.fromkeys(
-            (
-                *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/responses/input_tokens"),
-                *("/v1/messages", "/v1/messages/count_tokens"),
-            ),
-            32 * MIB,
-        ),
-        **dict.fromkeys(("/v1/embeddings", "/v1/score", "/v1/rerank", "/v2/rerank", "/v1/classify"), 16 * MIB),
+        **dict.fromkeys(_GENERATING, 32 * MIB),
+        **dict.fromkeys(_POOLING, 16 * MIB),
         **dict.fromkeys(("/tokenize", "/detokenize"), 8 * MIB),
         "/v1/files": 512 * MIB,
         "/v1/batches": 64 * KIB,
@@ -58,7 +63,3 @@ def limits_with(changes: Iterable[tuple[str | None, int]]) -> BodyLimits:
     for path, size in sorted(changes, key=lambda change: change[0] is not None):
         limits.update(dict.fromkeys(limits.keys() - KEPT_APART, size) if path is None else {path: size})
     return BodyLimits(limits)
-
-
-KEPT_APART = frozenset({"/v1/files", "/v1/batches"})
-"""Paths that ask no model: a limit for all does not mean them."""
