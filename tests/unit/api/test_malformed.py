@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
+from fuzz.damage import change, flipped, nested
+from fuzz.requests import HEADERS, METHODS, STRANGE_TARGETS, request
 from plimsoll_runtime.api.http import body as body_module
 
+NOT_KEPT = b'"code":"files_not_kept"'
+"""What a 501 of the endpoints of batches says here: this server was given no folder for files."""
 SEED = 20261121
 COUNT = 500
 
@@ -105,42 +109,6 @@ RESPONSE: dict[str, Any] = {
     "stream": True,
     "seed": 1,
 }
-STRANGE: list[Any] = [
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1.5,
-    -0.0,
-    1e308,
-    float("nan"),
-    float("inf"),
-    -float("inf"),
-    2**31,
-    2**63,
-    -(2**63),
-    2**64,
-    10**400,
-    "",
-    " ",
-    "\x00",
-    "\ud800",
-    "😀" * 50,
-    "x" * 10_000,
-    "{{ 1/0 }}",
-    "<|assistant|></s>",
-    [],
-    [[]],
-    [None],
-    [[[[[]]]]],
-    ["a", 1, None, {}],
-    {},
-    {"": ""},
-    {"type": None},
-    {"__class__": "x"},
-    {"a": {"b": {"c": [1, {"d": None}]}}},
-]
 
 
 @dataclass(frozen=True)
@@ -160,7 +128,7 @@ def malformed_requests(seed: int, count: int) -> Iterator[Malformed]:
         changed_values,
         changed_values,
         changed_bytes,
-        nested,
+        deep,
         changed_headers,
         changed_target,
         broken_framing,
@@ -176,7 +144,7 @@ def malformed_responses(seed: int, count: int) -> Iterator[Malformed]:
     for _ in range(count):
         body = copy.deepcopy(RESPONSE)
         for _ in range(rng.randint(1, 3)):
-            mutate(rng, body)
+            change(rng, body, ())
         yield Malformed("a response", request("POST", "/v1/responses", json.dumps(body).encode()))
 
 
@@ -184,103 +152,32 @@ def changed_values(rng: random.Random) -> Malformed:
     """A valid body with one to three values replaced, removed or added."""
     path, body = choose_body(rng)
     for _ in range(rng.randint(1, 3)):
-        mutate(rng, body)
+        change(rng, body, ())
     return Malformed("changed values", request("POST", path, json.dumps(body).encode()))
 
 
 def changed_bytes(rng: random.Random) -> Malformed:
     """Valid JSON with bytes flipped, removed or added."""
     path, body = choose_body(rng)
-    data = bytearray(json.dumps(body).encode())
-    for _ in range(rng.randint(1, 8)):
-        position = rng.randrange(len(data))
-        turn = rng.randrange(3)
-        if turn == 0:
-            data[position] = rng.randrange(256)
-        elif turn == 1:
-            del data[position]
-        else:
-            data[position:position] = rng.randbytes(rng.randint(1, 4))
-    return Malformed("changed bytes", request("POST", path, bytes(data)))
+    return Malformed("changed bytes", request("POST", path, flipped(rng, json.dumps(body).encode())))
 
 
-def nested(rng: random.Random) -> Malformed:
+def deep(rng: random.Random) -> Malformed:
     """Deep nesting, long lists, long keys, many keys."""
     path, body = choose_body(rng)
-    key = rng.choice(list(body))
-    size = rng.choice([50, 500, 20_000])
-    value = rng.choice(
-        [
-            b"[" * size + b"]" * size,
-            b'{"a":' * size + b"1" + b"}" * size,
-            b"[" + b"1," * size + b"1]",
-            b"{" + b",".join(b'"%d":%d' % (i, i) for i in range(size)) + b"}",
-            b'"' + b"\\u0000" * size + b'"',
-            b"-" * size,
-            b"9" * size,
-            b"0." + b"1" * size + b"e999",
-        ]
-    )
-    parts = [
-        b"%s:%s" % (json.dumps(k).encode(), value if k == key else json.dumps(v).encode()) for k, v in body.items()
-    ]
-    return Malformed("nested", request("POST", path, b"{" + b",".join(parts) + b"}"))
+    return Malformed("nested", request("POST", path, nested(rng, body)))
 
 
 def changed_headers(rng: random.Random) -> Malformed:
     """A valid body under strange headers."""
     path, body = choose_body(rng)
-    headers = rng.choice(
-        [
-            {"Content-Type": "text/plain"},
-            {"Content-Type": ""},
-            {"Content-Type": "application/json;" * 50},
-            {"Content-Type": "application/x-www-form-urlencoded"},
-            {"Content-Encoding": "gzip"},
-            {"Authorization": "Bearer \xff"},
-            {"X-Request-Id": "a b"},
-            {"X-Request-Id": "x" * 500},
-            {"Accept": "image/png"},
-            {"Expect": "100-continue"},
-            {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Key": "x"},
-            {"Upgrade": "h2c", "Connection": "Upgrade"},
-            {"Cookie": "=;=;" * 100},
-            {"Host": "\xff\xfe"},
-            {"Transfer-Encoding": "gzip"},
-            {"Content-Length": "-1"},
-            {"Content-Length": "abc"},
-            {"Content-Length": "99999999999999999999"},
-            {"Content-Length": str(2**40)},
-            {f"X-{i}": "y" * 100 for i in range(50)},
-            {"X-Long": "z" * 70_000},
-        ]
-    )
-    return Malformed("changed headers", request("POST", path, json.dumps(body).encode(), **headers))
+    return Malformed("changed headers", request("POST", path, json.dumps(body).encode(), rng.choice(HEADERS)))
 
 
 def changed_target(rng: random.Random) -> Malformed:
     """Strange methods and paths."""
-    method = rng.choice(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "HEAD", "FOO", "POST"])
-    path = rng.choice(
-        [
-            "/",
-            "//",
-            "/v1",
-            "/v1/models/%00",
-            "/v1/models/%ff%fe",
-            "/v1/models/../../etc/passwd",
-            "/v1/models/" + "x" * 5000,
-            "/v1/chat/completions/",
-            "/v1/completions?stream=true&a=%zz",
-            "/v1/embeddings",
-            "/health/../v1/models",
-            "/%2e%2e/%2e%2e",
-            "/metrics;x",
-            "*",
-            "http://elsewhere/v1/models",
-            "/\u00e4",
-        ]
-    )
+    method = rng.choice((*METHODS, "CONNECT"))
+    path = rng.choice((*STRANGE_TARGETS, "/v1/embeddings", "/%2e%2e/%2e%2e", "/\u00e4"))
     return Malformed("changed target", request(method, path, b"{}"))
 
 
@@ -330,35 +227,6 @@ def garbage(rng: random.Random) -> Malformed:
 def choose_body(rng: random.Random) -> tuple[str, dict[str, Any]]:
     path = rng.choice(list(BODIES))
     return path, json.loads(json.dumps(BODIES[path]))
-
-
-def mutate(rng: random.Random, value: Any) -> None:
-    """Change one place of a body, at any depth."""
-    while True:
-        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
-        if not keys:
-            return
-        key = rng.choice(keys)
-        if isinstance(value[key], dict | list) and value[key] and rng.random() < 0.5:
-            value = value[key]
-            continue
-        turn = rng.randrange(4)
-        if turn == 0:
-            del value[key]
-        elif turn == 1 and isinstance(value, dict):
-            value[rng.choice(["unknown", "", "\ud800", "tools", "x" * 300, str(key) + " "])] = copy.deepcopy(
-                rng.choice(STRANGE)
-            )
-        else:
-            value[key] = copy.deepcopy(rng.choice(STRANGE))
-        return
-
-
-def request(method: str, path: str, body: bytes, **headers: str) -> bytes:
-    """The bytes of a request; the usual headers, unless others are given."""
-    usual = {"Host": "h", "Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
-    lines = [f"{method} {path} HTTP/1.1", *(f"{k}: {v}" for k, v in (usual | headers).items()), "", ""]
-    return "\r\n".join(lines).encode("latin-1", "replace") + body
 
 
 async def exchange(running: Any, sent: Malformed) -> tuple[int | None, bytes]:
@@ -411,6 +279,8 @@ async def refused(fresh: Any, requests: Iterator[Malformed], caplog: pytest.LogC
         status, body = await exchange(fresh, sent)
         statuses[status] += 1
         told = (sent.kind, sent.data[:300], status, body[:300])
+        if status == 501 and NOT_KEPT in body:
+            continue
         assert status is None or status < 500, told
         assert status is not None or not sent.answered, told
         if status is not None and status >= 400 and not sent.data.startswith(b"HEAD"):
