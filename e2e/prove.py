@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cluster import disk
+from cluster.errors import ClusterError
 from harness import figures, runs
 from harness.settings import Settings
 
@@ -32,6 +34,8 @@ KUBECONFIG = REPOSITORY / ".cluster" / "kubeconfig"
 OWN_REGISTRY = "registry.plimsoll.test"
 STOP_SECONDS = 90
 GONE_SECONDS = 300
+NODES_BYTES = 16 * disk.GIB
+"""What both nodes write at most: 6.4 GB of image each, and its layers packed while they are unpacked."""
 RELEASE, NAMESPACE, HOST = "plimsoll", "plimsoll-system", "models.plimsoll.test"
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 IMAGES = {
@@ -61,20 +65,29 @@ def main() -> int:
         print("\n".join(runs.names()))
         return 0
     own = "KUBECONFIG" not in os.environ
+    failed = True
     was_up = own and subprocess.run([*CLUSTER, "status"], capture_output=True, check=False).returncode == 0
     try:
         target = _own_cluster() if own else _given_cluster(args)
         if not args.no_build:
             for name, (dockerfile, build_args) in IMAGES.items():
                 _build_and_push(target, name, dockerfile, build_args)
+        if own and not was_up:
+            disk.require(REPOSITORY, NODES_BYTES, "pulling our images on both nodes")
         _install(target)
         passed = _scenarios(target, args)
         _await_gone(target)
         leftovers = [] if args.keep else _uninstall(target)
+        failed = not passed
+    except ClusterError as error:
+        print(f"e2e: {error}", file=sys.stderr)
+        return 1
     except subprocess.CalledProcessError as error:
         print(f"e2e: {' '.join(map(str, error.cmd))} ended with {error.returncode}", file=sys.stderr)
         return 1
     finally:
+        if own and failed:
+            _run([*CLUSTER, "status", "--logs"], check=False)
         if own and not was_up and not args.keep:
             _run([*CLUSTER, "down"], check=False)
     if leftovers:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster import packages, pip_settings
+from cluster import disk, packages, pip_settings
 from cluster.addresses import REGISTRY_PORT
 from cluster.files import write
 from cluster.images import python, write_missing
@@ -82,6 +82,8 @@ def build_image(
 ) -> None:
     """Build `tag`; unchanged steps come from earlier builds. Raises ClusterError with the log's end."""
     load_base(layout, progress)
+    if disk.free(layout.cache) < disk.PLENTY:
+        prune(layout, progress)
     log = layout.build_logs / f"image-{tag.replace('/', '-').replace(':', '-')}.log"
     log.unlink(missing_ok=True)
     with progress.step(f"building the image {tag} (log: {log})"), buildah(layout) as tool:
@@ -104,6 +106,12 @@ def build_image(
             dockerfile,
         ]
         run(tool.argv("bud", *options, context), env=ENVIRONMENT, log=log)
+
+
+def prune(layout: Layout, progress: Progress) -> None:
+    """Remove the layers that no named image is made of: of earlier sources, and of stages that others copy from."""
+    with progress.step("the disk is short: removing layers of earlier builds"), buildah(layout) as tool:
+        run(tool.argv("rmi", "--prune"), env=ENVIRONMENT)
 
 
 def push_image(layout: Layout, hub: Machine, name: str) -> str:

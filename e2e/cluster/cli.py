@@ -32,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("up", help="start the cluster; finishes or heals one that is partly there")
     verbs.add_parser("down", help="stop it and remove everything but the cache")
-    verbs.add_parser("status", help="what runs; exits with 1 when something does not")
+    shown = verbs.add_parser("status", help="what runs; exits with 1 when something does not")
+    shown.add_argument("--logs", action="store_true", help="and the ends of the logs of daemons that ended")
     verbs.add_parser("images", help="fill the cache with everything `up` needs, and start nothing")
     verbs.add_parser("keda", help="build KEDA into the cache, for the tests that scale with it; some minutes")
     verbs.add_parser("kubectl", help="kubectl ARGUMENT... against the cluster")
@@ -98,7 +99,10 @@ def perform(layout: Layout, options: argparse.Namespace) -> int:
         case "down":
             lifecycle.down(layout, progress)
         case "status":
-            return 0 if status.report(layout) else 1
+            well = status.report(layout)
+            if options.logs:
+                print(*status.log_ends(layout), sep="\n")
+            return 0 if well else 1
         case "images":
             lifecycle.fill_cache(layout, progress)
             load_base(layout, progress)

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from cluster import addons, cgroups, control_plane, network, node, packages, registry
+from cluster import addons, cgroups, control_plane, disk, network, node, packages, registry
 from cluster.addresses import NODES, Node
 from cluster.binaries import KUBE, Binary, build_missing, contour_manifest
 from cluster.errors import ClusterError
@@ -73,6 +73,7 @@ def build(layout: Layout, progress: Progress, binary: Binary) -> None:
 def up(layout: Layout, progress: Progress) -> None:
     """Start the cluster, or finish and heal one that is partly there."""
     require_root()
+    disk.require(layout.state, disk.LEAST, "a cluster")
     with alone():
         names = (HUB, *(each.name for each in NODES))
         if all(Machine(layout, name).process for name in names):

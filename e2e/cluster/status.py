@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from pathlib import Path
 
-from cluster import registry
+from cluster import disk, registry
 from cluster.addons import ROLLOUTS
 from cluster.addresses import NODES
 from cluster.kubectl import Client
 from cluster.layout import Layout
 from cluster.lifecycle import HUB
 from cluster.machine import Machine
+from cluster.shell import tail
 
 WIDTH = 16
+LOG_LINES = 40
 
 
 def report(layout: Layout) -> bool:
     """Print a line for each part; returns whether all of them are well."""
     machines = [Machine(layout, name) for name in (HUB, *(node.name for node in NODES))]
-    lines = [machine_line(machine) for machine in machines]
+    lines = [disk_line(layout), *(machine_line(machine) for machine in machines)]
     if machines[0].process is not None:
         lines += service_lines(Client(layout, machines[0]))
     for name, well, text in lines:
         print(f"{name:{WIDTH}} {'ok  ' if well else 'FAIL'} {text}")
     return all(well for _, well, _ in lines)
+
+
+def disk_line(layout: Layout) -> tuple[str, bool, str]:
+    """What is left where images, volumes and etcd's data lie."""
+    left = disk.free(layout.state)
+    return "disk", left >= disk.LEAST, f"{left / disk.GIB:.1f} GiB free where {layout.state} is"
+
+
+def log_ends(layout: Layout) -> Iterator[str]:
+    """The ends of the logs of what is down, or was started more than once: why, after a failure."""
+    for home in sorted(layout.machines.glob("*")):
+        machine, states = Machine(layout, home.name), home / "running.json"
+        running = json.loads(states.read_text()) if states.exists() else {}
+        listed = sorted(path.stem for path in (home / "daemons").glob("*.json"))
+        ended = [name for name in listed if running.get(name, {"starts": 0})["starts"] != 1]
+        for name in (*ended, *(["supervisor"] if ended else [])):
+            log = Path(machine.log(name))
+            yield f"{log}:\n{tail(log.read_text(errors='replace'), LOG_LINES) if log.exists() else '    (none)'}"
 
 
 def machine_line(machine: Machine) -> tuple[str, bool, str]:

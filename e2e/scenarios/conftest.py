@@ -10,6 +10,8 @@ import openai
 import pytest
 import yaml
 from kubernetes import config
+from kubernetes.client import ApiException
+from urllib3.exceptions import HTTPError
 
 from harness import figures, nodes
 from harness.figures import Figures
@@ -31,9 +33,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failure shows what the operator and the gateway said last."""
     report = yield
     if report.when == "call" and report.failed:
-        release = Release(Settings.from_environment().release_namespace)
-        report.sections.append(("the release's logs", release.log_ends()))
+        report.sections.append(("the release's logs", _log_ends()))
     return report
+
+
+def _log_ends() -> str:
+    """Also where the API server is what failed: then why nothing could be read."""
+    try:
+        return Release(Settings.from_environment().release_namespace).log_ends()
+    except (HTTPError, ApiException) as error:
+        return f"They could not be read: {error}"
 
 
 @pytest.fixture(scope="session", autouse=True)
