@@ -27,7 +27,7 @@ class CacheRecord(Structure):
 class GroupRecord(Structure):
     """PlimsollGroup."""
 
-    _fields_ = tuple((name, c_void_p) for name in ("slots", "contexts", "blocks", "first_blocks"))
+    _fields_ = tuple((name, c_void_p) for name in ("cells", "contexts", "blocks", "first_blocks"))
 
 
 class StepRecord(Structure):

@@ -109,7 +109,7 @@ class PagedStep:
         address, _ = integers.buffer_info()
         records = (GroupRecord * len(groups))()
         for record, group, begin in zip(records, groups, begins, strict=True):
-            record.slots = group.cells.data_ptr()
+            record.cells = group.cells.data_ptr()
             record.contexts = address + 4 * begin
             record.first_blocks = address + 4 * (begin + count)
             record.blocks, _ = group.block_tables.blocks.buffer_info()

@@ -16,8 +16,8 @@ template <class T>
 struct Place {
   typename T::cached *keys, *values;
 
-  Place(const PlimsollCache &cache, int layer, int head, int head_dim, int64_t slot) {
-    const int64_t block = slot / cache.block_size, offset = slot % cache.block_size;
+  Place(const PlimsollCache &cache, int layer, int head, int head_dim, int64_t cell) {
+    const int64_t block = cell / cache.block_size, offset = cell % cache.block_size;
     const int64_t base = head * cache.head_strides[layer] + block * cache.block_strides[layer] +
                          offset / SUB * (static_cast<int64_t>(SUB) * head_dim);
     const int in = static_cast<int>(offset % SUB);

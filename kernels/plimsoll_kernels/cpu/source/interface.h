@@ -204,7 +204,7 @@ struct PlimsollCache {
 // Where a group of layers has the tokens of a step. Attention counts positions from a table's first token on; a row's
 // own, by which it turns, is larger by what the group has given back.
 struct PlimsollGroup {
-  const int64_t *slots;         // [rows] block x block_size + offset
+  const int64_t *cells;         // [rows] block x block_size + offset
   const int32_t *contexts;      // [sequences] tokens in the table after this step
   const int32_t *blocks;        // block tables, one after the other
   const int32_t *first_blocks;  // [sequences] where each begins

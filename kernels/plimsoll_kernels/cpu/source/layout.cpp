@@ -147,7 +147,7 @@ const Field fields[] = {
     FIELD(PlimsollCache, groups),
     FIELD(PlimsollCache, block_size),
     RECORD(PlimsollGroup),
-    FIELD(PlimsollGroup, slots),
+    FIELD(PlimsollGroup, cells),
     FIELD(PlimsollGroup, contexts),
     FIELD(PlimsollGroup, blocks),
     FIELD(PlimsollGroup, first_blocks),

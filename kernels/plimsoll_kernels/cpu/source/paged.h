@@ -15,27 +15,27 @@ class Attention {
       : cache_(cache), step_(step), crew_(crew), memory_(memory), tile_bytes_(tile_bytes) {}
 
   void write_key(int layer, int head, int dim, int row, const cached *key) const {
-    Place<T>(cache_, layer, head, dim, tables(layer).slots[row]).write_key(key, dim);
+    Place<T>(cache_, layer, head, dim, tables(layer).cells[row]).write_key(key, dim);
   }
 
   void write_value(int layer, int head, int dim, int row, const cached *value) const {
-    Place<T>(cache_, layer, head, dim, tables(layer).slots[row]).write_value(value, dim);
+    Place<T>(cache_, layer, head, dim, tables(layer).cells[row]).write_value(value, dim);
   }
 
   void prefetch(int layer, int head, int dim, int row) const {
-    Place<T>(cache_, layer, head, dim, tables(layer).slots[row]).prefetch(dim);
+    Place<T>(cache_, layer, head, dim, tables(layer).cells[row]).prefetch(dim);
   }
 
   // A sub-block that begins in this step is read to its end: values of tokens to come are made zeros, whatever an
   // earlier owner left there (a NaN times a weight of 0 is a NaN).
   void clear_fresh(int layer, const PlimsollShape &shape, int sequence) const {
     const int last = step_.first_rows[sequence + 1] - 1, rows = last + 1 - step_.first_rows[sequence];
-    const int64_t slot = tables(layer).slots[last];
-    const int in = static_cast<int>(slot % SUB);
+    const int64_t cell = tables(layer).cells[last];
+    const int in = static_cast<int>(cell % SUB);
     if (rows <= in) return;
     for (int h = 0; h < shape.kv_heads; h++)
       for (int ahead = 1; in + ahead < SUB; ahead++)
-        Place<T>(cache_, layer, h, shape.head_dim, slot + ahead).clear_value(shape.head_dim);
+        Place<T>(cache_, layer, h, shape.head_dim, cell + ahead).clear_value(shape.head_dim);
   }
 
   // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head; those at the end
