@@ -90,9 +90,11 @@ class ShapeRecord(Structure):
     """PlimsollShape."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "window")),
+        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "window", "chunk", "coarse")),
         ("scale", c_float),
         ("softcap", c_float),
+        ("slopes", c_void_p),
+        ("sinks", c_void_p),
     )
 
 

@@ -43,8 +43,8 @@ def check(op: Op) -> None:
         case Rotate():
             _known(op, "rope", "shape")
         case Attend():
-            _known(op, "layer", "shape")
-            _known(op.shape, "heads", "kv_heads", "head_dim", "scale", "window", "softcap")
+            _known(op, "layer", "shape", "sinks")
+            _known(op.shape, "heads", "kv_heads", "head_dim", "scale", "window", "softcap", "chunk", "alibi", "sinks")
         case Add():
             _known(op, "width", "scale")
         case Route():

@@ -164,16 +164,25 @@ def _positions(length: int) -> int:
     return max(FIRST_POSITIONS, 1 << (length - 1).bit_length())
 
 
-def shape_record(shape: AttentionShape) -> ShapeRecord:
-    """The attention of a layer as the kernels read it."""
+def shape_record(shape: AttentionShape, slopes: Tensor | None = None, sinks: int | None = None) -> ShapeRecord:
+    """The attention of a layer as the kernels read it, with `slopes_of` it and the address of float32 sinks [heads]."""
     return ShapeRecord(
         heads=shape.heads,
         kv_heads=shape.kv_heads,
         head_dim=shape.head_dim,
         window=shape.window or 0,
+        chunk=shape.chunk or 0,
+        coarse=shape.alibi is not None and shape.alibi.coarse,
         scale=shape.scale,
         softcap=shape.softcap or 0.0,
+        slopes=None if slopes is None else slopes.data_ptr(),
+        sinks=sinks,
     )
+
+
+def slopes_of(shape: AttentionShape) -> Tensor | None:
+    """float32 [heads] of ALiBi, where there is one."""
+    return None if shape.alibi is None else torch.tensor(shape.alibi.slopes)
 
 
 class _Parts:
@@ -224,7 +233,7 @@ class _Parts:
             case FusedHeads():
                 return self._heads(op)
             case FusedAttend():
-                return AttendRecord(shape_record(op.op.shape), op.op.layer, op.source, op.target)
+                return self._attend(op)
             case FusedAdd():
                 return AddRecord(op.source, op.added, op.target, op.op.width, op.op.scale)
             case FusedRoute():
@@ -274,6 +283,13 @@ class _Parts:
         return ProductRecord(
             linear.record, op.source, op.target, op.into, activation, op.scale, inf if limit is None else limit
         )
+
+    def _attend(self, op: FusedAttend) -> AttendRecord:
+        attend = op.op
+        slopes = slopes_of(attend.shape)
+        self.kept.append(slopes)
+        sinks = None if attend.sinks is None else self._kept(self._reader.read(attend.sinks))
+        return AttendRecord(shape_record(attend.shape, slopes, sinks), attend.layer, op.source, op.target)
 
     def _heads(self, op: FusedHeads) -> HeadsRecord:
         record = HeadsRecord(

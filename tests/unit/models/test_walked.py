@@ -21,7 +21,7 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, HeadNorm, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
@@ -104,6 +104,17 @@ SPECS: Mapping[str, DecoderSpec] = {
     "head-norm-own": decoder(heads(shape=GROUPS, rope=None, head_norm=HeadNorm(Norm(1e-3, kind="layer"), own=True))),
     "head-norm-together": decoder(heads(shape=GROUPS, rope=None, head_norm=HeadNorm(RMS, together=True)), LAYERS),
     "head-norm-turned": decoder(heads(rope=replace(ROPE, head_dim=20), head_norm=HeadNorm(RMS, turned=True))),
+    "chunks": decoder(
+        heads(shape=replace(SHAPE, chunk=32)), heads(shape=replace(GROUPS, window=None, chunk=7), rope=None)
+    ),
+    "slopes": decoder(heads(shape=replace(SHAPE, alibi=Alibi((0.5, 0.1, 0.9))), rope=None)),
+    "slopes-in-a-window": decoder(
+        heads(shape=replace(GROUPS, alibi=Alibi((0.5, 0.1, 0.9, 0.2, 0.01, 1.0))), rope=None), LAYERS
+    ),
+    "coarse-slopes": decoder(heads(shape=replace(SHAPE, alibi=Alibi((0.5, 0.1, 0.9), coarse=True)))),
+    "sinks": decoder(
+        heads(shape=replace(SHAPE, sinks=True)), LAYERS, heads(shape=replace(GROUPS, sinks=True), rope=None)
+    ),
     "experts": decoder(experts(TopK())),
     "experts-scaled": decoder(experts(TopK(renormalised=False, scale=3.0), activation="gelu_tanh")),
     "experts-sigmoid": decoder(experts(TopK("sigmoid", corrected=True, least=2.0), chosen=5)),

@@ -6,29 +6,21 @@
 
 #include "cached.h"
 #include "product.h"
+#include "scores.h"
 
 namespace PLIMSOLL_ISA {
 
 constexpr int SPAN = 128;
 constexpr int SUBS = SPAN / SUB;
 
-// What the rows of a tile share. Row r stands at position[r]; queries are [ROWS, query_stride] operands.
-struct Window {
-  int size;  // 0: all
-  float scale, softcap;
-
-  // A score: a query times a key, scaled and capped.
-  floats score(floats product) const {
-    const floats scaled = product * scale;
-    return softcap > 0 ? softcap * hyperbolic_tangent(scaled / softcap) : scaled;
-  }
-
-  int first_key(int position) const { return size > 0 && position >= size ? position - size + 1 : 0; }
-};
-
-// A row's running maximum and sum of weights, and what to multiply its earlier sums by.
+// A row's running maximum and sum of weights, and what to multiply its earlier sums by. A sink was seen before any key.
 struct Softmax {
   float maximum = -INFINITE, total = 0, factor = 1;
+
+  void begin(float sink) {
+    maximum = sink;
+    total = sink == -INFINITE ? 0 : 1;
+  }
 };
 
 // The keys that one row sees, and so many lanes at a time which of them it does not.
@@ -109,13 +101,18 @@ struct TileMemory {
 //     fetches the keys ahead[i] beside the i-th sub-block.
 template <class T, class Products>
 inline void attend(const Products &products, int count, const TileMemory<T> &memory, const Reader<T> &reader,
-                   const Window &window, int head_dim, const int *positions, Upcoming<T> after) {
+                   const Window &window, int head_dim, const TileRow *tile, Upcoming<T> after) {
   Softmax rows[ROWS];
-  int lowest = positions[0], highest = positions[0];
-  for (int r = 1; r < count; r++) {
-    lowest = positions[r] < lowest ? positions[r] : lowest;
-    highest = positions[r] > highest ? positions[r] : highest;
+  Visible visible[ROWS];
+  int lowest = tile[0].position, highest = tile[0].position;
+  for (int r = 0; r < count; r++) {
+    const int position = tile[r].position;
+    lowest = position < lowest ? position : lowest;
+    highest = position > highest ? position : highest;
+    visible[r] = {window.first_key(position), position};
+    rows[r].begin(tile[r].sink);
   }
+  const int last_first = window.first_key(highest);
   std::memset(memory.sums, 0, sizeof(float) * count * head_dim);
   const int first_sub = window.first_key(lowest) / SUB, last_sub = highest / SUB;
   for (int span = first_sub / SUBS; span <= last_sub / SUBS; span++) {
@@ -126,15 +123,16 @@ inline void attend(const Products &products, int count, const TileMemory<T> &mem
     const char *ahead[SUBS];
     for (int sub = begin; sub < end; sub++) ahead[sub - begin] = upcoming.take(reader.keys + reader.at(sub));
     products.score(span, begin, end);
-    const bool whole = end * SUB - 1 <= lowest && window.first_key(highest) <= begin * SUB;
+    const bool whole = end * SUB - 1 <= lowest && last_first <= begin * SUB;
     for (int r = 0; r < count; r++) {
       float *scores = memory.scores + r * SPAN;
       typename T::operand *weights = memory.weights + r * SPAN;
-      const Visible visible{window.first_key(positions[r]), positions[r]};
+      if (window.sloped)
+        add_slope(window, tile[r], scores, (begin - span * SUBS) * SUB, (end - span * SUBS) * SUB, span * SPAN);
       if (whole)
-        weigh<T, false>(rows[r], scores, weights, begin, end, span, visible);
+        weigh<T, false>(rows[r], scores, weights, begin, end, span, visible[r]);
       else
-        weigh<T, true>(rows[r], scores, weights, begin, end, span, visible);
+        weigh<T, true>(rows[r], scores, weights, begin, end, span, visible[r]);
     }
     products.accumulate(rows, span, begin, end, ahead);
   }

@@ -20,7 +20,11 @@ struct PlimsollLinear {
 struct PlimsollShape {
   int32_t heads, kv_heads, head_dim;
   int32_t window;        // tokens a query sees, itself included; 0: all
+  int32_t chunk;         // a query sees tokens from the last multiple of it on; 0: all
+  int32_t coarse;        // 1: what slopes add is rounded, see scores.h
   float scale, softcap;  // softcap 0: none
+  const float *slopes;   // [heads] ALiBi: slope x (key's position - query's) is added to scores; null: nothing
+  const float *sinks;    // [heads] the score of one key more, whose value is zero; null: none
 };
 
 // Where values lie in a step's workspace, one after the other: [rows, width] floats, or operands (element.h).

@@ -105,7 +105,7 @@ class Attention {
   Upcoming<T> upcoming(int layer, const Reader<T> &reader, const PlimsollShape &shape, const Cursor &at) const {
     if (at.tiles > 1) return {};  // of a prompt: the tiles before have just read them
     const int context = tables(layer).contexts[at.sequence], rows = at.pairs / (shape.heads / shape.kv_heads);
-    return {&reader, Window{shape.window, 0, 0}.first_key(context - rows) / SUB, (context - 1) / SUB + 1};
+    return {&reader, Window(shape).first_key(context - rows) / SUB, (context - 1) / SUB + 1};
   }
 
   Reader<T> read(int layer, const PlimsollShape &shape, int sequence, int kv_head) const {
@@ -121,17 +121,17 @@ class Attention {
     const TileMemory<T> memory(tile_memory, dim);
     const int first_row = step_.first_rows[sequence];
     const int start = tables(layer).contexts[sequence] - (step_.first_rows[sequence + 1] - first_row);
-    int positions[ROWS];
+    TileRow tile[ROWS];
     size_t rows[ROWS], columns[ROWS];
     for (int r = 0; r < count; r++) {
-      const int pair = begin + r;
-      positions[r] = start + pair / group;
+      const int pair = begin + r, head = kv_head * group + pair % group;
+      tile[r] = TileRow(shape, start + pair / group, head);
       rows[r] = first_row + pair / group;
-      columns[r] = static_cast<size_t>(kv_head * group + pair % group) * dim;
+      columns[r] = static_cast<size_t>(head) * dim;
       convert(queries + rows[r] * query_stride + columns[r], memory.query + r * memory.query_stride, dim);
     }
     const Reader<T> reader = read(layer, shape, sequence, kv_head);
-    attend_rows<T>(count, memory, reader, Window{shape.window, shape.scale, shape.softcap}, dim, positions, after);
+    attend_rows<T>(count, memory, reader, Window(shape), dim, tile, after);
     for (int r = 0; r < count; r++)
       for (int d = 0; d < dim; d += LANES)
         store(out + rows[r] * out_stride + columns[r] + d, load(memory.sums + r * dim + d));

@@ -118,9 +118,9 @@ struct TileProducts {
 
 template <class T>
 void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
-                 const int *positions, const Upcoming<T> &after) {
+                 const TileRow *rows, const Upcoming<T> &after) {
   const TileProducts<T> products{memory, reader, window, head_dim, count};
-  attend<T>(products, count, memory, reader, window, head_dim, positions, after);
+  attend<T>(products, count, memory, reader, window, head_dim, rows, after);
 }
 
 }  // namespace PLIMSOLL_ISA

@@ -80,13 +80,13 @@ void prepare_attention(int) {}
 
 template <class T, int R = ROWS>
 void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
-                 const int *positions, const Upcoming<T> &after) {
+                 const TileRow *rows, const Upcoming<T> &after) {
   if constexpr (R >= 1) {
     if (count == R) {
       const VectorProducts<T, R> products{memory, reader, window, head_dim};
-      return attend<T>(products, count, memory, reader, window, head_dim, positions, after);
+      return attend<T>(products, count, memory, reader, window, head_dim, rows, after);
     }
-    attend_rows<T, R - 1>(count, memory, reader, window, head_dim, positions, after);
+    attend_rows<T, R - 1>(count, memory, reader, window, head_dim, rows, after);
   }
 }
 

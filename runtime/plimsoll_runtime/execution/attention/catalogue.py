@@ -68,7 +68,7 @@ def _no_cpu(target: Target) -> str | None:
         return (
             f"takes heads of a multiple of {SUB_BLOCK} dimensions up to {MAX_HEAD_DIM}, and the model's have {odd[0]}"
         )
-    if reason := target.unfused or _unknown(target, "window", "softcap"):
+    if reason := target.unfused or _unknown(target, "window", "softcap", "chunk", "alibi", "sinks"):
         return reason
     if kernels(target.dtype) is None:
         return f"has no kernels for {_name(target.dtype)} that this processor can run, or they were not built"

@@ -101,11 +101,15 @@ def test_soft_caps_are_not_for_sdpa() -> None:
 KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
     "chunk": (
         {"chunk": 64},
-        {"torch", "triton", "sdpa", "reference"},
+        {"cpu", "torch", "triton", "sdpa", "reference"},
         "to all before a token, and the model to its ch",
     ),
-    "alibi": ({"alibi": Alibi((0.5,) * 4)}, {"torch", "triton", "sdpa", "reference"}, "adds no ALiBi to scores"),
-    "coarse": ({"alibi": Alibi((0.5,) * 4, coarse=True)}, {"torch", "sdpa", "reference"}, "ALiBi to scores, and the"),
+    "alibi": ({"alibi": Alibi((0.5,) * 4)}, {"cpu", "torch", "triton", "sdpa", "reference"}, "adds no ALiBi to scores"),
+    "coarse": (
+        {"alibi": Alibi((0.5,) * 4, coarse=True)},
+        {"cpu", "torch", "sdpa", "reference"},
+        "ALiBi to scores, and the",
+    ),
     "latent": (
         {"latent": True, "kv_heads": 1},
         {"torch", "triton", "sdpa", "reference"},
@@ -117,7 +121,7 @@ KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
         {"torch", "sdpa", "reference"},
         "where keys are|values beside keys",
     ),
-    "sinks": ({"sinks": True}, {"torch", "triton", "sdpa", "reference"}, "has no sinks, and the model has"),
+    "sinks": ({"sinks": True}, {"cpu", "torch", "triton", "sdpa", "reference"}, "has no sinks, and the model has"),
 }
 """What a shape says, the backends that have it, and what the others say."""
 

@@ -13,7 +13,7 @@ from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.fused import FusedStep, shape_record
+from plimsoll_runtime.models.fused import FusedStep, shape_record, slopes_of
 
 
 class CpuBackend:
@@ -28,7 +28,8 @@ class CpuBackend:
             raise ValueError(f"no CPU kernels for {cache.dtype} run here")
         self._kernels = found
         self._paged = PagedCache(cache.keys, cache.values, cache.group_of)
-        self._shapes = [shape_record(shape) for shape in cache.shapes]
+        self._slopes = [slopes_of(shape) for shape in cache.shapes]
+        self._shapes = [*map(shape_record, cache.shapes, self._slopes)]
         self._workspace = Buffer()
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
@@ -49,8 +50,14 @@ class CpuAttention:
     def __call__(
         self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D] -> [T, heads, D]. Raises ValueError without them."""
+        """query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D].
+
+        Raises ValueError without keys and values.
+        """
         if key is None or value is None:
             raise ValueError(f"layer {layer} is given no keys and values, and these kernels write some for each row")
         shape = self._shapes[layer]
+        if sinks is not None:
+            shape = ShapeRecord.from_buffer_copy(shape)
+            shape.sinks = sinks.data_ptr()
         return paged_attention(self._kernels, layer, shape, query, key, value, self.paged, self._workspace)
