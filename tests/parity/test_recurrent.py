@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from model_support.configs import DELTA
 from model_support.forward import largest_difference, loaded_by_transformers, of_engine, of_transformers
 from model_support.specs import RECURRENT
 from model_support.tiny import make_model, prompts, save_model
+from torch import Tensor
 
+from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.sources import resolve
@@ -182,16 +186,42 @@ CASES = {
 }
 
 
+SIXTEENS: Mapping[str, Any] = {"head_dim": 16}
+THIRDS: Mapping[str, Any] = {"num_attention_heads": 3, "num_key_value_heads": 1}
+WALKED: Mapping[str, Mapping[str, Any]] = {
+    **dict.fromkeys(("lfm2", "lfm2-biases", "lfm2-as-older-configs-say-it", "lfm2-moe"), THIRDS),
+}
+"""What the C++ kernels compute, once heads are as wide as they take them."""
+CASES = {
+    **CASES,
+    **{
+        f"{name}-walked": replace(
+            CASES[name],
+            values={**CASES[name].values, **heads},
+            options={"attention_backend": "cpu", "block_size": 16},
+        )
+        for name, heads in WALKED.items()
+    },
+}
+
+
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
-    return saved_cases(tmp_path_factory, CASES, PROMPTS)
+    make = saved_cases(tmp_path_factory, CASES, PROMPTS)
+
+    def found(name: str) -> tuple[Path, list[Tensor]]:
+        if "attention_backend" in CASES[name].options and kernels(torch.float32) is None:
+            pytest.skip("the CPU kernels were not built")
+        return make(name)
+
+    return found
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:
     folder, expected = saved(name)
-    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens)
+    actual = of_engine(str(folder), PROMPTS, max_batch_tokens=tokens, **CASES[name].options)
     assert largest_difference(actual, expected) < TOLERANCE
 
 
@@ -200,7 +230,8 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
     """Sequences decode together with few blocks, so that some lose theirs and their states, and begin anew."""
     folder, _ = saved(name)
     facts = facts_of(folder)
-    llm = with_blocks(13, folder, max_model_len=96, max_batch_tokens=40)
+    room = 128 if CASES[name].options else 96  # of larger blocks
+    llm = with_room(room, folder, max_model_len=96, max_batch_tokens=40, **CASES[name].options)
     compare(llm, prompts((17, 3, 30, 2, 25, 60)), 24, folder)
     whole = any(shape.window is None for shape in facts.attention)
     assert bool(llm.stats.preemptions) == whole, "where no layer keeps everything, there are blocks for everybody"
@@ -210,7 +241,7 @@ def test_what_gives_way_is_computed_anew(name: str, saved: Saved) -> None:
 def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) -> None:
     """Prompts with a common beginning, in chunks, some of them twice, with few blocks: some go on from snapshots."""
     folder, _ = saved(name)
-    llm = with_blocks(60, folder, max_model_len=256, max_batch_tokens=90)
+    llm = with_room(472, folder, max_model_len=256, max_batch_tokens=90, **CASES[name].options)
     shared, *tails = prompts((130, 30, 20, 47))
     asked = [shared + tail for tail in tails]
     compare(llm, [*asked, asked[0]], 12, folder)
@@ -219,20 +250,25 @@ def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) ->
     assert llm.stats.cache_hit_tokens >= 2 * 64
 
 
+@pytest.mark.parametrize("name", [f"{name}-walked" for name in WALKED])
+def test_the_kernels_walk_them(name: str, saved: Saved) -> None:
+    assert why_not_fused(program_of(describe(resolve(str(saved(name)[0])).config))) is None
+
+
 def facts_of(folder: Path) -> Facts:
     return program_of(describe(resolve(str(folder)).config)).facts
 
 
-def with_blocks(blocks: int, folder: Path, **options: Any) -> LLM:
-    """An engine of four sequences whose KV cache, if the model has one, has room for so many blocks of 8 tokens."""
+def with_room(tokens: int, folder: Path, *, block_size: int = 8, **options: Any) -> LLM:
+    """An engine of four sequences whose KV cache, if the model has one, has room for so many tokens and for padding."""
     facts = facts_of(folder)
     return LLM(
         str(folder),
         dtype="float32",
         threads=1,
-        kv_memory=str(blocks * 8 * facts.token_bytes(4)) if facts.attention else None,
+        kv_memory=str((tokens + block_size) * facts.token_bytes(4)) if facts.attention else None,
         max_sequences=4,
-        block_size=8,
+        block_size=block_size,
         check_integrity_every=1,
         **options,
     )
@@ -265,5 +301,6 @@ def test_bfloat16_costs_no_more_than_it_costs_transformers(name: str, tmp_path: 
 
 
 def test_every_family_is_compared(saved: Saved) -> None:
-    compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in CASES}
+    own = [name for name in CASES if not CASES[name].options]
+    compared = {describe(resolve(str(saved(name)[0])).config).architecture for name in own}
     assert compared == RECURRENT

@@ -8,8 +8,10 @@ from ctypes import POINTER, Structure, c_char_p, c_int64
 from enum import IntEnum
 from itertools import count
 
-from plimsoll_kernels.cpu import op_records, records
+from plimsoll_kernels.cpu import columns_records, op_records, records
+from plimsoll_kernels.cpu.columns_records import MAX_TAPS
 from plimsoll_kernels.cpu.compile import CompileError
+from plimsoll_kernels.cpu.op_kinds import Kind
 from plimsoll_kernels.cpu.op_records import (
     MAX_PLACES,
     RESULT,
@@ -17,7 +19,6 @@ from plimsoll_kernels.cpu.op_records import (
     WIDEST,
     Activation,
     Into,
-    Kind,
     Normed,
     Rule,
     Timed,
@@ -50,7 +51,13 @@ def check_layout(library: ctypes.CDLL) -> None:
 
 def expected() -> Layout:
     """What Python's records say."""
-    numbers = {"RESULT": RESULT, "PLACES": MAX_PLACES, "SCORE_ROWS": SCORE_ROWS, "WIDEST": WIDEST}
+    numbers = {
+        "RESULT": RESULT,
+        "PLACES": MAX_PLACES,
+        "SCORE_ROWS": SCORE_ROWS,
+        "WIDEST": WIDEST,
+        "TAPS": MAX_TAPS,
+    }
     found = {f"PLIMSOLL_{name}": (number, 0) for name, number in numbers.items()}
     for enum in ENUMS:
         prefix = f"PLIMSOLL_{enum.__name__.upper()}"
@@ -66,7 +73,7 @@ def expected() -> Layout:
 
 
 def _records() -> Iterator[type[Structure]]:
-    named = {**vars(records), **vars(op_records)}
+    named = {**vars(records), **vars(op_records), **vars(columns_records)}
     for name, value in named.items():
         if name.endswith("Record") and isinstance(value, type) and issubclass(value, Structure):
             yield value

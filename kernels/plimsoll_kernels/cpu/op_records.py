@@ -7,26 +7,14 @@ from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
 from typing import ClassVar
 
+from plimsoll_kernels.cpu.columns_records import ConvolveRecord, MultiplyRecord, ScaleRecord
+from plimsoll_kernels.cpu.op_kinds import Kind
+
 RESULT = -1
 """The target of what a step is asked for, in place of a place."""
 MAX_PLACES = 32
 SCORE_ROWS, WIDEST = 4, 16
 """Of the scores of a route: so many rows of all experts, each of whole vectors, the widest of which has so many."""
-
-
-class Kind(IntEnum):
-    """PlimsollKind: which record an op is."""
-
-    EMBED = 0
-    POSITIONS = 1
-    NORM = 2
-    PRODUCT = 3
-    HEADS = 4
-    ATTEND = 5
-    ADD = 6
-    ROUTE = 7
-    EXPERTS = 8
-    GATE = 9
 
 
 class Into(IntEnum):
@@ -47,6 +35,7 @@ class Activation(IntEnum):
     GELU = 3
     RELU = 4
     RELU2 = 5
+    SIGMOID = 6
 
 
 class Normed(IntEnum):
@@ -78,6 +67,7 @@ class Timed(IntEnum):
     EXPERTS = 7
     GATE_UP = 8
     DOWN = 9
+    STATE = 10
 
 
 class LinearRecord(Structure):
@@ -213,6 +203,9 @@ AnyOp = (
     | RouteRecord
     | ExpertsRecord
     | GateRecord
+    | ScaleRecord
+    | MultiplyRecord
+    | ConvolveRecord
 )
 
 
@@ -228,6 +221,9 @@ class _AnyOp(ctypes.Union):
         ("route", RouteRecord),
         ("experts", ExpertsRecord),
         ("gate", GateRecord),
+        ("scale", ScaleRecord),
+        ("multiply", MultiplyRecord),
+        ("convolve", ConvolveRecord),
     )
 
 

@@ -43,6 +43,7 @@ class StepRecord(Structure):
         ("first_rows", c_void_p),
         *((name, c_void_p) for name in ("hidden", "workspace")),
         ("seconds", POINTER(c_double)),
+        *((name, c_void_p) for name in ("states", "state_rows")),
     )
 
 

@@ -115,6 +115,18 @@ class PagedStep:
             record.blocks, _ = group.block_tables.blocks.buffer_info()
         self.record = StepRecord(rows=groups[0].cells.numel(), sequences=count, groups=records, first_rows=address)
 
+    def hold(self, states: Sequence[Tensor], rows: Sequence[int]) -> None:
+        """What layers keep of sequences, `[rows, ...]` each, contiguous, and which row is whose. They are written in
+        place. Raises ValueError where a sequence has no row of its own.
+        """
+        own = array("i", rows)
+        if len(own) != self.record.sequences or len(set(rows)) < len(own):
+            raise ValueError(f"{self.record.sequences} sequences keep their states in the rows {list(rows)}")
+        found = pointers(states)
+        self._held = (found, own, states)
+        self.record.states = ctypes.cast(found, ctypes.c_void_p)
+        self.record.state_rows, _ = own.buffer_info()
+
 
 def paged_attention(
     kernels: KernelsRecord,

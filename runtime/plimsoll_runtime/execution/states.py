@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -68,12 +69,7 @@ class StateCache:
 
     def begin(self, slots: Sequence[int], lengths: Sequence[int], positions: Tensor) -> StepStates:
         """A step of sequences in these slots, with so many rows each; `positions` int64 [T] of all rows."""
-        spans = Spans(lengths, self.device)
-        rows = torch.tensor(list(slots), device=self.device)
-        if spans.alone:
-            return StepStates(self.tensors, rows, positions, spans)
-        first_rows = torch.tensor([0, *lengths[:-1]], device=self.device).cumsum(0)
-        return StepStates(self.tensors, rows, positions[first_rows], spans)
+        return StepStates(self.tensors, slots, lengths, positions)
 
     def free(self, slots: Iterable[int]) -> None:
         """These slots are nobody's. Their rows stay as they are (see above)."""
@@ -93,22 +89,52 @@ class StateCache:
 
     def over(self, rows: Tensor, positions: Tensor) -> StepStates:
         """A step of one row each, whose slots and positions are on the device already."""
-        return StepStates(self.tensors, rows, positions, Spans([1] * len(rows), self.device))
+        return StepStates(self.tensors, (), [1] * len(rows), positions, rows)
 
 
 class StepStates:
-    """See States. Rows int64 [S], and the position of each sequence's first token in this step."""
+    """See States: of S sequences in `slots`, or in `rows` int64 [S] of the device where those are there already.
 
-    def __init__(self, tensors: Sequence[Tensor], rows: Tensor, starts: Tensor, spans: Spans) -> None:
-        self._tensors = tensors
-        self._rows = rows
-        self._begins = starts == 0
+    What only ops of torch's need is made when the first of them asks: a decoder that reads and writes the `tensors` at
+    `slots` by itself needs none of it.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        positions: Tensor,
+        rows: Tensor | None = None,
+    ) -> None:
+        self.tensors = tensors
+        self.slots = slots
+        self._lengths = lengths
+        self._positions = positions
+        self._on_device = rows
         self._after: dict[int, Tensor] = {}
-        self.spans = spans
+
+    @cached_property
+    def spans(self) -> Spans:
+        """See States."""
+        return Spans(self._lengths, self._positions.device)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        if self._on_device is not None:
+            return self._on_device
+        return torch.tensor(list(self.slots), device=self._positions.device)
+
+    @cached_property
+    def _begins(self) -> Tensor:
+        if self.spans.alone:
+            return self._positions == 0
+        first_rows = torch.tensor([0, *self._lengths[:-1]], device=self._positions.device).cumsum(0)
+        return self._positions[first_rows] == 0
 
     def read(self, index: int) -> Tensor:
         """See States."""
-        found = self._tensors[index].index_select(0, self._rows)
+        found = self.tensors[index].index_select(0, self._rows)
         return found.masked_fill_(self._begins.view(-1, *[1] * (found.dim() - 1)), 0)
 
     def write(self, index: int, states: Tensor) -> None:
@@ -118,6 +144,6 @@ class StepStates:
     def commit(self) -> None:
         """The pass is over: its states take the place of those that it has read."""
         for index, after in self._after.items():
-            tensor = self._tensors[index]
+            tensor = self.tensors[index]
             tensor.index_copy_(0, self._rows, after.to(tensor.dtype))
         self._after.clear()

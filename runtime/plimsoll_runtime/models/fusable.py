@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from plimsoll_kernels.cpu.columns_records import MAX_TAPS
 from plimsoll_kernels.cpu.op_records import Activation, Rule, Timed
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
+from plimsoll_runtime.models.ops.convolve import Convolve
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
+from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
 from plimsoll_runtime.models.ops.route import Route
+from plimsoll_runtime.models.ops.scale import Scale
+from plimsoll_runtime.models.ops.split import Split
 from plimsoll_runtime.models.spec.routing import SparseMixer, TopK
 
 
@@ -55,6 +60,18 @@ def check(op: Op) -> None:
             _activation(op.activation)
         case Gate():
             _known(op, "weight")
+        case Split():
+            _known(op, "widths")
+        case Scale():
+            _known(op, "widths", "factors")
+        case Multiply():
+            _known(op, "width", "activation")
+            _activation(None if op.activation == "none" else op.activation)
+        case Convolve():
+            _known(op, "state", "weight", "bias", "activation")
+            _activation(op.activation)
+            if op.weight.shape[1] > MAX_TAPS:
+                raise UnfusableError(f"convolves {MAX_TAPS} tokens at most")
         case _:
             raise UnfusableError(f"has no {type(op).__name__}")
     if op.kind.name not in Timed.__members__:

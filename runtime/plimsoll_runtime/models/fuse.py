@@ -11,6 +11,8 @@ from itertools import takewhile
 
 from plimsoll_kernels.cpu.op_records import RESULT, SCORE_ROWS, WIDEST, Into
 from plimsoll_runtime.models.fusable import UnfusableError, check
+from plimsoll_runtime.models.fuse_columns import over_columns, split
+from plimsoll_runtime.models.fused_columns import ColumnsOp
 from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
     FusedAttend,
@@ -35,6 +37,7 @@ from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
 from plimsoll_runtime.models.ops.route import Route
+from plimsoll_runtime.models.ops.split import Split
 from plimsoll_runtime.models.program import Program
 
 
@@ -99,6 +102,10 @@ class _Fuser:
                 return self._gate(gate)
             case [Add() as add, *_]:
                 return self._add(add)
+            case [Split() as op, *_]:
+                return split(self._values, op)
+            case [op, *_] if isinstance(op, ColumnsOp):
+                return over_columns(self._values, op)
         raise UnfusableError(f"computes no {type(ops[0]).__name__} there")
 
     def _as_it_is(self) -> Iterator[FusedOp]:

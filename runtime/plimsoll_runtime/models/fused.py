@@ -38,7 +38,9 @@ from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.step import PagedStep
 from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.columns_records import ColumnsParts
 from plimsoll_runtime.models.fuse import fused_program
+from plimsoll_runtime.models.fused_columns import FusedColumns
 from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
     FusedAttend,
@@ -72,6 +74,13 @@ class FusedStep(Attention, Protocol):
     """A step's attention that a fused decoder computes by itself, from `paged`."""
 
     paged: PagedStep
+
+
+class FusedStates(States, Protocol):
+    """A step's states that a fused decoder reads and writes where they lie: a tensor each, at the slots' rows."""
+
+    tensors: Sequence[Tensor]
+    slots: Sequence[int]
 
 
 class FusedDecoder:
@@ -118,6 +127,11 @@ class FusedDecoder:
         paged = getattr(attention, "paged", None)
         if not isinstance(paged, PagedStep):
             raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
+        if self.program.facts.states:
+            held: FusedStates | None = states  # type: ignore[assignment]
+            if held is None:
+                raise ValueError("a decoder with recurrent layers is called without the states of its sequences")
+            paged.hold(held.tensors, held.slots)
         return self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -240,6 +254,8 @@ class _Parts:
                 return self._route(op)
             case FusedExperts():
                 return self._experts(op)
+            case FusedColumns():
+                return ColumnsParts(self._reader, self._kept).record(op)
             case FusedGate():
                 weight = self._kept(self._reader.read(op.op.weight).float())
                 width = op.op.weight.shape[1]

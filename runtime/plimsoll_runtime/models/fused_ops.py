@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll_kernels.cpu.op_records import Into
+from plimsoll_runtime.models.fused_columns import FusedColumns
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
@@ -192,6 +193,7 @@ FusedOp = (
     | FusedRoute
     | FusedExperts
     | FusedGate
+    | FusedColumns
 )
 
 

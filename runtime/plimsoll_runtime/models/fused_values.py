@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from itertools import count
+from typing import NamedTuple
 
 from plimsoll_kernels.cpu.op_records import MAX_PLACES
 from plimsoll_runtime.models.fusable import UnfusableError
+from plimsoll_runtime.models.fused_columns import Part
 from plimsoll_runtime.models.fused_ops import FusedNorm, Place
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
+
+
+class _Lying(NamedTuple):
+    """Where a value lies: so many columns of a place, from `first` on."""
+
+    place: int
+    width: int
+    first: int = 0
 
 
 class Values:
@@ -21,7 +31,7 @@ class Values:
         self._result = result
         self._places: list[Place] = []
         self._numbers: dict[tuple[str, bool, int], int] = {}  # a name's first place of a kind, its second, ...
-        self._lie: dict[str, tuple[int, int]] = {}  # place and width
+        self._lie: dict[str, _Lying] = {}
         self._copies: dict[str, int] = {}  # of floats, for products
 
     def places(self) -> tuple[Place, ...]:
@@ -36,12 +46,20 @@ class Values:
 
     def is_multiplied(self, name: str) -> bool:
         """Whether all that read a value, from here on, are products."""
+        return self.is_read_by(name, lambda op: isinstance(op, Product | GatedProduct))
+
+    def is_read_by(self, name: str, kind: Callable[[Op | None], bool]) -> bool:
+        """Whether a value is read from here on, and by such ops alone."""
         readers = [*self._reading(name)]
-        return bool(readers) and all(isinstance(op, Product | GatedProduct) for op in readers)
+        return bool(readers) and all(kind(op) for op in readers)
 
     def are_floats(self, name: str) -> bool:
         """Whether a value lies there in floats."""
-        return not self._places[self._lie[name][0]].operands
+        return self.floats_lie(self._lie[name].place)
+
+    def floats_lie(self, place: int) -> bool:
+        """Whether a place is one of floats."""
+        return not self._places[place].operands
 
     def floats(self, name: str, width: int) -> int:
         """Where a value lies in floats."""
@@ -59,17 +77,34 @@ class Values:
             yield FusedNorm(None, width, place, self._copies[name])
         return self._copies[name]
 
-    def written(self, name: str, width: int, *, operands: bool, beside: int | None = None) -> int:
-        """Where a value will lie: not where others do that are read from here on, nor in the place `beside`."""
+    def part(self, name: str, width: int) -> Part:
+        """The columns where a value lies, in floats or as operands."""
+        place, there, first = self._lie[name]
+        if there != width:
+            raise UnfusableError(f"cannot read {width} of the {there} dimensions of {name}")
+        return Part(place, first)
+
+    def views(self, name: str, parts: Sequence[tuple[str, int]]) -> None:
+        """These names and widths lie side by side in a value, which nobody reads as a whole any more."""
+        place, first = self.part(name, sum(width for _, width in parts))
+        for part, width in parts:
+            self.forget(part)
+            self._lie[part] = _Lying(place, width, first)
+            first += width
+
+    def written(
+        self, name: str, width: int, *, operands: bool, beside: int | None = None, apart: Collection[int] = ()
+    ) -> int:
+        """Where a value will lie: not where others do that are read from here on, nor in these places."""
         self.forget(name)
-        place = self._take(name, width, self._taken() | {beside}, operands=operands)
-        self._lie[name] = place, width
+        place = self._take(name, width, self._taken() | {beside, *apart}, operands=operands)
+        self._lie[name] = _Lying(place, width)
         return place
 
     def changed(self, name: str, width: int, place: int) -> None:
         """A value was made of what lay in a place, there."""
         self.forget(name)
-        self._lie[name] = place, width
+        self._lie[name] = _Lying(place, width)
 
     def forget(self, name: str) -> None:
         """A value is no more what it was."""
@@ -81,9 +116,9 @@ class Values:
         return self._take(name, width, self._taken(), operands=operands)
 
     def _place(self, name: str, width: int) -> int:
-        place, there = self._lie[name]
-        if there != width:
-            raise UnfusableError(f"cannot read {width} of the {there} dimensions of {name}")
+        place, first = self.part(name, width)
+        if first:
+            raise UnfusableError(f"reads {name} where it does not lie by itself")
         return place
 
     def _take(self, name: str, width: int, taken: set[int | None], *, operands: bool) -> int:
@@ -99,7 +134,10 @@ class Values:
 
     def _taken(self) -> set[int | None]:
         lives = {name for name in self._lie if self.lives(name)}
-        return {*(self._lie[name][0] for name in lives), *(self._copies[name] for name in lives & self._copies.keys())}
+        return {
+            *(self._lie[name].place for name in lives),
+            *(self._copies[name] for name in lives & self._copies.keys()),
+        }
 
     def _reading(self, name: str, after: int = 0) -> Iterator[Op | None]:
         """Each op that reads a value; None for whoever asked for the step."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from plimsoll_kernels.activation.reference import Activation
 from plimsoll_kernels.cpu.op_records import RESULT, Into
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.fuse import fused_program, why_not_fused
+from plimsoll_runtime.models.fused_columns import FusedColumns
 from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
     FusedAttend,
@@ -30,12 +32,16 @@ from plimsoll_runtime.models.fused_ops import (
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
+from plimsoll_runtime.models.ops.convolve import Convolve
 from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
+from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
 from plimsoll_runtime.models.ops.route import Route
+from plimsoll_runtime.models.ops.scale import Scale
+from plimsoll_runtime.models.ops.split import Split
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
@@ -44,6 +50,7 @@ from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMl
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.recurrent import ShortConvolution
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.spec.routing import TopK
 
@@ -65,6 +72,7 @@ attentions = st.builds(
     st.none() | head_norms | st.builds(HeadNorm, st.just(RMS), turned=st.just(True)),
     clip=st.sampled_from([None, 2.0]),
 )
+recurrences = st.builds(ShortConvolution, st.sampled_from([24, 40]), st.sampled_from([3, 4]), st.booleans())
 mlps = st.builds(GatedMlp, st.sampled_from([40, 72])) | st.builds(PlainMlp, st.sampled_from([24, 72]), st.just("gelu"))
 mixtures = st.builds(
     Mixture,
@@ -77,7 +85,7 @@ mixtures = st.builds(
 )
 layers = st.builds(
     LayerSpec,
-    attentions,
+    attentions | recurrences,
     mlps | mixtures,
     norms,
     before=st.booleans(),
@@ -99,6 +107,12 @@ def said(program: Program) -> Term:
         reads = [values[name] for name in op.reads]
         if isinstance(op, Route):
             values.update({name: (name, _name(op), *reads) for name in op.writes})
+            continue
+        if isinstance(op, Split):
+            [whole] = reads
+            firsts = [*accumulate(op.widths, initial=0)][:-1]
+            parts = zip(op.writes, firsts, op.widths, strict=True)
+            values.update({name: _columns(whole, first, width) for name, first, width in parts})
             continue
         values[op.writes[0]] = _sum(reads[0], reads[1], op.scale) if isinstance(op, Add) else (_name(op), *reads)
     return values[program.result]
@@ -133,11 +147,39 @@ def walked(program: Program) -> Term:
             for place, name in zip((op.shares, op.numbers), op.op.writes, strict=True):
                 held[place] = Lying((name, *term), op.op.chosen)
             continue
+        if isinstance(op, FusedColumns):
+            width, term = _over_columns(op, held, [place.operands for place in fused.places])
+            held[op.target] = Lying(term, width)
+            continue
         target, width, term = _walk(op, read, held, cache)
         held[target] = Lying(term, width)
         if target != RESULT:
             assert width <= fused.places[target].width
     return held[RESULT].term
+
+
+def _columns(whole: Term, first: int, width: int) -> Term:
+    return ("columns", whole, first, width)
+
+
+def _over_columns(op: FusedColumns, held: Mapping[int, Lying], operands: Sequence[bool]) -> tuple[int, Term]:
+    """The width of what is written, and what it is then."""
+    match op.op:
+        case Multiply(width=width):
+            widths = [width, width]
+        case Convolve(weight=weight):
+            widths = [weight.shape[0]]
+        case Scale(widths=each):
+            widths = [sum(each)]
+    terms = []
+    for number, (source, width) in enumerate(zip(op.sources, widths, strict=True)):
+        assert not operands[source.place] or (isinstance(op.op, Multiply) and number == 0)
+        assert op.target != source.place or source.first == 0  # a row is written where it was read
+        whole = held[source.place]
+        assert source.first + width <= whole.width
+        terms.append(whole.term if whole.width == width else _columns(whole.term, source.first, width))
+    copied = isinstance(op.op, Scale) and op.op.factors == (1.0,)
+    return widths[0], terms[0] if copied else (_name(op.op), *terms)
 
 
 def _walk(op: FusedOp, read: Any, held: Mapping[int, Lying], cache: dict[int, Term]) -> tuple[int, int, Term]:
@@ -193,8 +235,8 @@ def _walk(op: FusedOp, read: Any, held: Mapping[int, Lying], cache: dict[int, Te
             if op.adds:
                 found = _sum(read(op.target, op.op.hidden, operands=False), found, op.scale)
             return op.target, op.op.hidden, found
-        case FusedRoute():
-            raise TypeError("a route writes two values")
+        case FusedRoute() | FusedColumns():
+            raise TypeError("they are walked by themselves")
         case FusedGate():
             width = op.op.weight.shape[1]
             states, gated = (read(place, width, operands=False) for place in (op.source, op.target))
@@ -236,9 +278,20 @@ def programs(draw: st.DrawFn) -> Program:
     there = ["x"]
     for number in range(draw(st.integers(1, 12))):
         read, other = draw(st.sampled_from(there)), draw(st.sampled_from(there))
-        written = (draw(st.sampled_from("xyz")),)
+        written: tuple[str, ...] = (draw(st.sampled_from("xyz")),)
         weight = Weight(f"weight {number}", (40,))
-        match draw(st.sampled_from(["norm", "product", "activated", "add"])):
+        match draw(st.sampled_from(["norm", "product", "activated", "add", "split", "multiply", "convolve", "scale"])):
+            case "split":
+                product = Product(OpKind.QKV, (Weight(f"wide {number}", (100, 40)),), (), (read,), ("whole",))
+                parts = draw(st.permutations(["x", "y", "z"]))[:2]
+                ops += [product, Split((40, 40, 20), ("whole",), (*parts, "narrow"))]
+                written = tuple(parts)
+            case "multiply":
+                ops.append(Multiply(40, draw(st.sampled_from(["none", "silu"])), (read, other), written))
+            case "convolve":
+                ops.append(Convolve(number, Weight(f"taps {number}", (40, 3)), None, None, (read,), written))
+            case "scale":
+                ops.append(Scale((40,), (draw(st.sampled_from([0.5, 2.0])),), (read,), written))
             case "norm":
                 ops.append(Normalise(RMS, 40, (read,), written, weight))
             case "product" | "activated" as kind:

@@ -27,6 +27,7 @@ from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMl
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.recurrent import Recurrent, ShortConvolution
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
 
@@ -62,6 +63,12 @@ def heads(**options: Any) -> LayerSpec:
 def experts(routing: Routing, *, chosen: int = 3, **options: Any) -> LayerSpec:
     """A layer with a mixture of 24 experts."""
     return replace(LAYERS, mlp=replace(Mixture(24, chosen, 33, routing), **options))
+
+
+def recurrent(mixer: Recurrent) -> DecoderSpec:
+    """Layers that recur beside one that attends."""
+    own = replace(LAYERS, mixer=mixer)
+    return decoder(own, LAYERS, own)
 
 
 SPECS: Mapping[str, DecoderSpec] = {
@@ -132,6 +139,10 @@ SPECS: Mapping[str, DecoderSpec] = {
     "experts-each-layer-its-own": decoder(
         experts(TopK(), inner=40), experts(TopK(), chosen=1, experts=17), LAYERS, experts(TopK(), chosen=24)
     ),
+    "short-convolution": recurrent(ShortConvolution(inner=40, taps=3)),
+    "short-convolution-biased": recurrent(ShortConvolution(inner=83, taps=5, bias=True)),
+    "short-convolution-of-blocks": recurrent(ShortConvolution(inner=200, taps=4)),
+    "short-convolution-one-tap": recurrent(ShortConvolution(inner=24, taps=1)),
     "head-norm-own-turned": decoder(heads(head_norm=HeadNorm(replace(RMS, kind="layer"), own=True, turned=True))),
 }
 

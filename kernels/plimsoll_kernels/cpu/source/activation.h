@@ -13,6 +13,7 @@ inline floats activated(int activation, floats x) {
     case PLIMSOLL_ACTIVATION_GELU: return gelu(x);
     case PLIMSOLL_ACTIVATION_RELU: return relu(x);
     case PLIMSOLL_ACTIVATION_RELU2: return relu(x) * relu(x);
+    case PLIMSOLL_ACTIVATION_SIGMOID: return 1.0f / (exponential(-x) + 1.0f);
   }
   return x;
 }

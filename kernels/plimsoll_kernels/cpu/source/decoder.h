@@ -5,9 +5,11 @@
 #pragma once
 
 #include "clock.h"
+#include "elementwise.h"
 #include "heads.h"
 #include "results.h"
 #include "route.h"
+#include "short_convolution.h"
 #include "workspace.h"
 
 namespace PLIMSOLL_ISA {
@@ -42,6 +44,9 @@ class Decoder {
         case PLIMSOLL_KIND_ROUTE: route(op.route); break;
         case PLIMSOLL_KIND_EXPERTS: experts(op.experts); break;
         case PLIMSOLL_KIND_GATE: gate(op.gate); break;
+        case PLIMSOLL_KIND_SCALE: each_row([&](int r) { scale(op.scale, space_, r); }); break;
+        case PLIMSOLL_KIND_MULTIPLY: each_row([&](int r) { PLIMSOLL_ISA::multiply(op.multiply, space_, r); }); break;
+        case PLIMSOLL_KIND_CONVOLVE: Convolution<T>(op.convolve, step_, space_).run(crew_); break;
       }
       lap(op.timed);
     }

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "columns_ops.h"
+
 extern "C" {
 
 // y = x W^T + b. The weight is packed (panels.h); `gated` ones hold two weights of `columns` rows, taking turns.
@@ -89,7 +91,8 @@ enum PlimsollActivation {
   PLIMSOLL_ACTIVATION_GELU_TANH,
   PLIMSOLL_ACTIVATION_GELU,
   PLIMSOLL_ACTIVATION_RELU,
-  PLIMSOLL_ACTIVATION_RELU2
+  PLIMSOLL_ACTIVATION_RELU2,
+  PLIMSOLL_ACTIVATION_SIGMOID
 };
 
 // What lies between a product and attention: norms over heads, the rotation, queries to operands, keys and values to
@@ -167,7 +170,10 @@ enum PlimsollKind {
   PLIMSOLL_KIND_ADD,
   PLIMSOLL_KIND_ROUTE,
   PLIMSOLL_KIND_EXPERTS,
-  PLIMSOLL_KIND_GATE
+  PLIMSOLL_KIND_GATE,
+  PLIMSOLL_KIND_SCALE,
+  PLIMSOLL_KIND_MULTIPLY,
+  PLIMSOLL_KIND_CONVOLVE
 };
 
 // What a model does next.
@@ -185,6 +191,9 @@ struct PlimsollOp {
     struct PlimsollRoute route;
     struct PlimsollExperts experts;
     struct PlimsollGate gate;
+    struct PlimsollScale scale;
+    struct PlimsollMultiply multiply;
+    struct PlimsollConvolve convolve;
   };
 };
 
@@ -224,6 +233,8 @@ struct PlimsollStep {
   void *hidden;                       // elements [rows, hidden]: the result, normed
   void *workspace;                    // plimsoll_workspace bytes, aligned to 64
   double *seconds;                    // null, or [PLIMSOLL_TIMED_COUNT] to which each op's time is added
+  void *const *states;                // of each state a tensor with a row for whoever may keep one
+  const int32_t *state_rows;          // [sequences] the row of each
 };
 
 enum PlimsollTimed {
@@ -237,6 +248,7 @@ enum PlimsollTimed {
   PLIMSOLL_TIMED_EXPERTS,
   PLIMSOLL_TIMED_GATE_UP,
   PLIMSOLL_TIMED_DOWN,
+  PLIMSOLL_TIMED_STATE,
   PLIMSOLL_TIMED_COUNT
 };
 

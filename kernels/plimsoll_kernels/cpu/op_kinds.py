@@ -1,0 +1,23 @@
+"""The kinds of ops that the kernels walk."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """PlimsollKind: which record an op is."""
+
+    EMBED = 0
+    POSITIONS = 1
+    NORM = 2
+    PRODUCT = 3
+    HEADS = 4
+    ATTEND = 5
+    ADD = 6
+    ROUTE = 7
+    EXPERTS = 8
+    GATE = 9
+    SCALE = 10
+    MULTIPLY = 11
+    CONVOLVE = 12
