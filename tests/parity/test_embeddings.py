@@ -46,11 +46,13 @@ def ours(folder: Path, **options: Any) -> LLM:
     return LLM(str(folder), **{**OPTIONS, **cached, **options})
 
 
+@pytest.mark.parametrize("backend", ["cpu", "torch"])
 @pytest.mark.parametrize("kind", ALL, ids=str)
-def test_vectors_equal_those_of_sentence_transformers(kind: Kind, saved: Saved) -> None:
+def test_vectors_equal_those_of_sentence_transformers(kind: Kind, backend: str, saved: Saved) -> None:
     folder = saved(kind)
     expected = reference(folder).encode(TEXTS, batch_size=8)
-    with ours(folder) as llm:
+    with ours(folder, attention_backend=backend) as llm:
+        assert llm.info.attention_backend == ("whole" if kind in ENCODERS and backend == "torch" else backend)
         assert (llm.info.pooling and llm.info.pooling.task) == "embed"
         assert np.abs(llm.embed(TEXTS) - expected).max() < TOLERANCE
         alone = np.concatenate([llm.embed(text) for text in TEXTS[:4]])

@@ -80,7 +80,7 @@ class ShapeRecord(Structure):
     """PlimsollShape."""
 
     _fields_ = (
-        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "window", "chunk", "coarse")),
+        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "window", "chunk", "coarse", "whole")),
         ("scale", c_float),
         ("softcap", c_float),
         ("slopes", c_void_p),
@@ -99,8 +99,8 @@ class EmbedRecord(Structure):
 
     kind: ClassVar = Kind.EMBED
     _fields_ = (
-        *((name, c_void_p) for name in ("table", "packed")),
-        *((name, c_int32) for name in ("target", "width")),
+        *((name, c_void_p) for name in ("table", "packed", "texts")),
+        *((name, c_int32) for name in ("target", "width", "vocab")),
         ("scale", c_float),
     )
 

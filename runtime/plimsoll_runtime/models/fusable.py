@@ -30,7 +30,9 @@ def check(op: Op) -> None:
     """Raises UnfusableError for an op of which the kernels do not have all."""
     match op:
         case Embed():
-            _known(op, "table", "scale")
+            _known(op, "table", "scale", "texts")
+            if op.texts is not None and op.scale is not None:
+                raise UnfusableError("scales no rows to which those of texts are added")
         case AddPositions():
             _known(op, "table", "first")
         case Normalise():
@@ -49,7 +51,8 @@ def check(op: Op) -> None:
             _known(op, "rope", "shape")
         case Attend():
             _known(op, "layer", "shape", "sinks")
-            _known(op.shape, "heads", "kv_heads", "head_dim", "scale", "window", "softcap", "chunk", "alibi", "sinks")
+            known = ("scale", "window", "softcap", "chunk", "alibi", "sinks", "whole")
+            _known(op.shape, "heads", "kv_heads", "head_dim", *known)
         case Add():
             _known(op, "width", "scale")
         case Route():

@@ -36,7 +36,7 @@ from plimsoll_kernels.cpu.op_records import (
 )
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_kernels.cpu.records import KernelsRecord
-from plimsoll_kernels.cpu.step import PagedStep
+from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedStep
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.columns_records import ColumnsParts
 from plimsoll_runtime.models.fuse import fused_program
@@ -142,7 +142,9 @@ class FusedDecoder:
         """See execution.workspace.KnowsStepBytes."""
         head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest)
         if isinstance(head, PooledHead):
-            return own + logits_rows * head.row_bytes()
+            # `logits_rows` is how many prompts there may be, the last block of each of which may be filled in part.
+            kept = max((shape.cached_width for shape in self.program.facts.whole), default=0) * self.dtype.itemsize
+            return own + logits_rows * head.row_bytes() + kept * (rows + logits_rows * SUB_BLOCK)
         logits = 4 * logits_rows * self.program.facts.vocab_size
         return own + Buffer.nbytes(logits) + head.copies() * logits
 
@@ -187,6 +189,7 @@ def shape_record(shape: AttentionShape, slopes: Tensor | None = None, sinks: int
         window=shape.window or 0,
         chunk=shape.chunk or 0,
         coarse=shape.alibi is not None and shape.alibi.coarse,
+        whole=shape.whole,
         scale=shape.scale,
         softcap=shape.softcap or 0.0,
         slopes=None if slopes is None else slopes.data_ptr(),
@@ -264,11 +267,15 @@ class _Parts:
     def _embed(self, op: FusedEmbed) -> EmbedRecord:
         found, scale = self._embedding, op.op.scale
         self.kept += [found, self._output]
+        vocab, width = op.op.table.shape
+        texts = op.op.texts
         return EmbedRecord(
             table=found.data_ptr() if isinstance(found, Tensor) else None,
             packed=found.weight.data_ptr() if isinstance(found, PackedLinear) else None,
+            texts=None if texts is None else self._kept(self._reader.read(texts, keep=not self._places.copies)),
             target=op.target,
-            width=op.op.table.shape[1],
+            width=width,
+            vocab=vocab,
             scale=1.0 if scale is None else rounded(scale, self._reader.dtype),
         )
 

@@ -61,7 +61,17 @@ def build(kind: Kind, auto: str = "AutoModel", *, seed: int = 0, **more: Any) ->
     """A model of Transformers in float32 with random weights, biases and norms."""
     import transformers
 
-    values = {**COMMON, "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, **kind.overrides, **more}
+    # Heads of 16 dimensions, which our CPU kernels take.
+    values = {
+        **COMMON,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "pad_token_id": 0,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        **kind.overrides,
+        **more,
+    }
     if "Bert" in kind.config or "Roberta" in kind.config:
         del values["num_key_value_heads"]
     return tiny.build(getattr(transformers, kind.config)(**values), auto, seed=seed)

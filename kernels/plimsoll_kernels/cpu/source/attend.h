@@ -109,12 +109,12 @@ inline void attend(const Products &products, int count, const TileMemory<T> &mem
     const int position = tile[r].position;
     lowest = position < lowest ? position : lowest;
     highest = position > highest ? position : highest;
-    visible[r] = {window.first_key(position), position};
+    visible[r] = {window.first_key(position), window.last_key(position)};
     rows[r].begin(tile[r].sink);
   }
   const int last_first = window.first_key(highest);
   std::memset(memory.sums, 0, sizeof(float) * count * head_dim);
-  const int first_sub = window.first_key(lowest) / SUB, last_sub = highest / SUB;
+  const int first_sub = window.first_key(lowest) / SUB, last_sub = window.last_key(highest) / SUB;
   for (int span = first_sub / SUBS; span <= last_sub / SUBS; span++) {
     const int begin = span * SUBS > first_sub ? span * SUBS : first_sub;
     const int end = (span + 1) * SUBS < last_sub + 1 ? (span + 1) * SUBS : last_sub + 1;
@@ -123,7 +123,7 @@ inline void attend(const Products &products, int count, const TileMemory<T> &mem
     const char *ahead[SUBS];
     for (int sub = begin; sub < end; sub++) ahead[sub - begin] = upcoming.take(reader.keys + reader.at(sub));
     products.score(span, begin, end);
-    const bool whole = end * SUB - 1 <= lowest && last_first <= begin * SUB;
+    const bool whole = end * SUB - 1 <= window.last_key(lowest) && last_first <= begin * SUB;
     for (int r = 0; r < count; r++) {
       float *scores = memory.scores + r * SPAN;
       typename T::operand *weights = memory.weights + r * SPAN;

@@ -95,8 +95,12 @@ class Decoder {
   }
 
   static void copy_embedding(const PlimsollEmbed &op, int64_t token, float *to) {
-    const element *from = static_cast<const element *>(op.table) + token * op.width;
+    const int64_t text = op.texts ? token / op.vocab : 0;
+    const element *from = static_cast<const element *>(op.table) + (token - text * op.vocab) * op.width;
     for (int i = 0; i < op.width; i++) to[i] = widen(from[i]) * op.scale;
+    if (!op.texts) return;
+    const element *added = static_cast<const element *>(op.texts) + text * op.width;
+    for (int i = 0; i < op.width; i++) to[i] += widen(added[i]);
   }
 
   static const weight *packed_embedding(const PlimsollEmbed &op, int64_t token) {

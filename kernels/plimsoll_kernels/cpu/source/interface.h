@@ -24,6 +24,7 @@ struct PlimsollShape {
   int32_t window;        // tokens a query sees, itself included; 0: all
   int32_t chunk;         // a query sees tokens from the last multiple of it on; 0: all
   int32_t coarse;        // 1: what slopes add is rounded, see scores.h
+  int32_t whole;         // 1: it also sees those that follow it, less than `window` away; sequences are whole in a step
   float scale, softcap;  // softcap 0: none
   const float *slopes;   // [heads] ALiBi: slope x (key's position - query's) is added to scores; null: nothing
   const float *sinks;    // [heads] the score of one key more, whose value is zero; null: none
@@ -45,7 +46,9 @@ enum { PLIMSOLL_RESULT = -1 };
 struct PlimsollEmbed {
   const void *table;   // elements [vocab, width], or null:
   const void *packed;  // the same as a product's weight, for models whose output layer it is as well
+  const void *texts;   // null, or elements [texts, width]: a row of these is added, of text token / vocab of a prompt
   int32_t target, width;
+  int32_t vocab;       // where there are texts
   float scale;
 };
 

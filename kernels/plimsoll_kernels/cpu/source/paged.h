@@ -131,7 +131,8 @@ class Attention {
       convert(queries + rows[r] * query_stride + columns[r], memory.query + r * memory.query_stride, dim);
     }
     const Reader<T> reader = read(layer, shape, sequence, kv_head);
-    attend_rows<T>(count, memory, reader, Window(shape), dim, tile, after);
+    const Window window(shape, shape.whole ? tables(layer).contexts[sequence] - 1 : -1);
+    attend_rows<T>(count, memory, reader, window, dim, tile, after);
     for (int r = 0; r < count; r++)
       for (int d = 0; d < dim; d += LANES)
         store(out + rows[r] * out_stride + columns[r] + d, load(memory.sums + r * dim + d));

@@ -11,14 +11,16 @@ struct Window {
   int size, chunk;  // 0: all
   float scale, softcap;
   bool sloped, coarse;
+  int end;  // the last token of a sequence whose rows see those that follow them too; -1: they do not
 
-  explicit Window(const PlimsollShape &shape)
+  explicit Window(const PlimsollShape &shape, int last = -1)
       : size(shape.window),
         chunk(shape.chunk),
         scale(shape.scale),
         softcap(shape.softcap),
         sloped(shape.slopes),
-        coarse(shape.coarse) {}
+        coarse(shape.coarse),
+        end(last) {}
 
   // A score: a query times a key, scaled and capped.
   floats score(floats product) const {
@@ -31,6 +33,11 @@ struct Window {
     if (chunk == 0) return first;
     const int begins = position / chunk * chunk;
     return begins > first ? begins : first;
+  }
+
+  int last_key(int position) const {
+    if (end < 0) return position;
+    return size > 0 && position + size <= end ? position + size - 1 : end;
   }
 };
 

@@ -63,8 +63,8 @@ def _no_cpu(target: Target) -> str | None:
         return reason
     if target.block_size % SUB_BLOCK:
         return f"needs blocks of a multiple of {SUB_BLOCK} tokens, and --block-size is {target.block_size}"
-    odd = sorted({s.head_dim for s in target.shapes if s.head_dim % SUB_BLOCK or s.head_dim > MAX_HEAD_DIM})
-    if odd:
+    sizes = {shape.head_dim for shape in (*target.shapes, *target.whole)}
+    if odd := sorted(size for size in sizes if size % SUB_BLOCK or size > MAX_HEAD_DIM):
         return (
             f"takes heads of a multiple of {SUB_BLOCK} dimensions up to {MAX_HEAD_DIM}, and the model's have {odd[0]}"
         )

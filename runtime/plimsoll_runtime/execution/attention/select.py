@@ -71,20 +71,38 @@ def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
     """What `select` says, then who takes its place where it fails while it serves: nobody, for one that was asked for.
 
     Where no layer attends it is the one that does nothing, whichever is asked for, and where layers see whole prompts
-    the one that can do that.
+    one of the two that can do that.
     Raises UsageError as `select` does.
     """
     if name != "auto" and name not in ENTRIES:
         raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(ENTRIES)}")
     if target.whole:
-        return [WholePrompts]
+        return [_of_whole_prompts(name, target)]
     if not target.shapes:
         return [NoAttention]
     if name == "auto":
         return fastest_first(target)
     if reason := ENTRIES[name].why_not(target):
-        raise UsageError(f"--attention-backend {name} cannot be used here: it {reason}; choose another or auto")
+        raise _cannot(name, reason)
     return [ENTRIES[name].load()]
+
+
+def _of_whole_prompts(name: str, target: Target) -> type[AttentionBackend]:
+    """Our kernels compute all of a step, so torch attends only where they cannot, or where another was asked for."""
+    if name not in ("auto", "cpu"):
+        return WholePrompts
+    reason = ENTRIES["cpu"].why_not(target)
+    if reason is None:
+        from plimsoll_runtime.execution.attention.cpu.whole import CpuWholePrompts
+
+        return CpuWholePrompts
+    if name == "cpu":
+        raise _cannot(name, reason)
+    return WholePrompts
+
+
+def _cannot(name: str, reason: str) -> UsageError:
+    return UsageError(f"--attention-backend {name} cannot be used here: it {reason}; choose another or auto")
 
 
 @dataclass(frozen=True, slots=True)

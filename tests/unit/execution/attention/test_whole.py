@@ -1,13 +1,19 @@
 """Attention over whole prompts, against a plain sum over what each token sees."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_support.instructions import BUILDS, Build, forced
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import whole
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.catalogue import Target
+from plimsoll_runtime.execution.attention.cpu.whole import CpuWholePrompts
 from plimsoll_runtime.execution.attention.nothing import NoAttention
 from plimsoll_runtime.execution.attention.select import candidates
 from plimsoll_runtime.execution.attention.whole import WholePrompts
@@ -55,10 +61,41 @@ def test_each_token_sees_its_prompt(kv_heads: int, window: int | None, monkeypat
     assert torch.allclose(found.double(), torch.cat(wanted), atol=1e-6)
 
 
-def test_half_a_prompt_is_refused() -> None:
-    backend = WholePrompts(cache_of(AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, whole=True)))
+@pytest.mark.parametrize("build", BUILDS, ids=str)
+def test_our_kernels_do_so_too(build: Build) -> None:
+    @settings(max_examples=12, deadline=None)
+    @given(data=st.data())
+    def run(data: st.DataObject) -> None:
+        group, kv_heads, dims = (data.draw(st.integers(1, top)) for top in (3, 3, 4))
+        window = data.draw(st.none() | st.integers(1, 200))
+        lengths = data.draw(st.lists(st.integers(1, 40) | st.integers(120, 280), min_size=1, max_size=6))
+        shape = AttentionShape(group * kv_heads, kv_heads, 16 * dims, 0.3, window=window, whole=True)
+        # Layers lie in the same memory: the one before leaves its keys there.
+        other = replace(shape, kv_heads=kv_heads + 1, heads=kv_heads + 1, window=None)
+        backend = CpuWholePrompts(KvCache((), 2, 16, build.dtype, CPU, paired=True, whole=(other, shape)))
+        attention = backend.begin(batch_of(lengths))
+        generator = torch.Generator().manual_seed(0)
+        for layer, each in enumerate((other, shape)):
+            sizes = [each.heads, each.kv_heads, each.kv_heads]
+            heads = torch.randn(sum(lengths), sum(sizes), each.head_dim, generator=generator).to(build.dtype)
+            query, key, value = torch.split(heads, sizes, dim=1)
+            found = attention(layer, query, key, value)
+            wanted = [
+                expected(each, *parts)
+                for parts in zip(*(torch.split(x, lengths) for x in (query, key, value)), strict=True)
+            ]
+            tolerance = 1e-5 if build.dtype == torch.float32 else 3e-2
+            assert torch.allclose(found.double(), torch.cat(wanted), atol=tolerance)
+
+    with forced(build):
+        run()
+
+
+@pytest.mark.parametrize("backend", [WholePrompts, CpuWholePrompts])
+def test_half_a_prompt_is_refused(backend: type[WholePrompts | CpuWholePrompts]) -> None:
+    made = backend(cache_of(AttentionShape(HEADS, HEADS, 16, 1.0, whole=True)))
     with pytest.raises(ValueError, match="not in the step as a whole"):
-        backend.begin(batch_of([2], [5]))
+        made.begin(batch_of([2], [5]))
 
 
 @pytest.mark.parametrize("shape", [{"softcap": 5.0}, {"chunk": 4}, {"sinks": True}, {"whole": False}])
@@ -71,6 +108,13 @@ def test_what_it_does_not_compute_is_refused(shape: dict[str, object]) -> None:
 def test_it_is_chosen_for_whole_prompts_alone() -> None:
     shape = AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, whole=True)
     assert candidates("auto", Target(CPU, torch.float32, (), 16, None, (shape,))) == [WholePrompts]
+    wider = Target(CPU, torch.float32, (), 16, None, (replace(shape, head_dim=16),))
+    assert candidates("auto", wider) == candidates("cpu", wider) == [CpuWholePrompts]
+    assert candidates("torch", wider) == [WholePrompts]
+    with pytest.raises(UsageError, match="takes heads of a multiple of 16 dimensions up to 1024"):
+        candidates("cpu", replace(wider, whole=(shape,)))
+    with pytest.raises(UsageError, match="has no Thing"):
+        candidates("cpu", replace(wider, unfused="has no Thing"))
     assert candidates("auto", Target(CPU, torch.float32, (), 16)) == [NoAttention]
     with pytest.raises(UsageError, match="unknown"):
         candidates("other", Target(CPU, torch.float32, (), 16, None, (shape,)))

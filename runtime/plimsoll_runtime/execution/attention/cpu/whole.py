@@ -1,0 +1,79 @@
+"""The CPU backend of encoders: our own kernels over a step's own keys and values, laid as those of a cache.
+
+Each prompt has blocks of its own in memory that the next layer writes over: nothing of a prompt is kept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedCache, PagedStep
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
+from plimsoll_runtime.execution.attention.cpu.backend import CpuAttention
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.fused import FusedStep, shape_record
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """See plimsoll_kernels.cpu.step.Tables."""
+
+    cells: Tensor
+    context_lens: Sequence[int]
+    block_tables: BlockTables
+
+
+class CpuWholePrompts:
+    """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer."""
+
+    name: ClassVar[str] = "cpu"
+    fused: ClassVar[bool] = True
+
+    def __init__(self, cache: KvCache) -> None:
+        found = kernels(cache.dtype)
+        if found is None:
+            raise ValueError(f"no CPU kernels for {cache.dtype} run here")
+        self._kernels = found
+        self._shapes = cache.whole
+        self._records = [shape_record(shape) for shape in cache.whole]
+        self._dtype = cache.dtype
+        self._workspace = Buffer()
+        self._paged = _laid(self._shapes, 1, self._dtype)
+        self._blocks = 1
+
+    def begin(self, batch: AttentionBatch) -> FusedStep:
+        """See AttentionBackend. Raises ValueError where a prompt is not in the step as a whole."""
+        if list(batch.query_lens) != list(batch.context_lens):
+            raise ValueError("a prompt is not in the step as a whole, and its layers see it from both ends")
+        counts = [-(-length // SUB_BLOCK) for length in batch.query_lens]
+        *begins, total = accumulate(counts, initial=0)
+        if total > self._blocks:
+            self._paged, self._blocks = _laid(self._shapes, total, self._dtype), total
+        first_cells = torch.tensor(begins) * SUB_BLOCK
+        before = torch.tensor(list(accumulate(batch.query_lens[:-1], initial=0)))
+        lengths = torch.tensor(batch.query_lens)
+        cells = torch.arange(sum(batch.query_lens)) + (first_cells - before).repeat_interleave(lengths)
+        tables = _Tables(cells, batch.context_lens, BlockTables(array("i", range(total)), begins, counts))
+        step = PagedStep(self._paged, batch.query_lens, [tables], batch.longest)
+        return CpuAttention(self._kernels, self._records, step, self._workspace)
+
+
+def _laid(shapes: Sequence[AttentionShape], blocks: int, dtype: torch.dtype) -> PagedCache:
+    """Room for so many blocks of one layer, which every layer sees with its own heads."""
+    memory = allocate((2, blocks * SUB_BLOCK * max(shape.key_width for shape in shapes)), dtype)
+    keys, values = (
+        [half[: blocks * SUB_BLOCK * s.key_width].view(s.kv_heads, blocks, SUB_BLOCK, s.head_dim) for s in shapes]
+        for half in memory
+    )
+    return PagedCache(keys, values, [0] * len(shapes))
