@@ -1,34 +1,46 @@
-"""`python -m gateway.counted [FOLDER ...]`: the instructions that a request takes in a gateway with keys.
+"""`python -m gateway.counted [--floor] [FOLDER ...]`: the instructions that a request takes in a gateway with keys, and
+the rounds of its event loop.
 
-callgrind (of valgrind, which must be installed) counts them, so that they are the same on a machine that is busy. The
-folders are sources of other versions. What a gateway does beside requests is taken off by asking twice.
+callgrind (of valgrind, which must be installed) counts them, so that they are the same on a machine that is busy. One
+request is sent after another, so that none shares a round, and what the gateway does by the clock is left out. The
+folders are sources of other versions.
 """
 
 from __future__ import annotations
 
-import asyncio
+import argparse
 import contextlib
+import re
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from gateway import load, started
 from gateway.started import Kind
 
-RATE = 20.0  # what callgrind keeps up with
-FEW, MANY = 150, 450
+UNASKED, ASKED = 150, 300
+_NAMED = re.compile(r"c?fn=\((\d+)\)(?: (.*))?")
 
 
 def main() -> int:
     """Count, and print."""
-    for source in [None, *map(Path, sys.argv[1:])]:
-        few, many = _counted(source, FEW), _counted(source, MANY)
-        print(f"{source or 'these sources'}: {(many - few) / (MANY - FEW):,.0f} instructions a request")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--floor", action="store_true", help="the least relay that there is, too")
+    parser.add_argument("folders", nargs="*", type=Path, help="sources of other versions, with keys")
+    chosen = parser.parse_args()
+    kinds = [Kind("the least relay", keyed=False, floor="asyncio")] if chosen.floor else []
+    kinds.append(Kind("these sources", keyed=True, parts=("still",)))
+    kinds += [Kind(str(folder), keyed=True, source=folder, parts=("still",)) for folder in chosen.folders]
+    for kind in kinds:
+        instructions, rounds = _counted(kind)
+        print(f"{kind.name}: {instructions:,.0f} instructions and {rounds:.2f} rounds of the event loop a request")
     return 0
 
 
-def _counted(source: Path | None, requests: int) -> int:
+def _counted(kind: Kind) -> tuple[float, float]:
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         ports = stack.enter_context(started.replicas(0))
@@ -37,20 +49,42 @@ def _counted(source: Path | None, requests: int) -> int:
         headers = started.make_keys(folder / "keys", 20)
         written = folder / "counted"
         under = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={written}", "--instr-atstart=no", "-q")
-        kind = Kind("counted", keyed=True, source=source, under=under)
-        gateway = stack.enter_context(started.running(kind, folder, 18300, 0, ports))
-        wanted = load.requests(requests, headers)
-        _ask(gateway.port, wanted[:FEW])  # the first ones make what is kept
+        gateway = stack.enter_context(started.running(kind.under_program(under), folder, 18300, 0, ports))
+        wanted = load.requests(UNASKED + ASKED, headers)
+        client = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port)))
+        _ask(client, wanted[:UNASKED])  # the first ones make what is kept
         _control("--instr=on", gateway.pid)
-        _ask(gateway.port, wanted)
+        _ask(client, wanted[UNASKED:])
         _control("--dump", gateway.pid)
-        totals = [line for line in Path(f"{written}.1").read_text().splitlines() if line.startswith("totals: ")]
-        return int(totals[0].split()[1])
+        instructions, polls = _read(Path(f"{written}.1"))
+        return instructions / ASKED, polls / ASKED
 
 
-def _ask(port: int, wanted: list[bytes]) -> None:
-    _, failures = asyncio.run(load.steady(port, RATE, wanted))
-    assert not failures, f"{failures} requests failed"
+def _ask(client: socket.socket, wanted: Sequence[bytes]) -> None:
+    """One after the other, each once the one before is answered."""
+    with client.makefile("rb") as answers:
+        for request in wanted:
+            client.sendall(request)
+            status, length = answers.readline(), 0
+            while (line := answers.readline().lower()) != b"\r\n":
+                length = int(line.split()[1]) if line.startswith(b"content-length:") else length
+            assert status.startswith(b"HTTP/1.1 200 "), status
+            answers.read(length)
+
+
+def _read(profile: Path) -> tuple[int, int]:
+    """The instructions of a profile of callgrind's, and how often it has waited for events."""
+    names: dict[str, str] = {}
+    total, polls, called = 0, 0, ""
+    for line in profile.read_text().splitlines():
+        if (found := _NAMED.match(line)) is not None:
+            names.setdefault(found[1], found[2] or "")
+            called = names[found[1]]
+        elif line.startswith("calls=") and called == "epoll_wait":
+            polls += int(line[6:].split()[0])
+        elif line.startswith("totals: "):
+            total = int(line.split()[1])
+    return total, polls
 
 
 def _control(what: str, pid: int) -> None:

@@ -1,7 +1,11 @@
-"""A gateway of other parts, to compare: `python -m gateway.other uvloop|h11 -- OPTIONS` (uvloop must be installed)."""
+"""A gateway of other parts, to compare: `python -m gateway.other uvloop|h11|still -- OPTIONS`.
+
+uvloop must be installed. `still`: what is looked at by the clock is looked at once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from importlib import import_module
 
@@ -15,9 +19,21 @@ def run(parts: list[str], options: list[str]) -> int:
     """Put the parts in place, and be the gateway."""
     if "uvloop" in parts:
         import_module("uvloop").install()
+    if "still" in parts:
+        _stop_clock()
     if "h11" in parts:
         vars(server)["PatientProtocol"] = H11Protocol
     return main(options)
+
+
+def _stop_clock() -> None:
+    """Who rests for a while rests for good."""
+    rest = asyncio.sleep
+
+    async def sleep(delay: float) -> None:
+        await rest(3600 if delay > 0 else 0)
+
+    vars(asyncio)["sleep"] = sleep
 
 
 if __name__ == "__main__":

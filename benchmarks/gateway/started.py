@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 REPLICAS = 4
@@ -29,6 +29,10 @@ class Kind:
     source: Path | None = None
     floor: str = ""
     under: tuple[str, ...] = ()
+
+    def under_program(self, program: tuple[str, ...]) -> Kind:
+        """The same, run by a program."""
+        return replace(self, under=program)
 
 
 @dataclass(frozen=True, slots=True)
