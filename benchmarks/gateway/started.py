@@ -97,7 +97,7 @@ def running(kind: Kind, folder: Path, port: int, core: int, replicas: Sequence[i
         options += ["--keys", str(folder / "keys"), "--gateway-token-file", str(folder / "token")]
     environment = dict(os.environ)
     if kind.source is not None:
-        environment["PYTHONPATH"] = str(kind.source)
+        environment["PYTHONPATH"] = os.pathsep.join([str(kind.source), environment.get("PYTHONPATH", "")])
     program = ["gateway.other", *kind.parts, "--"] if kind.parts else ["plimsoll_gateway"]
     arguments = [*program, *options, "--log-level", "error"]
     if kind.floor:

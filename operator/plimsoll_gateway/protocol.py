@@ -30,6 +30,7 @@ from plimsoll_gateway.errors import (
     two_lengths,
 )
 from plimsoll_gateway.idle import IdleTimer
+from plimsoll_gateway.workers import Workers
 
 HEAD_SECONDS = 20.0
 MOST_HEAD_BYTES = 64 << 10
@@ -77,6 +78,8 @@ class PatientProtocol(HttpToolsProtocol):
 
     bound: ClassVar[Connections | None] = None
     """All connections of the server; None where nobody counts them."""
+    workers: ClassVar[Workers | None] = None
+    """Who answers requests; None for a task each."""
 
     _extra = False
     _timer: asyncio.TimerHandle | None = None
@@ -90,6 +93,7 @@ class PatientProtocol(HttpToolsProtocol):
     _idle_bytes = 0  # of a message that is no head, since the last of its body
     _caller: Caller  # of the request that is being read
     _callers: tuple[Caller, ...] = ()  # of the requests that are not answered yet, the last one last
+    _due: Cycle | None = None  # to be begun once all has been looked at that is being read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A new client."""
@@ -121,6 +125,9 @@ class PatientProtocol(HttpToolsProtocol):
             self._body_came = False
             if self._idle_bytes > MOST_HEAD_BYTES:  # the parser keeps a trailer's field until its end
                 self._corked.abort()
+        if self._due is not None:
+            cycle, self._due = self._due, None
+            self._start(cycle)
 
     def eof_received(self) -> None:
         """The client sends nothing more, and the connection ends: what has been said in this round still goes out."""
@@ -210,7 +217,7 @@ class PatientProtocol(HttpToolsProtocol):
         scope["method"], scope["http_version"] = parser.get_method().decode("ascii"), version
         scope["path"] = unquote(path) if "%" in path else path
         scope["raw_path"], scope["query_string"] = target.path, target.query or b""
-        self.cycle = Cycle(
+        self.cycle = cycle = Cycle(
             scope=scope,
             transport=self.transport,
             flow=self.flow,
@@ -226,13 +233,16 @@ class PatientProtocol(HttpToolsProtocol):
             hold=self._corked.hold,
         )
         if before is None or before.response_complete:
-            self._start(self.cycle)
+            self._due = cycle
         else:
             self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
+            self.pipeline.appendleft((cycle, self.app))
 
     def _start(self, cycle: RequestResponseCycle) -> None:
-        self.tasks.add(self.loop.create_task(cycle.run_asgi(self.app)))
+        if self.workers is None:
+            self.tasks.add(self.loop.create_task(cycle.run_asgi(self.app)))
+        else:
+            self.workers.start(cycle.run_asgi(self.app), self.tasks, self.loop)
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""

@@ -16,6 +16,7 @@ import uvicorn
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.connections import Connections
 from plimsoll_gateway.protocol import PatientProtocol
+from plimsoll_gateway.workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -38,11 +39,12 @@ class GatewayServer(uvicorn.Server):
     """Runs a gateway on an open socket until SIGTERM or SIGINT; a second signal stops at once."""
 
     def __init__(self, gateway: Gateway, times: StopTimes) -> None:
+        self._workers = workers = Workers()
         super().__init__(
             uvicorn.Config(
                 gateway,
                 access_log=False,
-                http=bounded_by(gateway.connections),
+                http=serving(gateway.connections, workers),
                 lifespan="off",
                 log_config=None,
                 proxy_headers=False,
@@ -60,7 +62,10 @@ class GatewayServer(uvicorn.Server):
     async def run_on(self, sock: socket.socket) -> None:
         """Serve; returns once stopped. Closes the socket."""
         self._loop = asyncio.get_running_loop()
-        await self.serve(sockets=[sock])
+        try:
+            await self.serve(sockets=[sock])
+        finally:
+            self._workers.end()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal (replaces uvicorn's own handler, which would stop accepting at once)."""
@@ -81,9 +86,9 @@ class GatewayServer(uvicorn.Server):
         self._loop.call_later(self._times.lame_duck + self._times.grace, self._gateway.cut)
 
 
-def bounded_by(connections: Connections) -> type[PatientProtocol]:
-    """The protocol of a server whose connections are counted."""
-    return type("BoundedProtocol", (PatientProtocol,), {"bound": connections})
+def serving(connections: Connections, workers: Workers) -> type[PatientProtocol]:
+    """The protocol of a server whose connections are counted, and whose requests are answered by those workers."""
+    return type("GatewayProtocol", (PatientProtocol,), {"bound": connections, "workers": workers})
 
 
 class MetricsServer(uvicorn.Server):

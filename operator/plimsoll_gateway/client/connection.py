@@ -10,6 +10,7 @@ import httptools
 
 from plimsoll_gateway.client.answer import Answer
 from plimsoll_gateway.client.errors import InvalidAnswerError, ResetError, UpstreamError
+from plimsoll_gateway.handover import Handover
 
 PIECE = 64 << 10
 """Bytes of a body that are written at once."""
@@ -32,7 +33,8 @@ class Connection(asyncio.Protocol):
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: asyncio.Future[Answer | UpstreamError] | None = None
+        self._waiter: Handover[Answer | UpstreamError] | None = None
+        self._found: Answer | UpstreamError | None = None  # what the waiter is told once all has been looked at
         self._answer: Answer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # of a head that has not ended, in what has come before
@@ -57,7 +59,8 @@ class Connection(asyncio.Protocol):
 
         With a body that comes in pieces, which are framed already, as many are asked for as the replica takes.
         """
-        self._waiter = waiter = self._loop.create_future()
+        waiter: Handover[Answer | UpstreamError] = Handover(self._loop)
+        self._waiter = waiter
         self._headers, self._head_bytes, self._heard_bytes, self._complete = [], 0, 0, False
         try:
             if not isinstance(body, memoryview):
@@ -78,7 +81,7 @@ class Connection(asyncio.Protocol):
             raise found
         return found
 
-    async def _send(self, head: bytes, body: memoryview, waiter: asyncio.Future[Answer | UpstreamError]) -> None:
+    async def _send(self, head: bytes, body: memoryview, waiter: Handover[Answer | UpstreamError]) -> None:
         self._sending = True
         self.transport.write(head)
         for at in range(0, len(body), PIECE):
@@ -90,7 +93,7 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(0)  # a replica that takes everything at once must not stop the others' streams
         self._sending = False
 
-    async def _pass_on(self, head: bytes, body: Pieces, waiter: asyncio.Future[Answer | UpstreamError]) -> None:
+    async def _pass_on(self, head: bytes, body: Pieces, waiter: Handover[Answer | UpstreamError]) -> None:
         self._sending = True
         self.transport.write(head)
         async with aclosing(body):
@@ -124,6 +127,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Some of an answer."""
+        self._look_at(data)
+        self._hand_over()
+
+    def _look_at(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -156,6 +163,7 @@ class Connection(asyncio.Protocol):
             answer.end(None if whole else str(exc or "the connection was closed"))
         self._tell(ResetError(str(exc or "the connection was closed")))
         self._gone(self)
+        self._hand_over()
 
     def pause_writing(self) -> None:
         """The replica takes less than we send."""
@@ -167,7 +175,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """The first byte of an answer."""
-        self._surplus = self._waiter is None or self._waiter.done()
+        self._surplus = self._waiter is None or self._found is not None or self._waiter.done()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of a trailer, which comes too late."""
@@ -221,8 +229,14 @@ class Connection(asyncio.Protocol):
         self.abort()
 
     def _tell(self, found: Answer | UpstreamError) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(found)
+        if self._found is None and self._waiter is not None and not self._waiter.done():
+            self._found = found
+
+    def _hand_over(self) -> None:
+        """Let whoever waits go on, here and now: the connection may have its next request when this returns."""
+        found, self._found = self._found, None
+        if found is not None and self._waiter is not None and not self._waiter.done():
+            self._waiter.hand_over(found)
 
     def _make_room(self) -> None:
         room, self._room = self._room, None

@@ -18,9 +18,9 @@ from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.protocol import PatientProtocol
-from plimsoll_gateway.server import bounded_by
+from plimsoll_gateway.server import serving
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.workers import Workers
 
 MAX_BODY = 1 << 20
 MAX_WAITING = 3
@@ -191,20 +191,23 @@ class World:
 async def running_world(
     limits: Limits = LIMITS, bounded: Callable[[], float] | None = None, **options: Any
 ) -> AsyncIterator[World]:
-    """A gateway without a model; `options` are Gateway's. With a clock `bounded` its connections are bounded."""
+    """A gateway without a model; `options` are Gateway's. `bounded`: the clock by which connections give way."""
     store = TableStore()
     async with Pool() as upstreams, aiohttp.ClientSession() as client:
         gateway = Gateway(upstreams, store, Picker(), limits, **options)
-        protocol = PatientProtocol
         if bounded is not None:
             gateway.connections._clock = bounded
-            protocol = bounded_by(gateway.connections)
-        async with serve_asgi(gateway, protocol) as url, serve_asgi(gateway.operations) as inside_url:
+        workers = Workers()
+        async with (
+            serve_asgi(gateway, serving(gateway.connections, workers)) as url,
+            serve_asgi(gateway.operations) as inside_url,
+        ):
             made = World(gateway, store, url, inside_url, client)
             try:
                 yield made
             finally:
                 await made.close()
+                workers.end()
 
 
 @pytest.fixture

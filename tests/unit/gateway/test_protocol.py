@@ -17,6 +17,7 @@ from plimsoll_gateway.caller import caller_of
 from plimsoll_gateway.cycle import Cycle
 from plimsoll_gateway.protocol import MOST_AHEAD, MOST_AHEAD_BYTES, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
 from plimsoll_gateway.stall import STALL_SECONDS
+from plimsoll_gateway.workers import Workers
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -381,16 +382,16 @@ class Wire(asyncio.Transport):
         return self.paused
 
 
-def serving(app: object) -> tuple[PatientProtocol, Wire]:
+def serving(app: object, kind: type[PatientProtocol] = PatientProtocol) -> tuple[PatientProtocol, Wire]:
     """A connection to that application."""
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")  # type: ignore[arg-type]
     config.load()
-    protocol, wire = PatientProtocol(config, ServerState(), {}), Wire()
+    protocol, wire = kind(config, ServerState(), {}), Wire()
     protocol.connection_made(wire)
     return protocol, wire
 
 
-def served() -> tuple[PatientProtocol, Wire, list[str]]:
+def served(kind: type[PatientProtocol] = PatientProtocol) -> tuple[PatientProtocol, Wire, list[str]]:
     """A connection to one that answers all with nothing, and the paths that it was asked for."""
     asked: list[str] = []
 
@@ -399,4 +400,38 @@ def served() -> tuple[PatientProtocol, Wire, list[str]]:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    return *serving(app), asked
+    return *serving(app, kind), asked
+
+
+def prompt() -> type[PatientProtocol]:
+    """What the gateway is served by: tasks that are there already answer."""
+    return type("PromptProtocol", (PatientProtocol,), {"workers": Workers()})
+
+
+async def test_a_request_is_answered_before_anything_else_is_read() -> None:
+    protocol, wire, asked = served(prompt())
+    protocol.data_received(b"GET /first HTTP/1.1\r\nhost: x\r\n\r\n")
+    await asyncio.gather(asyncio.sleep(0), asyncio.sleep(0))
+    assert asked == ["/first"]
+    read = asyncio.get_running_loop().create_future()
+
+    def second() -> None:
+        """As the event loop does, outside of a task."""
+        protocol.data_received(b"GET /second HTTP/1.1\r\nhost: x\r\n\r\nGET /third HTTP/1.1\r\nhost: x\r\n\r\n")
+        read.set_result((list(asked), wire.text().count(b"HTTP/1.1 200 ")))
+
+    asyncio.get_running_loop().call_soon(second)
+    assert await read == (["/first", "/second"], 2)
+    await asyncio.sleep(0)
+    assert asked == ["/first", "/second", "/third"]  # behind the answer to the one before
+    assert protocol.tasks == set()
+    protocol.connection_lost(None)
+
+
+async def test_nothing_is_begun_behind_a_refusal() -> None:
+    protocol, wire, asked = served(prompt())
+    protocol.data_received(b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * MOST_HEAD_BYTES + b"\r\n\r\n")
+    await asyncio.sleep(0)
+    assert (asked, protocol.tasks) == ([], set())
+    assert wire.is_closing()
+    protocol.connection_lost(None)
