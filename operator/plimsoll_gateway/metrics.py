@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -34,6 +35,8 @@ class Metrics:
         self._models: Owners[ObjectKey] = Owners()
         self._keys: Owners[str] = Owners()
         self._nobody = Series(("", ""))  # of requests for none of our models
+        # What was found of models and keys, by whose, of what, and further labels: one look instead of three.
+        self._found: dict[tuple[ObjectKey | str, FamilyOf[Any], tuple[str, ...]], Any] = {}
         self.requests = Family(
             "plimsoll_gateway_requests",
             "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
@@ -120,11 +123,25 @@ class Metrics:
         )  # fmt: skip
         self.registry.register(_ReplicaCollector(store))
         self.registry.register(_KeyCollector(keyring))
-        store.listen(lambda table: self._models.keep(_keys_of(table), MOST_GONE))
+        store.listen(lambda table: self._keep_models(table, MOST_GONE))
 
     def of(self, model: ObjectKey, family: FamilyOf[ChildT], *more: str) -> ChildT:
         """The series of a family that is a model's; `more`: values of the labels behind its own two."""
-        return self._models.of(model, model).of(family, *more)
+        found: ChildT | None = self._found.get((model, family, more))
+        if found is None:
+            found = self._found[model, family, more] = self._models.of(model, model).of(family, *more)
+        return found
+
+    def _of_key(self, key: str, family: FamilyOf[ChildT], *more: str) -> ChildT:
+        """The same of a key."""
+        found: ChildT | None = self._found.get((key, family, more))
+        if found is None:
+            found = self._found[key, family, more] = self._keys.of(key, (key,)).of(family, *more)
+        return found
+
+    def _keep_models(self, table: Table | None, most_gone: int = 0) -> None:
+        self._models.keep(_keys_of(table), most_gone)
+        self._found.clear()
 
     def answered(self, model: Model | None, code: int) -> None:
         """A request has been answered so."""
@@ -135,18 +152,18 @@ class Metrics:
 
     def key_answered(self, key: str, code: int) -> None:
         """A request with an API key has been answered so."""
-        self._keys.of(key, (key,)).of(self.key_requests, str(code)).inc()
+        self._of_key(key, self.key_requests, str(code)).inc()
 
     def key_used(self, key: str, tokens: int) -> None:
         """An answer to a request with an API key took so many."""
-        self._keys.of(key, (key,)).of(self.key_tokens).inc(tokens)
+        self._of_key(key, self.key_tokens).inc(tokens)
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         text = generate_latest(self.registry)
-        self._models.keep(_keys_of(self._store.current))
         keys = self._keyring.keys
         self._keys.keep(frozenset() if keys is None else keys.names)
+        self._keep_models(self._store.current)
         return text
 
 
