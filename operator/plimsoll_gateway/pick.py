@@ -135,13 +135,13 @@ class Picker:
 
     def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
         """Of those below the bound, the one for which most speaks; where none is, the least busy."""
-        names = [replica.id for replica in choices]
-        reports = self.loads.reports(names)
-        ours = [self._in_flight.get(name, 0) for name in names]
-        others = [0 if report is None else report.others for report in reports]
-        counts = [own + other for own, other in zip(ours, others, strict=True)]
+        reports, ours = self.loads.reports(choices), self._in_flight
+        counts = [
+            ours.get(replica.id, 0) + (0 if report is None else report.others)
+            for replica, report in zip(choices, reports, strict=True)
+        ]
         bound = math.ceil(BOUND * (sum(counts) + 1) / len(choices))
-        open_ones = [
+        open_ones: Sequence[Replica] = [
             replica
             for replica, report, count in zip(choices, reports, counts, strict=True)
             if (report is None or report.kv < FULL_KV) and (count < bound or self._is_at_leisure(replica, count))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from plimsoll_gateway.table import Replica
+
 FRESH_SECONDS = 5.0
 """What was said longer ago tells nothing of the queue; how many places a batch has does not change."""
 
@@ -74,11 +76,12 @@ class Loads:
         heard = self._reports.get(replica_id)
         return heard[1] if heard is not None and self._clock() - heard[0] <= FRESH_SECONDS else None
 
-    def reports(self, replica_ids: Iterable[str]) -> list[Report | None]:
+    def reports(self, replicas: Iterable[Replica]) -> list[Report | None]:
         """What each of them said within the last seconds."""
         since, known = self._clock() - FRESH_SECONDS, self._reports
-        heard = [known.get(replica_id) for replica_id in replica_ids]
-        return [one[1] if one is not None and one[0] >= since else None for one in heard]
+        return [
+            one[1] if (one := known.get(replica.id)) is not None and one[0] >= since else None for replica in replicas
+        ]
 
     def standing(self, replica_id: str, own: int) -> Standing:
         """How it stands, which has `own` requests of ours now.

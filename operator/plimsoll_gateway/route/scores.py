@@ -55,10 +55,10 @@ class PrefixScorer:
         first = blocks[0]
         unit, seeds = 1.0 / (len(blocks) + 1), self._seeds
         found = []
-        for name in [replica.id for replica in replicas]:
-            own = seeds.get(name)
-            order = rank(first, self._new_seed(name) if own is None else own) / 2**64
-            found.append(unit * (depths.get(name, 0) + order))
+        for replica in replicas:
+            own = seeds.get(replica.id)
+            order = rank(first, self._new_seed(replica.id) if own is None else own) / 2**64
+            found.append(unit * (depths.get(replica.id, 0) + order))
         return found
 
     def sent(self, wanted: Wanted, replica: Replica) -> None:
