@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from plimsoll_gateway.asked import Asked, read_asked
 from plimsoll_gateway.body import MOST_OPTION, Body, ClientGone, Message, Receive, discard_unread, read_body
 from plimsoll_gateway.budget import SMALL_BYTES, Budget
-from plimsoll_gateway.caller import caller_of
+from plimsoll_gateway.caller import caller_of, fields_of
 from plimsoll_gateway.capacity import Capacity
 from plimsoll_gateway.cards import Cards
 from plimsoll_gateway.catalog import MODEL_PREFIX, Catalog
@@ -147,7 +147,7 @@ class Gateway:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request (uvicorn is configured to send nothing but HTTP)."""
-        headers: dict[bytes, bytes] = dict(scope["headers"])
+        headers = fields_of(scope)
         dialect = dialect_of(scope["path"], headers)
         stream = Stream(send, request_id(headers.get(b"x-request-id")), dialect)
         exchange = Exchange(scope, headers, receive, stream)

@@ -5,12 +5,17 @@ ASGI tells both by messages, for which somebody has to wait: a task for each req
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from plimsoll_gateway.body import Message
 
 EXTENSION = "plimsoll.caller"
-"""Under this name among a scope's extensions. A server that is not ours has none."""
+"""Under this name among a scope's extensions, beside the fields of the head by their names. A server that is not ours
+has none."""
+
+
+NOTHING: Mapping[str, Any] = {}
 
 
 class Caller:
@@ -36,7 +41,13 @@ class Caller:
             self._told()
 
 
+def fields_of(scope: Message) -> dict[bytes, bytes]:
+    """The headers of a request by their names, in lower case; of two of one name the last."""
+    found = scope.get("extensions", NOTHING).get(EXTENSION, NOTHING).get("fields")
+    return found if isinstance(found, dict) else dict(scope["headers"])
+
+
 def caller_of(scope: Message) -> Caller | None:
     """That of a request; None where the server does not tell."""
-    found = scope.get("extensions", {}).get(EXTENSION, {}).get("caller")
+    found = scope.get("extensions", NOTHING).get(EXTENSION, NOTHING).get("caller")
     return found if isinstance(found, Caller) else None

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
-from uvicorn._types import ASGI3Application
+from uvicorn._types import ASGI3Application, ASGIReceiveEvent
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from plimsoll_gateway.stream import WHOLE
@@ -39,6 +39,16 @@ class Cycle(RequestResponseCycle):
             assert task is not None
             self._tasks.discard(task)
 
+    async def receive(self) -> ASGIReceiveEvent:
+        """An ASGI message: nearly always the whole body, which has come before anybody asks for it."""
+        ready = self.message_event.is_set() and not (self.more_body or self.waiting_for_100_continue)
+        if not ready or self.disconnected or self.response_complete:
+            return await super().receive()
+        self.message_event.clear()
+        self.flow.resume_reading()
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": False}
+
     async def send(self, message: MutableMapping[str, Any]) -> None:  # type: ignore[override]
         """An ASGI message: the head of the answer, and then pieces of its body."""
         if self.flow.write_paused and not self.disconnected:
@@ -54,18 +64,20 @@ class Cycle(RequestResponseCycle):
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]], *, whole: bool) -> None:
         fields = [*self.default_headers, *headers]
-        for name, value in fields:
-            if name == b"content-length":
-                self.expected_content_length, self.chunked_encoding = int(value), False
-            elif name == b"connection" and value == b"close":
-                self.keep_alive = False
+        named = dict(fields)
+        closes = named.get(b"connection") == b"close"
+        self.keep_alive = self.keep_alive and not closes
+        length = named.get(b"content-length")
+        if length is not None:
+            self.expected_content_length, self.chunked_encoding = int(length), False
         if self.chunked_encoding is None and self.scope["method"] != "HEAD" and status not in BODILESS:
             self.chunked_encoding = True
             fields.append((b"transfer-encoding", b"chunked"))
-        if not self.keep_alive and (b"connection", b"close") not in fields:
+        if not (self.keep_alive or closes):
             fields.append((b"connection", b"close"))
-        head = STATUS_LINE[status] + b"\r\n".join([*(b": ".join(field) for field in fields), b""])
-        if head.count(b"\n") != len(fields) + 1 or head.count(b"\r") != len(fields) + 1 or b"\0" in head:
+        head = STATUS_LINE[status] + b"\r\n".join([*map(b": ".join, fields), b""])
+        ends = len(fields) + 1
+        if head.count(b"\n") != ends or head.count(b"\r") != ends or b"\0" in head:
             raise BadAnswerError("a header of an answer has an end of a line in it")
         self.response_started = True
         self.waiting_for_100_continue = False

@@ -78,9 +78,12 @@ def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, 
 
 def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
     """Leave out `dropped` and whatever the Connection header names."""
+    names = [name for name, _ in headers]
     kept = [field for field in headers if field[0] not in dropped]
+    if b"connection" not in names:
+        return kept
     named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
-    return [field for field in kept if field[0] not in named] if named else kept
+    return [field for field in kept if field[0] not in named]
 
 
 def request_id(given: bytes | None) -> str:

@@ -87,7 +87,7 @@ class PatientProtocol(HttpToolsProtocol):
     _declining = False
     _head_bytes = 0  # of a head that has not ended, in what has come before
     _ahead_bytes = 0  # of bodies, since there are requests that wait for another's answer
-    _heard_bytes = 0  # of its target and fields
+    _coming = 0  # bytes in what is being read
     _in_message = False  # from the end of a head to that of its body and trailer
     _body_came = False  # in what is being read
     _idle_bytes = 0  # of a message that is no head, since the last of its body
@@ -107,6 +107,7 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes, of a head or of what follows one. Empty lines before a head are neither, and renew no patience."""
+        self._coming = len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
@@ -168,32 +169,32 @@ class PatientProtocol(HttpToolsProtocol):
             raise TooManyAheadError
         self._idle.end()
         self._in_head = True
-        self._heard_bytes = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of the trailer that may follow a body in chunks: what comes so late is not heard."""
         if self._in_head:
-            self._heard_bytes = heard = self._heard_bytes + len(name) + len(value)
-            if heard > MOST_HEAD_BYTES or len(self.headers) >= MOST_FIELDS:
+            fields = self.headers
+            if len(fields) >= MOST_FIELDS:
                 raise HeadTooLargeError
-            name = name.lower()
-            if name == b"expect" and value.lower() == b"100-continue":
-                self.expect_100_continue = True
-            self.headers.append((name, value))
+            fields.append((name.lower(), value))
 
     def on_url(self, url: bytes) -> None:
         """A piece of the target."""
         if not self._declining:
-            self._heard_bytes += len(url)
-            if self._heard_bytes > MOST_HEAD_BYTES:
-                raise HeadTooLargeError
             self.url += url
+            if len(self.url) > MOST_HEAD_BYTES:
+                raise HeadTooLargeError
 
     def on_headers_complete(self) -> None:
         """The end of a head."""
         if self._declining:
             return
+        if self._head_bytes + self._coming > MOST_HEAD_BYTES:  # else it cannot have as much
+            self._measure()
+        fields = dict(self.headers)
+        if b"expect" in fields:
+            self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in self.headers)
         self._in_head = False
         self._in_message, self._idle_bytes = True, 0
         self._stop()
@@ -202,11 +203,16 @@ class PatientProtocol(HttpToolsProtocol):
         if self.bound is not None:
             self.bound.busy(self)
         self._caller = caller = Caller(self.flow.resume_reading)
-        self.scope["extensions"] = {EXTENSION: {"caller": caller}}
+        self.scope["extensions"] = {EXTENSION: {"caller": caller, "fields": fields}}
         self._callers = (*self._callers, caller)
         self._begin_exchange()
         if self._extra:
             self.cycle.keep_alive = False
+
+    def _measure(self) -> None:
+        """Of a head that came with more than it may have: some of that may have been before it, or be its body."""
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD_BYTES:
+            raise HeadTooLargeError
 
     def _begin_exchange(self) -> None:
         """What uvicorn does at the end of a head, where there are no websockets, with a cycle of ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from urllib.parse import quote
 
 import msgspec
@@ -21,6 +22,8 @@ from plimsoll_gateway.table import Replica
 from plimsoll_gateway.upload import Upload
 
 HEALTH_SECONDS = 5.0
+_PLAIN = re.compile(r"[A-Za-z0-9/_.-]*")
+"""What quoting leaves as it is."""
 MAKES_BATCH = ("POST", BATCHES)
 
 
@@ -64,7 +67,8 @@ async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
 
     Raises UpstreamError, and what an upload raises as it comes. Closing the answer ends the request upstream.
     """
-    target = f"{call.method} {quote(call.path)}"  # decoded it may hold anything, the end of a line too
+    path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path)  # decoded it may hold the end of a line too
+    target = f"{call.method} {path}"
     if call.query:
         target += f"?{call.query}"
     fields = request_headers(call.headers, call.request_id, call.voucher)
@@ -74,7 +78,7 @@ async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
         fields.append((BATCH, call.key.batch.header(call.key.name)))
     upload = call.upload
     fields.append((b"content-length", b"%d" % len(call.body)) if upload is None else upload.framing)
-    lines = b"\r\n".join([b": ".join(field) for field in fields]) + b"\r\n"
+    lines = b"\r\n".join([*map(b": ".join, fields), b""])
     return await pool.ask(
         replica.url, target.encode("ascii"), lines, call.body.view if upload is None else upload.wire()
     )

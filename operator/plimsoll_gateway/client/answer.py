@@ -32,6 +32,7 @@ class Answer:
     def __init__(self, status: int, headers: Sequence[tuple[bytes, bytes]], flow: Flow) -> None:
         self.status = status
         self.headers = headers
+        self._by_name = dict(reversed(headers))
         self._flow: Flow | None = flow
         self._pieces: list[bytes] = []
         self._size = 0
@@ -41,16 +42,15 @@ class Answer:
 
     def header(self, name: bytes) -> bytes | None:
         """The first of that name."""
-        for known, value in self.headers:
-            if known == name:
-                return value
-        return None
+        return self._by_name.get(name)
 
     @property
     def is_event_stream(self) -> bool:
         """Whether it is server-sent events that anybody can read."""
-        kind = (self.header(b"content-type") or b"").partition(b";")[0].strip().lower()
-        return kind == b"text/event-stream" and self.header(b"content-encoding") is None
+        kind = self._by_name.get(b"content-type", b"")
+        if kind.partition(b";")[0].strip().lower() != b"text/event-stream":
+            return False
+        return b"content-encoding" not in self._by_name
 
     @property
     def is_whole(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 import httptools
@@ -38,7 +38,8 @@ class Connection(asyncio.Protocol):
         self._answer: Answer | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # of a head that has not ended, in what has come before
-        self._heard_bytes = 0  # of its fields
+        self._coming = 0  # bytes in what is being read
+        self._heard_bytes = 0  # of fields, in heads that came with more bytes than one may have
         self._body_came = False  # in what is being read
         self._idle_bytes = 0  # of an answer behind its head, since the last of its body
         self._framed = False  # the answer's head says where its body ends
@@ -131,6 +132,7 @@ class Connection(asyncio.Protocol):
         self._hand_over()
 
     def _look_at(self, data: bytes) -> None:
+        self._coming = len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -180,8 +182,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of a trailer, which comes too late."""
         if self._answer is None and not self._surplus:
-            self._heard_bytes += len(name) + len(value)
-            if self._heard_bytes > MOST_HEAD_BYTES or len(self._headers) >= MOST_FIELDS:
+            if len(self._headers) >= MOST_FIELDS:
                 raise _head_too_large()
             self._headers.append((name.lower(), value))
 
@@ -190,15 +191,20 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if self._surplus:
             return
+        if self._head_bytes + self._coming > MOST_HEAD_BYTES:  # else it cannot have as much
+            self._heard_bytes += sum(len(name) + len(value) for name, value in self._headers)
+            if self._heard_bytes > MOST_HEAD_BYTES:
+                raise _head_too_large()
         if status < 200 and status != _SWITCHING:  # not the answer yet
             self._headers = []
             return
         self._reusable = self._parser.should_keep_alive()
-        self._framed = status in (204, 304) or _says_its_end(self._headers)
-        self._answer = Answer(status, self._headers, self)
+        self._answer = answer = Answer(status, self._headers, self)
+        self._framed = status in (204, 304) or _says_its_end(answer)
         self._body_came, self._idle_bytes = False, 0
-        self._tell(self._answer)
-        self._make_room()
+        self._tell(answer)
+        if self._room is not None:
+            self._make_room()
 
     def on_body(self, body: bytes) -> None:
         """A piece of it."""
@@ -244,11 +250,10 @@ class Connection(asyncio.Protocol):
             room.set_result(None)
 
 
-def _says_its_end(headers: Sequence[tuple[bytes, bytes]]) -> bool:
-    for name, value in headers:
-        if name == b"content-length" or (name == b"transfer-encoding" and value.lower().endswith(b"chunked")):
-            return True
-    return False
+def _says_its_end(answer: Answer) -> bool:
+    if answer.header(b"content-length") is not None:
+        return True
+    return any(name == b"transfer-encoding" and value.lower().endswith(b"chunked") for name, value in answer.headers)
 
 
 def _head_too_large() -> InvalidAnswerError:
