@@ -7,12 +7,19 @@ salt.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
+from typing import Final
 
 BLOCK_BYTES = 512  # some 128 tokens: eight blocks of the runtime's cache
 MOST_BLOCKS = 16
 
 PREFIX_BYTES = BLOCK_BYTES * MOST_BLOCKS
+
+MOST_KNOWN = 2048
+"""Blocks whose names are remembered with their texts, some 2 MiB: most requests begin as others did, and to hash a
+block takes seven times as long as to look it up."""
+MOST_ROOTS = 512
 
 
 def prefix_blocks(root: bytes, text: bytes, hint: bytes = b"") -> tuple[int, ...]:
@@ -20,15 +27,43 @@ def prefix_blocks(root: bytes, text: bytes, hint: bytes = b"") -> tuple[int, ...
 
     A `hint` is a block of its own before them: requests with the same one go to one place, however short they are.
     """
-    digest = blake2b(root, digest_size=8)
+    begin = _begun(root) if len(root) <= BLOCK_BYTES else _Begin(blake2b(root, digest_size=8))
     names = []
     if hint:
-        digest.update(b"\0" + hint)
-        names.append(int.from_bytes(digest.digest(), "little"))
+        begin = _longer(begin, b"\0" + hint) if len(hint) < BLOCK_BYTES else begin.longer(b"\0" + hint)
+        names.append(begin.name)
     for at in range(0, min(len(text), PREFIX_BYTES) - BLOCK_BYTES + 1, BLOCK_BYTES):
-        digest.update(text[at : at + BLOCK_BYTES])
-        names.append(int.from_bytes(digest.digest(), "little"))
+        begin = _longer(begin, text[at : at + BLOCK_BYTES])
+        names.append(begin.name)
     return tuple(names)
+
+
+class _Begin:
+    """Some blocks, hashed: `name` stands for all of them. It is itself part of what is looked up behind it, so that a
+    block is found behind the same ones only.
+    """
+
+    __slots__ = ("_digest", "name")
+
+    def __init__(self, digest: blake2b) -> None:
+        self._digest: Final = digest
+        self.name: Final = int.from_bytes(digest.digest(), "little")
+
+    def longer(self, block: bytes) -> _Begin:
+        """These and one more."""
+        digest = self._digest.copy()
+        digest.update(block)
+        return _Begin(digest)
+
+
+@lru_cache(MOST_ROOTS)
+def _begun(root: bytes) -> _Begin:
+    return _Begin(blake2b(root, digest_size=8))
+
+
+@lru_cache(MOST_KNOWN)
+def _longer(begin: _Begin, block: bytes) -> _Begin:
+    return begin.longer(block)
 
 
 _MASK = (1 << 64) - 1
