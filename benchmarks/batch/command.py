@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,8 +29,14 @@ class Ran:
     peak_bytes: int
 
 
-def run_batch(shape: Shape, model: str, threads: int, requests: Iterable[Request]) -> Ran:
-    """Answer the requests, each a line of JSON with token ids."""
+def run_batch(
+    shape: Shape,
+    model: str,
+    threads: int,
+    requests: Iterable[Request],
+    look: Callable[[int], None] = lambda process: None,
+) -> Ran:
+    """Answer the requests, each a line of JSON with token ids. `look` gets the process's id every `LOOK_SECONDS`."""
     program = Path(sys.executable).parent / "plimsoll"
     options = ["--dtype", "bfloat16", "--kv-memory", str(KV_TOKENS * shape.kv_bytes), "--max-model-len", str(MAX_LEN)]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
@@ -40,7 +46,7 @@ def run_batch(shape: Shape, model: str, threads: int, requests: Iterable[Request
                 print(_line(request), file=file)
         command = [program, "batch", given, output, "--model", model, "--threads", str(threads), *options]
         with subprocess.Popen([str(word) for word in command], stdout=log, stderr=log) as process:
-            peak = _watched(process)
+            peak = _watched(process, look)
         if process.returncode:
             log.seek(0)
             raise RuntimeError(f"plimsoll batch ended with {process.returncode}: {log.read()[-2000:]}")
@@ -48,7 +54,7 @@ def run_batch(shape: Shape, model: str, threads: int, requests: Iterable[Request
     return Ran(summary["tally"]["rows"], summary["seconds"], peak)
 
 
-def _watched(process: subprocess.Popen[bytes]) -> int:
+def _watched(process: subprocess.Popen[bytes], look: Callable[[int], None]) -> int:
     """The most memory that it was seen to hold; returns once it has ended. (What wait4 says of it counts its parent's
     memory too, as of the fork.)
     """
@@ -56,6 +62,7 @@ def _watched(process: subprocess.Popen[bytes]) -> int:
     while True:
         with contextlib.suppress(ProcessLookupError):
             peak = memory.peak_bytes(process.pid)
+            look(process.pid)
         try:
             process.wait(LOOK_SECONDS)
         except subprocess.TimeoutExpired:

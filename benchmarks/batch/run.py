@@ -78,7 +78,9 @@ def _round(
 def _long(chosen: Options) -> dict[str, Any]:
     """A tenth of the long file, then all of it: what ten times the rows do to memory and to a row's time."""
     shape, rows = models.TINY, round(LONG * chosen.scale)
-    short, whole = (run_batch(shape, models.source(shape), chosen.threads, _rows(n)) for n in (rows // 10, rows))
+    short, whole = (
+        run_batch(shape, models.source(shape), chosen.threads, rows_of(shape, n)) for n in (rows // 10, rows)
+    )
     return {
         "short": asdict(short),
         "whole": asdict(whole),
@@ -87,9 +89,10 @@ def _long(chosen: Options) -> dict[str, Any]:
     }
 
 
-def _rows(count: int) -> Iterator[Request]:
+def rows_of(shape: Shape, count: int) -> Iterator[Request]:
+    """As many requests, made piece by piece."""
     for start in range(0, count, PIECE):
-        yield from work(models.TINY, min(PIECE, count - start), 1000 + start).requests
+        yield from work(shape, min(PIECE, count - start), 1000 + start).requests
 
 
 def table(result: dict[str, Any]) -> Sheet:
