@@ -211,8 +211,8 @@ def files_not_shared(claims: Sequence[str]) -> Refusal:
     else:
         message = (
             "This gateway has no files and batches: its operator must give a model a shared claim for them "
-            "(spec.files.claim of a ModelDeployment), or name with --files-model whose replicas keep them in a folder "
-            "that they share (plimsoll serve --files-dir --files-shared)."
+            "(spec.files.claim of a ModelDeployment, or of the RuntimePool that it is in), or name with --files-model "
+            "whose replicas keep them in a folder that they share (plimsoll serve --files-dir --files-shared)."
         )
     return Refusal(501, message, code="files_not_shared", headers=[("x-should-retry", "false")])
 

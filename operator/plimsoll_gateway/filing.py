@@ -1,7 +1,8 @@
 """Files and batches: the paths that are about them, and who may make a batch.
 
 They name no model, and any replica that has the folder in which they are kept can answer. Which ones have it, the
-models say (`spec.files.claim`), or a setting of the gateway names the model whose replicas are asked.
+models say (`spec.files.claim`, or that of their pool), or a setting of the gateway names the model whose replicas are
+asked.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Filing:
                 for model in (() if table is None else table.models)
                 if model.files == named.files
                 for replica in model.ready_replicas
-                if replica.files
+                if replica.files == named.files
             }
         replica = self._picker.pick(tuple(keepers))
         if replica is None:

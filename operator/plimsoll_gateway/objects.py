@@ -69,9 +69,19 @@ def read_served(item: Object) -> Served:
 
 
 def _files(item: Object) -> str:
-    """The claim of its files, by a name that no claim of another namespace has."""
+    """The claim of its files, by a name that no other namespace's claim has; of a pool's it is the operator's word."""
+    if "placement" in item.get("spec", {}):
+        return str((item.get("status") or {}).get("filesClaim", ""))
     claim = (item.get("spec", {}).get("files") or {}).get("claim")
     return f"{item['metadata']['namespace']}/{claim}" if claim else ""
+
+
+def _mounted_files(pod: Object) -> str:
+    """The same of a pod, by what it mounts: while a changed claim rolls out, pods differ in it."""
+    volumes = pod.get("spec", {}).get("volumes") or ()
+    found: Object = next((volume for volume in volumes if volume.get("name") == FILES_VOLUME), {})
+    claim = (found.get("persistentVolumeClaim") or {}).get("claimName")
+    return f"{pod['metadata']['namespace']}/{claim}" if claim else ""
 
 
 def _scales_to(meta: Object, spec: Object) -> int:
@@ -98,7 +108,7 @@ def read_replica(pod: Object) -> Replica | None:
         unheard=is_unheard(conditions),
         revision=labels.get(REVISION_LABEL, ""),
         keeper=f"{pod['metadata']['namespace']}/{keeper}" if keeper else "",
-        files=any(volume.get("name") == FILES_VOLUME for volume in pod.get("spec", {}).get("volumes") or ()),
+        files=_mounted_files(pod),
     )
 
 

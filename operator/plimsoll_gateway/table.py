@@ -17,11 +17,11 @@ class Replica:
     `url` is the scheme, host and port without a trailing slash. `names` are the served names it was started with: while
     a changed list of names rolls out, old and new replicas of one model answer to different ones. None means all the
     names of its model. `unheard`: it was ready when its node was last heard of, and its node is silent. `keeper`: a
-    name for what it keeps that whoever comes in its place keeps after it, empty where nobody does. `files`: it has the
-    folder of files and batches. `revision`: of the pods of one model that were made alike; empty where nothing tells
-    them apart. `share`: how many per cent of the model's requests those of its revision get together; None for what the
-    others leave. `draining`: its model ends there, or makes room for another; a request may be held until it wakes
-    again, or hear that it has gone.
+    name for what it keeps that whoever comes in its place keeps after it, empty where nobody does. `files`: the name of
+    the claim on which it has the folder of files and batches, empty where it has none. `revision`: of the pods of one
+    model that were made alike; empty where nothing tells them apart. `share`: how many per cent of the model's requests
+    those of its revision get together; None for what the others leave. `draining`: its model ends there, or makes room
+    for another; a request may be held until it wakes again, or hear that it has gone.
     """
 
     id: str
@@ -33,7 +33,7 @@ class Replica:
     share: int | None = None
     draining: bool = False
     keeper: str = ""
-    files: bool = False
+    files: str = ""
 
     @property
     def keeps_as(self) -> str:

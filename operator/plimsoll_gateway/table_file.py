@@ -49,7 +49,7 @@ def _model(entry: Any, where: str) -> Model:
         _wrong(f"{where}.servedNames", "must hold strings that are not empty")
     files = fields.text("files", "")
     found = (_replica(item, f"{where}.replicas[{i}]") for i, item in enumerate(fields.list("replicas")))
-    replicas = tuple(replace(replica, files=bool(files)) for replica in found)
+    replicas = tuple(replace(replica, files=files) for replica in found)
     return Model(
         key=ObjectKey(fields.text("namespace"), fields.text("name")),
         served_names=tuple(names),

@@ -9,9 +9,9 @@ from typing import Any
 
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.quantity import byte_count
-from plimsoll_operator.rollout import Rollout, read_rollout
+from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.scaling.spec import Scaling, read_scaling
-from plimsoll_operator.stores import Files, Responses, read_files, read_responses
+from plimsoll_operator.stores import Files, Responses, read_files, read_responses, rollout_of
 from plimsoll_operator.template import (
     STARTUP_SECONDS,
     Accelerator,
@@ -132,9 +132,6 @@ def read_spec(item: Object) -> Spec:
     accelerator = read_accelerator(resources)
     _check_memory(resources.get("memory"), None if accelerator else options.get("kvMemory"))
     scaling, responses = _scaling(spec), read_responses(spec.get("responses"))
-    rollout = read_rollout(spec.get("rollout", {}))
-    if responses is not None and responses.claim is not None:
-        rollout = rollout.one_after_the_other()
     return Spec(
         owner=Owner(key, item["metadata"]["uid"]),
         created=created(item),
@@ -150,7 +147,7 @@ def read_spec(item: Object) -> Spec:
         ephemeral_storage=text_of(resources.get("ephemeralStorage")),
         options=options,
         template=read_template(spec.get("template", {})),
-        rollout=rollout,
+        rollout=rollout_of(spec.get("rollout", {}), responses),
         placement=_placement(spec.get("placement"), key, options),
         history=spec.get("revisionHistoryLimit", HISTORY),
         scaling=scaling,

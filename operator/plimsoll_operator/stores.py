@@ -1,4 +1,4 @@
-"""What the pods of a model keep beyond an answer: responses, and files with the batches made of them."""
+"""What the pods of a model or a pool keep beyond an answer: responses, and files with the batches made of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from plimsoll_operator.rollout import Rollout, read_rollout
 from plimsoll_operator.template import text_of
 
 
@@ -45,3 +46,9 @@ def read_responses(values: Mapping[str, Any] | None) -> Responses | None:
 def read_files(values: Mapping[str, Any] | None) -> Files | None:
     """The same."""
     return Files(values["claim"], text_of(values.get("size")), values.get("batchLines")) if values else None
+
+
+def rollout_of(values: Mapping[str, Any], responses: Responses | None) -> Rollout:
+    """`spec.rollout` of pods that keep such responses: those that have a claim are replaced one after the other."""
+    rollout = read_rollout(values)
+    return rollout if responses is None or responses.claim is None else rollout.one_after_the_other()

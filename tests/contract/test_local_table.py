@@ -55,8 +55,8 @@ def test_the_gateway_knows_who_keeps_files() -> None:
     models = [model("a", 1, files="default/shared"), model("b", 1)]
     statuses = {name: Status(Phase.READY, url="http://127.0.0.1:1", pid=1) for name in ("a-0", "b-0")}
     keeping, other = parse_table(json.dumps(table_document(models, statuses, BEGAN))).models
-    assert (keeping.files, keeping.replicas[0].files) == ("default/shared", True)
-    assert (other.files, other.replicas[0].files) == ("", False)
+    assert (keeping.files, keeping.replicas[0].files) == ("default/shared", "default/shared")
+    assert (other.files, other.replicas[0].files) == ("", "")
 
 
 def test_models_that_share_a_process_have_one_url() -> None:

@@ -18,6 +18,7 @@ from plimsoll_operator.build.arguments import serve_arguments as operator_argume
 from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
+from plimsoll_operator.build.revision import user_part
 from plimsoll_operator.identity import GROUP_LABEL
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.pools.book import HostPod, Known
@@ -27,7 +28,10 @@ from plimsoll_operator.pools.modelhost import host_status
 from plimsoll_operator.pools.spec import PoolSpec
 from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.spec import SpecError, read_spec
+from plimsoll_operator.stores import read_files, read_responses
 from plimsoll_operator.template import Template
+from plimsoll_runtime.api.batches.options import BatchOptions
+from plimsoll_runtime.cli.host import host_config
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.local.admission import admit
 from plimsoll_runtime.local.flags import serve_arguments as laptop_arguments
@@ -131,13 +135,13 @@ def test_the_gateway_knows_what_pods_keep() -> None:
     replicas = [table_of(map(MODELS.entry, items), [PODS.entry(pod)]).models[0].replicas[0] for pod in pods]
     (model,) = table_of(map(MODELS.entry, items), []).models
     assert model.files == "team/shared"
-    assert all(replica.files for replica in replicas)
+    assert {replica.files for replica in replicas} == {"team/shared"}
     assert [replica.keeps_as for replica in replicas] == ["team/gemma-0", "team/gemma-1", "team/gemma-0"]
     plain = build_pod(read_spec(stored("gemma", SPECS[0])), Image("runtime:1"), "x1")
     plain["metadata"] |= {"uid": "p", "resourceVersion": "2"}
     plain["status"] = pods[0]["status"]
     (other,) = table_of([MODELS.entry(stored("gemma", SPECS[0]))], [PODS.entry(plain)]).models
-    assert (other.files, other.replicas[0].files, other.replicas[0].keeps_as) == ("", False, "p")
+    assert (other.files, other.replicas[0].files, other.replicas[0].keeps_as) == ("", "", "p")
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -194,9 +198,8 @@ def test_both_give_a_name_to_the_same_object(claims: list[tuple[str, set[str]]],
             assert str(owner.key) == lost.get(name, str(spec.key))
 
 
-def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
-    """A host's report becomes a ModelHost, which is joined with the pod that the operator makes."""
-    pool = PoolSpec(
+def pool_of(**kept: Any) -> PoolSpec:
+    return PoolSpec(
         owner=identity.Owner(identity.ObjectKey("team", "shared"), "r", identity.POOL_KIND),
         generation=1,
         replicas=1,
@@ -211,7 +214,49 @@ def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
         drain=30,
         template=Template(),
         rollout=Rollout(),
+        **kept,
     )
+
+
+def test_a_pools_pod_keeps_what_a_models_does_and_the_gateway_knows() -> None:
+    """A pool and a model of one name, on the same claims, are told apart."""
+    responses, files = read_responses(KEEPING["responses"]), read_files(KEEPING["files"])
+    pod = build_host(pool_of(responses=responses, files=files), Image("runtime:1"), HostKey(b"o" * 32), "x1", "3")
+    (container,) = pod["spec"]["containers"]
+    words = [word.replace("$(PLIMSOLL_GROUP)", pod["metadata"]["labels"][GROUP_LABEL]) for word in container["args"]]
+    told = host_config(build_parser().parse_args(words))
+    assert told.response_store == Path("/var/lib/plimsoll/responses/pool.shared-3.sqlite")
+    assert told.batches == BatchOptions(Path("/var/lib/plimsoll/files"), True, 1 << 30, 64)
+    own = kept_pod("p", "3")["spec"]
+    names = ("plimsoll-responses", "plimsoll-files")
+    for part in ("volumes", "volumeMounts"):
+        found, expected = (body["containers"][0] if part == "volumeMounts" else body for body in (pod["spec"], own))
+        assert [v for v in found[part] if v["name"] in names] == [v for v in expected[part] if v["name"] in names] != []
+    (group,) = [entry for entry in container["env"] if entry["name"] == "PLIMSOLL_GROUP"]
+    assert group in own["containers"][0]["env"]
+    pod["metadata"] |= {"uid": "p", "resourceVersion": "2"}
+    replica = PODS.entry(pod).value
+    assert replica is None, "it has no address yet"
+    pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}
+    replica = PODS.entry(pod).value
+    assert replica is not None
+    assert (replica.files, replica.keeps_as) == ("team/shared", "team/pool.shared-3")
+    pooled = stored("gemma", {**SPECS[0], "placement": {"pool": "shared"}})
+    assert MODELS.entry(pooled).value.files == ""
+    pooled["status"] = {"filesClaim": "models/shared"}
+    assert MODELS.entry(pooled).value.files == "models/shared"
+    moved = stored("gemma", KEEPING) | {"status": {"filesClaim": "models/shared"}}
+    assert MODELS.entry(moved).value.files == "team/shared", "it has pods of its own now"
+
+
+def test_a_pool_that_keeps_nothing_has_the_pods_that_it_had() -> None:
+    """The user part of their label, as the release before stores were there made it."""
+    assert user_part(pool_of()) == "4f4fb07141"
+
+
+def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
+    """A host's report becomes a ModelHost, which is joined with the pod that the operator makes."""
+    pool = pool_of()
     pod = build_host(pool, Image("runtime:1"), HostKey(b"o" * 32), "x1")
     pod["metadata"] |= {"uid": "p", "resourceVersion": "2"}
     pod["status"] = {"podIP": "198.18.0.9", "conditions": [{"type": "Ready", "status": "True"}]}

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
+from plimsoll_operator.build.keeping import store_arguments
 from plimsoll_operator.identity import PORT
 from plimsoll_operator.spec import Spec
 
 CLAIMS = "/models"
-STORES = "/var/lib/plimsoll"
-FILES, RESPONSES = f"{STORES}/files", f"{STORES}/responses"
-GROUP_VARIABLE = "PLIMSOLL_GROUP"
-"""Of a pod that keeps its responses on a claim: its group, by which its file is found again."""
 ON = frozenset({"prefixCaching"})
 """Options that are on by themselves: `plimsoll serve` has no flag that switches them on."""
 
@@ -29,34 +25,7 @@ def serve_arguments(spec: Spec) -> list[str]:
         arguments += ["--name", name]
     for field, value in sorted(spec.options.items()):
         arguments += _option(field, value)
-    return [*arguments, *_responses(spec), *_files(spec)]
-
-
-def _responses(spec: Spec) -> list[str]:
-    found = spec.responses
-    if found is None:
-        return []
-    file = None if found.claim is None else f"{RESPONSES}/{spec.key.name}-$({GROUP_VARIABLE}).sqlite"
-    options = {
-        "--response-store": file,
-        "--max-responses": found.count,
-        "--max-response-bytes": found.size,
-        "--response-days": found.days,
-        "--response-tenant-share": found.tenant_share,
-    }
-    return _said(options)
-
-
-def _files(spec: Spec) -> list[str]:
-    found = spec.files
-    if found is None:
-        return []
-    options = {"--files-size": found.size, "--batch-lines": found.batch_lines}
-    return ["--files-dir", FILES, "--files-shared", *_said(options)]
-
-
-def _said(options: Mapping[str, str | int | None]) -> list[str]:
-    return [word for option, value in options.items() if value is not None for word in (option, str(value))]
+    return [*arguments, *store_arguments(spec)]
 
 
 def model_argument(source: str) -> str:

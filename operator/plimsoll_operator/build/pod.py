@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll_operator.build.arguments import FILES, GROUP_VARIABLE, RESPONSES, claim_name, serve_arguments
+from plimsoll_operator.build.arguments import claim_name, serve_arguments
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.keeping import group_variable, keeper_label, stores
 from plimsoll_operator.build.revision import revision, user_part
-from plimsoll_operator.build.runtime_pod import Parts, Store, build_runtime_pod
-from plimsoll_operator.identity import (
-    FILES_VOLUME,
-    GROUP_LABEL,
-    KEEPER_LABEL,
-    RESPONSES_VOLUME,
-    REVISION_LABEL,
-    SERVING,
-)
+from plimsoll_operator.build.runtime_pod import Parts, build_runtime_pod
+from plimsoll_operator.identity import REVISION_LABEL, SERVING
 from plimsoll_operator.spec import Spec
 
 
@@ -27,10 +21,10 @@ def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[s
         group=group,
         revision=revision(spec, image),
         arguments=serve_arguments(spec),
-        environment=_token(spec) | _group(spec),
+        environment=_token(spec) | group_variable(spec),
         claims={claim: "model"} if claim else {},
-        stores=_stores(spec),
-        labels={REVISION_LABEL: user_part(spec), **_keeper(spec, group)},
+        stores=stores(spec),
+        labels={REVISION_LABEL: user_part(spec), **keeper_label(spec, group)},
     )
     return build_runtime_pod(spec, image, suffix, parts)
 
@@ -40,27 +34,3 @@ def _token(spec: Spec) -> dict[str, Any]:
     if spec.token is None:
         return {}
     return {"HF_TOKEN": {"secretKeyRef": {"name": spec.token.name, "key": spec.token.key}}}
-
-
-def _stores(spec: Spec) -> tuple[Store, ...]:
-    responses, files = _responses_claim(spec), spec.files
-    return (
-        *((Store(RESPONSES_VOLUME, responses, RESPONSES),) if responses else ()),
-        *((Store(FILES_VOLUME, files.claim, FILES),) if files else ()),
-    )
-
-
-def _group(spec: Spec) -> dict[str, Any]:
-    """The pod's own label: two pods of one spec and image are to differ in nothing but labels and names."""
-    if _responses_claim(spec) is None:
-        return {}
-    return {GROUP_VARIABLE: {"fieldRef": {"fieldPath": f"metadata.labels['{GROUP_LABEL}']"}}}
-
-
-def _keeper(spec: Spec, group: str) -> dict[str, str]:
-    """Under which name gateways find what the pod keeps, which the one in its place keeps after it."""
-    return {} if _responses_claim(spec) is None else {KEEPER_LABEL: f"{spec.key.name}-{group}"}
-
-
-def _responses_claim(spec: Spec) -> str | None:
-    return None if spec.responses is None else spec.responses.claim

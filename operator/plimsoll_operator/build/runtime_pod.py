@@ -9,6 +9,7 @@ from typing import Any
 
 from plimsoll_operator.build.arguments import CLAIMS
 from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.keeping import Store
 from plimsoll_operator.identity import (
     CONTAINER,
     GROUP_LABEL,
@@ -33,15 +34,6 @@ OVER_NODES = ({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsat
 NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NODE_LOST_SECONDS = 60
 """How long a pod may stay on a node that does not answer. The cluster's own 300 s are long for requests to wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A claim that pods write to, as a volume of that name at this path."""
-
-    volume: str
-    claim: str
-    path: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,13 +75,15 @@ class Picture:
     """Everything that is known of a model in its pool. `problem`: why it cannot be placed as it should be, if so.
 
     `pool` is the pool's name, and its namespace's before it where that is not the model's own. `held`: what its first
-    placement waits for, "" where it does not.
+    placement waits for, "" where it does not. `files`: the claim on which the pool keeps files and batches, with its
+    namespace, "" for none.
     """
 
     pool: str
     copies: tuple[Copy, ...] = ()
     problem: Problem | None = None
     held: str = ""
+    files: str = ""
 
     @property
     def answering(self) -> int:

@@ -129,6 +129,7 @@ class Placer:
         held = first_places(plan, state) if late else frozenset()
         plan = without(plan, held)
         self._admit(pool, hosts, wish)
+        self._note_files(key, pool, spec)
         self._note(key, pool, _without_waiting(plan, spec), wish.problems, dict.fromkeys(held, late))
         await self._asker.carry_out(pool, hosts, plan.actions, wish.told)
         await self._asker.pin(hosts, wish.told)
@@ -149,7 +150,7 @@ class Placer:
         problem = self._problem(model, pool)
         if problem is not None and not problem.keeps:
             return Picture(name, problem=problem)
-        return Picture(name, tuple(self._copies(model, key, pool)), problem, pool.held.get(model, ""))
+        return Picture(name, tuple(self._copies(model, key, pool)), problem, pool.held.get(model, ""), pool.files)
 
     def admits(self, pool: ObjectKey, model: ObjectKey) -> bool | None:
         """Whether a model may be on a pool's hosts; None while this process does not know yet."""
@@ -207,6 +208,12 @@ class Placer:
         if before != pool.admitted:
             for known in hosts:
                 self._tell_host(known.pod.uid)
+
+    def _note_files(self, key: ObjectKey, pool: Pool, spec: PoolSpec) -> None:
+        """Where files are is in the status of each model, for gateways."""
+        before, pool.files = pool.files, f"{key.namespace}/{spec.files.claim}" if spec.files else ""
+        if before != pool.files:
+            self._wake_all(self._members.of(key))
 
     def _note(
         self,

@@ -40,6 +40,7 @@ def describe_pooled(
         "placements": [_placement(copy) for copy in picture.copies],
         "servedNames": served,
         "names": ", ".join(served),
+        **_files(picture),
     }
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
@@ -54,8 +55,13 @@ def describe_invalid_pooled(
         "where": _where(picture),
         "why": _why(picture)[:512],
         "placements": [_placement(copy) for copy in picture.copies],
+        **_files(picture),
     }
     return fields, conditions
+
+
+def _files(picture: Picture) -> Fields:
+    return {"filesClaim": picture.files} if picture.files else {}
 
 
 def _where(picture: Picture) -> str:

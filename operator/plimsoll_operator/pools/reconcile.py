@@ -183,13 +183,12 @@ class PoolReconciler:
         """Those that are to go give their models away first; the planner and the ModelHosts hear of it."""
         before = self._draining.get(spec.key, {})
         since = {**before, **self._draining_since(seen.observed.pods)}
-        patience = timedelta(seconds=spec.rollout.progress_seconds)
         drained = drain(
             actions,
             seen.observed.pods,
             {pod.uid: self._models_on(pod) for pod in seen.observed.pods},
             since,
-            patience,
+            _patience(spec),
             seen.observed.now,
         )
         # ModelHosts say it, too; while they cannot be written, a drain has an end all the same.
@@ -249,3 +248,9 @@ class PoolReconciler:
     def _wake_all(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
             self._ears.wake(key)
+
+
+def _patience(spec: PoolSpec) -> timedelta:
+    """How long a pod gives its models away. The only one, which the next one waits for, has nobody to give them to."""
+    alone = spec.rollout.takes_over and spec.replicas == 1
+    return timedelta(seconds=0 if alone else spec.rollout.progress_seconds)

@@ -29,13 +29,14 @@ class Pool:
     """`asked` and `refused` go by the uids of pods, `waiting` and `moved` are times in seconds since the epoch.
 
     `admitted` are the models that may be on its hosts, None while that is not decided. `held` says for each model whose
-    first placement waits what for.
+    first placement waits what for. `files` is the claim that its hosts keep files on, as a Picture has it.
     """
 
     decided: bool = False
     refusals: dict[ObjectKey, Refusal] = field(default_factory=dict)
     problems: dict[ObjectKey, Problem] = field(default_factory=dict)
     held: dict[ObjectKey, str] = field(default_factory=dict)
+    files: str = ""
     admitted: frozenset[ObjectKey] | None = None
     placements: dict[ObjectKey, dict[str, str]] = field(default_factory=dict)
     asked: dict[str, dict[ObjectKey, Asked]] = field(default_factory=dict)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey, Owner, key_of
 from plimsoll_operator.labels import Selector, read_selector
 from plimsoll_operator.quantity import byte_count
-from plimsoll_operator.rollout import Rollout, read_rollout
+from plimsoll_operator.rollout import Rollout
+from plimsoll_operator.stores import Files, Responses, read_files, read_responses, rollout_of
 from plimsoll_operator.template import (
     STARTUP_SECONDS,
     Accelerator,
@@ -44,6 +45,8 @@ class PoolSpec:
     rollout: Rollout
     namespaces: Selector | None = None
     shared_claims: frozenset[str] = frozenset()
+    responses: Responses | None = None
+    files: Files | None = None
 
     @property
     def key(self) -> ObjectKey:
@@ -71,6 +74,7 @@ def read_pool(item: Object) -> PoolSpec:
     """Read an object that the API server accepted. Raises SpecError."""
     spec, key = item["spec"], key_of(item)
     resources, memory = spec["resources"], spec.get("memory", {})
+    responses = read_responses(spec.get("responses"))
     pool = PoolSpec(
         owner=Owner(key, item["metadata"]["uid"], POOL_KIND),
         generation=item["metadata"]["generation"],
@@ -85,9 +89,11 @@ def read_pool(item: Object) -> PoolSpec:
         minimum_residency=spec.get("eviction", {}).get("minimumResidencySeconds", MINIMUM_RESIDENCY),
         drain=spec.get("drainSeconds", DRAIN_SECONDS),
         template=read_template(spec.get("template", {})),
-        rollout=read_rollout(spec.get("rollout", {})),
+        rollout=rollout_of(spec.get("rollout", {}), responses),
         namespaces=read_selector(spec["namespaces"]) if "namespaces" in spec else None,
         shared_claims=frozenset(spec.get("sharedClaims", ())),
+        responses=responses,
+        files=read_files(spec.get("files")),
     )
     _check_memory(pool)
     return pool

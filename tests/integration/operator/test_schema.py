@@ -58,9 +58,16 @@ POOL: Json = {"resources": {"memory": "4Gi"}}
                 ],
             },
             "sharedClaims": ["data", "weights.v2"],
+            "files": {"claim": "files", "size": 1 << 40, "batchLines": 65536},
+        },
+        POOL
+        | {
+            "responses": {"claim": "kept", "count": 1, "size": "1Gi", "tenantShare": "25%", "days": 90},
+            "files": {"claim": "kept"},
+            "rollout": {"maxSurge": 0, "maxUnavailable": 1},
         },
     ],
-    ids=["least", "most"],
+    ids=["least", "most", "kept"],
 )
 def test_pools_that_are_good(direct: Direct, spec: Json) -> None:
     stored = direct.create_pool("shared", spec)["spec"]
@@ -96,6 +103,14 @@ def test_pools_that_are_good(direct: Direct, spec: Json) -> None:
             POOL | {"template": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}},
             "must be a persistentVolumeClaim",
         ),
+        (
+            POOL | {"responses": {"claim": "kept"}, "rollout": {"maxSurge": 1}},
+            "a pod waits until the one before it has gone; leave out rollout.maxSurge",
+        ),
+        (POOL | {"responses": {"claim": "Kept"}}, "should match"),
+        (POOL | {"responses": {"tenantShare": "0%"}}, "must be a share from 1% to 100%"),
+        (POOL | {"files": {"size": "1Gi"}}, "spec.files.claim"),
+        (POOL | {"files": {"claim": "shared", "batchLines": 0}}, "batchLines"),
     ],
 )
 def test_pools_that_are_refused(direct: Direct, spec: Json, refusal: str) -> None:
@@ -103,6 +118,14 @@ def test_pools_that_are_refused(direct: Direct, spec: Json, refusal: str) -> Non
         direct.create_pool("shared", spec)
     assert refused.value.code in (400, 422)
     assert refusal in refused.value.message
+
+
+@pytest.mark.parametrize("part", ["responses", "files"])
+def test_a_model_in_a_pool_is_told_whose_stores_are_meant(direct: Direct, part: str) -> None:
+    asked = {"model": {"source": "demo://x"}, "placement": {"pool": "shared"}, part: {"claim": "kept"}}
+    with pytest.raises(Refused) as refused:
+        direct.create_model("m", asked)
+    assert f"with placement the pods are the pool's; set {part} in the RuntimePool" in refused.value.message
 
 
 def test_a_pool_is_scaled_as_a_deployment_is(direct: Direct) -> None:

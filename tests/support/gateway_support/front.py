@@ -46,7 +46,7 @@ async def gateway_before(url: str, names: Sequence[str], files: str = "", **opti
     the claim on which it keeps files.
     """
     store = TableStore()
-    replica = Replica("r", url, ready=True, files=bool(files))
+    replica = Replica("r", url, ready=True, files=files)
     model = Model(ObjectKey("ns", names[0]), tuple(names), 1_700_000_000.0, "", (replica,), files=files)
     store.replace(build_table([model]))
     async with Pool() as pool, serve_asgi(Gateway(pool, store, Picker(), Limits(), **options)) as front:

@@ -54,6 +54,7 @@ async def test_without_the_setting_it_is_named(world: World, ok: Behaviour, meth
     status, told = await world.ask(method, path, data=b"x" if method == "POST" else None)
     assert (status, told["error"]["code"]) == (501, "files_not_shared")
     assert "spec.files.claim" in told["error"]["message"]
+    assert "of the RuntimePool that it is in" in told["error"]["message"]
     assert "--files-model" in told["error"]["message"]
     assert upstream.requests == []
 
@@ -62,7 +63,7 @@ async def test_without_the_setting_it_is_named(world: World, ok: Behaviour, meth
 async def test_models_say_that_they_keep_them(world: World, ok: Behaviour, method: str, path: str) -> None:
     """Those of their replicas are asked that have the folder."""
     upstream, without, plain = [await world.upstream(ok) for _ in range(3)]
-    replicas = (replace(world.replica(upstream), files=True), world.replica(without))
+    replicas = (replace(world.replica(upstream), files="ns/shared"), world.replica(without))
     keeping = Model(ObjectKey("ns", "m"), ("m",), 1.0, "", replicas, files="ns/shared")
     others = Model(ObjectKey("ns", "n"), ("n",), 0.0, "", (world.replica(plain),))
     world.store.replace(build_table([keeping, others]))
@@ -74,7 +75,14 @@ async def test_models_say_that_they_keep_them(world: World, ok: Behaviour, metho
 async def test_models_of_one_claim_answer_for_each_other(world: World, ok: Behaviour) -> None:
     upstreams = [await world.upstream(ok) for _ in range(2)]
     models = [
-        Model(ObjectKey("ns", name), (name,), 1.0, "", (replace(world.replica(one), files=True),), files="ns/shared")
+        Model(
+            ObjectKey("ns", name),
+            (name,),
+            1.0,
+            "",
+            (replace(world.replica(one), files="ns/shared"),),
+            files="ns/shared",
+        )
         for name, one in zip("ab", upstreams, strict=True)
     ]
     models.append(Model(ObjectKey("ns", "c"), ("c",), 0.0, "", (), files="ns/shared"))
@@ -82,6 +90,22 @@ async def test_models_of_one_claim_answer_for_each_other(world: World, ok: Behav
     for _ in range(20):
         assert (await world.ask("GET", "/v1/files"))[0] == 200
     assert all(upstream.requests for upstream in upstreams)
+
+
+async def test_while_a_changed_claim_rolls_out_those_that_have_the_old_one_are_not_asked(
+    world: World, ok: Behaviour
+) -> None:
+    """What is sent to them would be gone with them."""
+    old, new = [await world.upstream(ok) for _ in range(2)]
+    replicas = tuple(
+        replace(world.replica(upstream), files=claim) for upstream, claim in ((old, "ns/old"), (new, "ns/new"))
+    )
+    world.store.replace(build_table([Model(ObjectKey("ns", "m"), ("m",), 1.0, "", replicas, files="ns/new")]))
+    for _ in range(4):
+        assert (await world.ask("GET", "/v1/files"))[0] == 200
+    assert (len(old.requests), len(new.requests)) == (0, 4)
+    world.store.replace(build_table([Model(ObjectKey("ns", "m"), ("m",), 1.0, "", replicas[:1], files="ns/new")]))
+    assert (await world.ask("GET", "/v1/files"))[0] == 503
 
 
 async def test_files_on_several_claims_want_a_word(run_world: RunWorld, ok: Behaviour) -> None:
