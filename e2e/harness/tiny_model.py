@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 RUNTIME = {"dtype": "float32", "kvMemory": "64MiB", "maxModelLen": 1024}
 """Options under which the tiny one is served."""
+TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
+"""Of chats: all that was said."""
 WORDS = 512
 """Words that the tokenizer knows, w0 and up."""
 
@@ -74,5 +77,6 @@ def _write(folder: Path, seed: int, shape: Shape, *, broken: bool) -> None:
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.vocab)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
     for file in (folder, *folder.rglob("*")):
         file.chmod(0o755 if file.is_dir() else 0o644)

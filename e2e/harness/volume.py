@@ -1,4 +1,4 @@
-"""A claim for models that lie in a folder of the nodes."""
+"""Claims for folders of the nodes: models that lie there, and what pods keep."""
 
 from __future__ import annotations
 
@@ -10,8 +10,20 @@ CLAIM = "tiny-model"
 
 
 def provide_volume(kube: Kube, folder: Path) -> None:
-    """The claim in a namespace, bound to a folder that all nodes share."""
-    name = f"{kube.namespace}-{CLAIM}"
+    """The claim for models in a namespace, bound to a folder that all nodes share."""
+    _bind(kube, CLAIM, folder, "ReadOnlyMany")
+
+
+def provide_store(kube: Kube, folder: Path, claim: str) -> None:
+    """A claim to which all pods of a namespace may write, bound to a folder of its own that all nodes share."""
+    own = folder / kube.namespace / claim
+    own.mkdir(parents=True)
+    own.chmod(0o777)  # a folder of a node belongs to no pod's user, whatever its fsGroup
+    _bind(kube, claim, own, "ReadWriteMany")
+
+
+def _bind(kube: Kube, claim: str, folder: Path, mode: str) -> None:
+    name = f"{kube.namespace}-{claim}"
     capacity = {"storage": "1Gi"}
     kube.apply(
         {
@@ -20,7 +32,7 @@ def provide_volume(kube: Kube, folder: Path) -> None:
             "metadata": {"name": name},
             "spec": {
                 "capacity": capacity,
-                "accessModes": ["ReadOnlyMany"],
+                "accessModes": [mode],
                 "persistentVolumeReclaimPolicy": "Retain",
                 "storageClassName": name,
                 "hostPath": {"path": str(folder)},
@@ -31,11 +43,7 @@ def provide_volume(kube: Kube, folder: Path) -> None:
         {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM, "namespace": kube.namespace},
-            "spec": {
-                "accessModes": ["ReadOnlyMany"],
-                "storageClassName": name,
-                "resources": {"requests": capacity},
-            },
+            "metadata": {"name": claim, "namespace": kube.namespace},
+            "spec": {"accessModes": [mode], "storageClassName": name, "resources": {"requests": capacity}},
         }
     )

@@ -50,7 +50,7 @@ from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
 from plimsoll_gateway.operations import METRICS, Operations
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
 from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.places import Kept, Places, holders, kept_at
+from plimsoll_gateway.places import Kept, Places, kept_at
 from plimsoll_gateway.probe import Prober
 from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
 from plimsoll_gateway.quota.usage import Meter
@@ -122,7 +122,9 @@ class Gateway:
         self._hold_seconds = limits.hold_seconds
         self._places = Places(store)
         self._prober = Prober(partial(is_alive, pool), store, picker, self._metrics)
-        self._relay = Relay(pool, store, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds)
+        self._relay = Relay(
+            pool, store, self._places, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds
+        )
         self._cards = Cards(pool)
         self._catalog = Catalog(self._cards)
         self._running = Lifelines()
@@ -199,8 +201,8 @@ class Gateway:
         with admission, await exchange.read_body(self._body_bytes, self._budget) as body:
             asked = await self._asked(exchange.path, body)
             exchange.model = allowed_model(self._store.current, asked.model, exchange.key)
-            if asked.place:
-                holders(exchange.model, asked.place)  # refused before tokens are reserved and a place is taken
+            if asked.place:  # refused before tokens are reserved and a place is taken
+                self._places.holders(exchange.model, asked.place)
             admission.reserve(asked.tokens)
             exchange.stream.extra = admission.headers()
             call = self._call(exchange, body, asked)

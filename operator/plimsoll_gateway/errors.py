@@ -200,6 +200,12 @@ def response_gone() -> Refusal:
     return Refusal(404, message, code="response_not_found")
 
 
+def response_away() -> Refusal:
+    """503: whoever kept it keeps it on a claim, and the replica that takes its place is not there yet."""
+    message = "The replica that keeps this response is being replaced. Try again in some seconds."
+    return _unavailable(message, "model_not_ready")
+
+
 def files_not_shared(claims: Sequence[str]) -> Refusal:
     """501: nobody said which replicas keep files, or models keep them on several `claims`."""
     if claims:

@@ -8,16 +8,19 @@ anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
 
-from plimsoll_gateway.errors import response_gone, response_not_found
+from plimsoll_gateway.errors import Refusal, response_away, response_gone, response_not_found
 from plimsoll_gateway.table import Model, Replica, Table, TableStore
 
 RESPONSES = "/v1/responses"
+TAKE_OVER_SECONDS = 600.0
+"""How long a replica that takes another's place is waited for: as long as a roll may be without any progress."""
 NOWHERE = "0" * 12
 """The place in ids of a runtime that was asked without a gateway."""
 _RESPONSE = re.compile(r"resp_([0-9a-f]{12})[0-9a-f]{32}")
@@ -72,24 +75,22 @@ def _place_of_items(text: memoryview | None) -> str:
     return "" if found is None else (found[1] or found[2]).decode()
 
 
-def holders(model: Model, place: str) -> tuple[Replica, ...]:
-    """The replica of the model at that place. Raises Refusal 404 where there is none."""
-    found = tuple(replica for replica in model.replicas if place_of(replica.keeps_as) == place)
-    if not found:
-        raise response_gone()
-    return found
-
-
 class Places:
-    """Who is at which place, by the newest table."""
+    """Who is at which place, by the newest table, and who was until lately and has a successor coming."""
 
-    def __init__(self, store: TableStore) -> None:
+    def __init__(self, store: TableStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._clock = clock
         self._table: Table | None = None
         self._known: dict[str, tuple[Model, Replica]] = {}
+        self._keepers: frozenset[str] = frozenset()
+        self._left: dict[str, float] = {}
+        store.listen(self._note)
 
     def find(self, response: str) -> tuple[Model, Replica]:
-        """Who keeps the response of that id, and one of the models that are there. Raises Refusal 404."""
+        """Who keeps the response of that id, and one of the models that are there. Raises Refusal 404, or 503 while
+        whoever keeps it is replaced.
+        """
         found = _RESPONSE.fullmatch(response)
         if found is None or found[1] == NOWHERE:
             raise response_not_found(response)
@@ -97,10 +98,32 @@ class Places:
             self._read()
         holder = self._known.get(found[1])
         if holder is None:
-            raise response_gone()
+            raise self._absent(found[1])
         return holder
+
+    def holders(self, model: Model, place: str) -> tuple[Replica, ...]:
+        """The replica of the model at that place. Raises the same where there is none."""
+        found = tuple(replica for replica in model.replicas if place_of(replica.keeps_as) == place)
+        if not found:
+            raise self._absent(place)
+        return found
+
+    def _absent(self, place: str) -> Refusal:
+        left = self._left.get(place)
+        return response_gone() if left is None or self._clock() > left + TAKE_OVER_SECONDS else response_away()
 
     def _read(self) -> None:
         self._table = self._store.current
         models = () if self._table is None else self._table.models
         self._known = {place_of(replica.keeps_as): (model, replica) for model in models for replica in model.replicas}
+
+    def _note(self, table: Table) -> None:
+        """Names that outlive replicas: which are there, and since when others are not."""
+        keepers = frozenset(replica.keeper for model in table.models for replica in model.replicas if replica.keeper)
+        if keepers == self._keepers:
+            return
+        now = self._clock()
+        left = self._left | dict.fromkeys(map(place_of, self._keepers - keepers), now)
+        there = set(map(place_of, keepers))
+        self._left = {place: at for place, at in left.items() if at + TAKE_OVER_SECONDS >= now and place not in there}
+        self._keepers = keepers

@@ -30,7 +30,7 @@ from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.limits import WAKE_SECONDS
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.pipe import MOST_ERROR_BYTES, pipe
-from plimsoll_gateway.places import holders
+from plimsoll_gateway.places import Places
 from plimsoll_gateway.probe import Prober, SilentError
 from plimsoll_gateway.room import Place
 from plimsoll_gateway.route.scores import Wanted
@@ -85,6 +85,7 @@ class Relay:
         self,
         pool: Pool,
         store: TableStore,
+        places: Places,
         picker: Picker,
         prober: Prober,
         witness: Witness,
@@ -94,6 +95,7 @@ class Relay:
     ) -> None:
         self._pool = pool
         self._store = store
+        self._places = places
         self._picker = picker
         self._prober = prober
         self._witness = witness
@@ -181,7 +183,7 @@ class Relay:
 
     def _keepers(self, call: Call, model: Model) -> Sequence[Replica]:
         """The one that has what the call goes on from. Raises Refusal."""
-        found = [replica for replica in holders(model, call.place) if replica.may_answer]
+        found = [replica for replica in self._places.holders(model, call.place) if replica.may_answer]
         if not found:
             raise not_ready(call.model_name, model)
         return found

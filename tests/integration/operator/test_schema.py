@@ -137,15 +137,16 @@ def test_a_pool_is_scaled_as_a_deployment_is(direct: Direct) -> None:
     assert direct.pool("shared")["spec"]["replicas"] == 3
 
 
-def test_the_example_of_a_pool_is_accepted(direct: Direct) -> None:
-    path = Path(__file__).parents[3] / "examples/pool.yaml"
+@pytest.mark.parametrize(("name", "models"), [("pool", 5), ("keeping-pool", 2)])
+def test_the_examples_of_pools_are_accepted(direct: Direct, name: str, models: int) -> None:
+    path = Path(__file__).parents[3] / f"examples/{name}.yaml"
     kinds = {"RuntimePool": "runtimepools", "ModelDeployment": "modeldeployments"}
     made = []
     for body in yaml.safe_load_all(path.read_text()):
         collection = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/{kinds[body['kind']]}"
         direct.ask("POST", collection, body, fieldValidation="Strict")
         made.append(body["kind"])
-    assert made == ["RuntimePool", *["ModelDeployment"] * 5]
+    assert made == ["RuntimePool", *["ModelDeployment"] * models]
 
 
 def test_the_example_of_a_batch_is_accepted(direct: Direct) -> None:

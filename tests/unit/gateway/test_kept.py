@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ from hypothesis import strategies as st
 
 from plimsoll_gateway.asked import read_asked
 from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.places import NOWHERE, place_of
-from plimsoll_gateway.table import Replica
+from plimsoll_gateway.places import NOWHERE, TAKE_OVER_SECONDS, Places, place_of
+from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, Upstream, World
@@ -95,6 +96,60 @@ async def test_what_outlives_its_replica_is_found_at_the_next_one(world: World, 
         assert [request.line.split()[0] for request in upstream.requests] == ["GET", "POST"]
         assert upstream.requests[-1].headers["x-plimsoll-place"] == place_of("ns/m-0")
     assert other.requests == []
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_while_whoever_keeps_it_is_replaced_clients_ask_again(world: World, ok: Behaviour, goes_on: bool) -> None:
+    """Between a pod that is gone and the next one that has its name there is none; what is kept is not gone."""
+    first, other = [await world.upstream(ok) for _ in range(2)]
+    keeping = replace(world.replica(first), keeper="ns/m-0")
+    beside = replace(world.replica(other), keeper="ns/m-1")
+    response = kept_by("ns/m-0")
+
+    async def ask() -> tuple[int, Any]:
+        if goes_on:
+            return await world.ask("POST", PATH, json={"model": "m", "previous_response_id": response})
+        return await world.ask("GET", f"{PATH}/{response}")
+
+    world.show(beside)
+    assert (await ask())[0] == 404, "nobody has heard of it"
+    world.show(keeping, beside)
+    world.show(beside)
+    world.show(beside, replace(beside, id="more", keeper="ns/m-2"))
+    status, told = await ask()
+    assert (status, told["error"]["code"]) == (503, "model_not_ready")
+    assert "is being replaced" in told["error"]["message"]
+    world.show(keeping, beside)
+    assert (await ask())[0] == 200
+
+
+def test_a_keeper_that_has_no_successor_is_gone_in_the_end() -> None:
+    now, store = 0.0, TableStore()
+    places = Places(store, lambda: now)
+    kept = Replica("p", "http://127.0.0.1:1", ready=True, keeper="ns/m-0")
+
+    def show(*replicas: Replica) -> Model:
+        model = Model(ObjectKey("ns", "m"), ("m",), 1.0, "", replicas)
+        store.replace(build_table([model]))
+        return model
+
+    def told(model: Model) -> list[int]:
+        found = []
+        for asked in (partial(places.find, kept_by("ns/m-0")), partial(places.holders, model, place_of("ns/m-0"))):
+            with pytest.raises(Refusal) as refused:
+                asked()
+            found.append(refused.value.status)
+        return found
+
+    show(kept)
+    now = 5.0
+    without = show()
+    now = 5.0 + TAKE_OVER_SECONDS
+    assert told(without) == [503, 503]
+    now += 1
+    assert told(without) == [404, 404]
+    show(replace(kept, keeper="ns/m-1"))
+    assert told(without) == [404, 404]
 
 
 async def test_a_conversation_goes_on_where_it_is(world: World, ok: Behaviour) -> None:
