@@ -11,11 +11,12 @@ from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.scaling.spec import Scaling, read_scaling
-from plimsoll_operator.stores import Files, Responses, read_files, read_responses, rollout_of
+from plimsoll_operator.stores import Files, Responses, check_stores, read_files, read_responses, rollout_of
 from plimsoll_operator.template import (
     STARTUP_SECONDS,
     Accelerator,
     Template,
+    claim_name,
     read_accelerator,
     read_template,
     text_of,
@@ -131,7 +132,10 @@ def read_spec(item: Object) -> Spec:
     resources, options = spec.get("resources", {}), spec.get("runtime", {})
     accelerator = read_accelerator(resources)
     _check_memory(resources.get("memory"), None if accelerator else options.get("kvMemory"))
-    scaling, responses = _scaling(spec), read_responses(spec.get("responses"))
+    scaling, template = _scaling(spec), read_template(spec.get("template", {}))
+    responses, files = read_responses(spec.get("responses")), read_files(spec.get("files"))
+    source = claim_name(spec["model"]["source"])
+    check_stores(responses, files, {*template.claims, *({source} if source else ())})
     return Spec(
         owner=Owner(key, item["metadata"]["uid"]),
         created=created(item),
@@ -146,7 +150,7 @@ def read_spec(item: Object) -> Spec:
         cpu_limit=text_of(resources.get("cpuLimit")),
         ephemeral_storage=text_of(resources.get("ephemeralStorage")),
         options=options,
-        template=read_template(spec.get("template", {})),
+        template=template,
         rollout=rollout_of(spec.get("rollout", {}), responses),
         placement=_placement(spec.get("placement"), key, options),
         history=spec.get("revisionHistoryLimit", HISTORY),
@@ -154,7 +158,7 @@ def read_spec(item: Object) -> Spec:
         token=_token(spec["model"].get("tokenSecret"), key),
         trust_remote_code=spec["model"].get("trustRemoteCode") or None,
         responses=responses,
-        files=read_files(spec.get("files")),
+        files=files,
     )
 
 

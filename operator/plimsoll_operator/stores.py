@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_operator.rollout import Rollout, read_rollout
-from plimsoll_operator.template import text_of
+from plimsoll_operator.template import SpecError, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,18 @@ def read_responses(values: Mapping[str, Any] | None) -> Responses | None:
 def read_files(values: Mapping[str, Any] | None) -> Files | None:
     """The same."""
     return Files(values["claim"], text_of(values.get("size")), values.get("batchLines")) if values else None
+
+
+def check_stores(responses: Responses | None, files: Files | None, mounted: Collection[str]) -> None:
+    """`mounted` are claims that a pod has anyway. A kubelet waits for ever for the second volume of a claim. Raises
+    SpecError.
+    """
+    for field, claim in (("responses", responses and responses.claim), ("files", files and files.claim)):
+        if claim in mounted:
+            raise SpecError(
+                f"{field}.claim {claim} is mounted in the pods already (template.volumes, or the model's source), and "
+                "a pod mounts a claim once: give it one that they have not"
+            )
 
 
 def rollout_of(values: Mapping[str, Any], responses: Responses | None) -> Rollout:

@@ -49,6 +49,17 @@ class Template:
     shm_size: str | None = None
     startup_seconds: int | None = None
 
+    @property
+    def claims(self) -> dict[str, str]:
+        """The claims that are among its volumes, with the volumes' names."""
+        found = ((volume.get("persistentVolumeClaim"), volume["name"]) for volume in self.volumes)
+        return {claim["claimName"]: name for claim, name in found if claim and claim.get("claimName")}
+
+
+def claim_name(source: str) -> str | None:
+    """The PersistentVolumeClaim of a pvc:// source."""
+    return source.removeprefix("pvc://").split("/")[0] if source.startswith("pvc://") else None
+
 
 def read_accelerator(resources: Mapping[str, Any]) -> Accelerator | None:
     """From `spec.resources`; None for none."""

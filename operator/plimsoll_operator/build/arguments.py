@@ -8,6 +8,7 @@ from typing import Any
 from plimsoll_operator.build.keeping import store_arguments
 from plimsoll_operator.identity import PORT
 from plimsoll_operator.spec import Spec
+from plimsoll_operator.template import claim_name as claim_name
 
 CLAIMS = "/models"
 ON = frozenset({"prefixCaching"})
@@ -34,11 +35,6 @@ def model_argument(source: str) -> str:
         path = source.removeprefix(f"pvc://{claim}").strip("/")
         return f"{CLAIMS}/{claim}" + (f"/{path}" if path else "")
     return source.removeprefix("file://") if source.startswith("file://") else source
-
-
-def claim_name(source: str) -> str | None:
-    """The PersistentVolumeClaim of a pvc:// source."""
-    return source.removeprefix("pvc://").split("/")[0] if source.startswith("pvc://") else None
 
 
 def _option(field: str, value: Any) -> list[str]:

@@ -53,10 +53,11 @@ def store_arguments(spec: Keeping) -> list[str]:
 
 
 def stores(spec: Keeping) -> tuple[Store, ...]:
-    """The claims that each pod writes to."""
+    """The claims that each pod writes to. One that has both is one volume: a kubelet mounts no claim twice in a pod."""
     responses, files = _responses_claim(spec), spec.files
+    volume = FILES_VOLUME if files is not None and responses == files.claim else RESPONSES_VOLUME
     return (
-        *((Store(RESPONSES_VOLUME, responses, RESPONSES),) if responses else ()),
+        *((Store(volume, responses, RESPONSES),) if responses else ()),
         *((Store(FILES_VOLUME, files.claim, FILES),) if files else ()),
     )
 

@@ -206,8 +206,9 @@ def _volumes(spec: Workload, parts: Parts) -> list[dict[str, Any]]:
     for claim, volume in parts.claims.items():
         if volume not in theirs:
             volumes.append({"name": volume, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
-    stores = [{"name": s.volume, "persistentVolumeClaim": {"claimName": s.claim}} for s in parts.stores]
-    return [*volumes, *stores, *(dict(v) for v in spec.template.volumes)]
+    stores = {store.volume: store.claim for store in parts.stores}
+    volumes += [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for name, claim in stores.items()]
+    return [*volumes, *(dict(v) for v in spec.template.volumes)]
 
 
 def _port(name: str, port: int) -> dict[str, Any]:

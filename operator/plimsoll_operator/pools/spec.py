@@ -8,7 +8,7 @@ from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey, Owner, key_
 from plimsoll_operator.labels import Selector, read_selector
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout
-from plimsoll_operator.stores import Files, Responses, read_files, read_responses, rollout_of
+from plimsoll_operator.stores import Files, Responses, check_stores, read_files, read_responses, rollout_of
 from plimsoll_operator.template import (
     STARTUP_SECONDS,
     Accelerator,
@@ -66,8 +66,7 @@ class PoolSpec:
     @property
     def claims(self) -> dict[str, str]:
         """The claims that the template has as volumes, with the volumes' names."""
-        found = ((volume.get("persistentVolumeClaim"), volume["name"]) for volume in self.template.volumes)
-        return {claim["claimName"]: name for claim, name in found if claim and claim.get("claimName")}
+        return self.template.claims
 
 
 def read_pool(item: Object) -> PoolSpec:
@@ -96,6 +95,7 @@ def read_pool(item: Object) -> PoolSpec:
         files=read_files(spec.get("files")),
     )
     _check_memory(pool)
+    check_stores(pool.responses, pool.files, pool.claims)
     return pool
 
 

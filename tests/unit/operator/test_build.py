@@ -172,6 +172,29 @@ def test_to_keep_nothing_is_to_say_nothing() -> None:
     assert spec_of(responses={}).responses is None
 
 
+def test_one_claim_for_all_that_is_kept_is_one_volume() -> None:
+    """A kubelet waits for ever for the second volume of a claim."""
+    body = build_pod(spec_of(responses={"claim": "kept"}, files={"claim": "kept"}), IMAGE, "a")["spec"]
+    volumes = [v for v in body["volumes"] if "persistentVolumeClaim" in v]
+    assert volumes == [{"name": "plimsoll-files", "persistentVolumeClaim": {"claimName": "kept"}}]
+    mounts = [m for m in body["containers"][0]["volumeMounts"] if m["name"] == "plimsoll-files"]
+    assert [m["mountPath"] for m in mounts] == ["/var/lib/plimsoll/responses", "/var/lib/plimsoll/files"]
+
+
+@pytest.mark.parametrize(
+    "mounting",
+    [
+        {"model": {"source": "pvc://kept/llama"}},
+        {"template": {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "kept"}}]}},
+    ],
+)
+@pytest.mark.parametrize("store", ["responses", "files"])
+def test_a_claim_that_the_pods_have_already_is_refused(mounting: Json, store: str) -> None:
+    with pytest.raises(SpecError, match=rf"{store}\.claim kept is mounted in the pods already"):
+        spec_of(**(mounting | {store: {"claim": "kept"}}))
+    spec_of(**(mounting | {store: {"claim": "other"}}))
+
+
 def test_what_is_left_out_of_a_store_is_no_part_of_a_pods_name() -> None:
     """Fields that come later change no name: what these pods were made of is known as JSON."""
     said: Json = {"responses": {"claim": "kept"}, "files": {"claim": "shared"}}

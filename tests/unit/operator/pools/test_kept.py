@@ -64,6 +64,20 @@ def test_one_that_no_pool_takes_says_nothing() -> None:
     assert told(world, "guest") == "team/shared"
 
 
+def test_a_claim_that_has_models_keeps_nothing() -> None:
+    """The pool says so, and what to do, before a pod waits for its volumes for ever."""
+    volumes = [{"name": "weights", "persistentVolumeClaim": {"claimName": "shared"}}]
+    world, process = settled(1, **KEPT)
+    world.ask_for_pool(1, **KEPT, template={"volumes": volumes})
+    run(process.settle())
+    found = world.server.objects[POOL_KIND][POOL.name]["status"]["conditions"]
+    (stalled,) = [c for c in found if c["type"] == "Stalled"]
+    assert stalled["reason"] == "InvalidSpec"
+    assert "files.claim shared is mounted in the pods already" in stalled["message"]
+    assert claims(world) == [{"kept", "shared"}], "what runs goes on"
+    assert told(world) == "team/shared"
+
+
 def test_a_changed_claim_rolls_pods_which_take_over_one_after_the_other() -> None:
     world, process = settled(2, **KEPT)
     assert keepers(world) == ["pool.shared-0", "pool.shared-1"]
