@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
+import msgspec
+
 from plimsoll_runtime.driver.mailbox import Mailbox, joined
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
@@ -51,9 +53,10 @@ class InlineEngine:
         name = request.request_id
         if name in self._mailboxes:
             raise UsageError(f"request id {name!r} is in use; every request needs an id of its own")
-        self._core.add(request)
+        whole = not request.params.stop
+        self._core.add(msgspec.structs.replace(request, told_whole=True) if whole else request)
         mailbox = self._mailboxes[name] = Mailbox()
-        if not request.params.stop:
+        if whole:
             self._held[name] = []
         self._work.set()
         finished = False

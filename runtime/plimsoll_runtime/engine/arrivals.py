@@ -53,6 +53,7 @@ class Arrivals:
             arrived_tokens=self._counters.computed_tokens,
             due_ns=None if params.deadline is None else arrived_ns + int(params.deadline * SECOND_NS),
             second_text=request.second_text,
+            told_whole=request.told_whole and params.logprobs is None,
         )
         self.rerank(sequence)
         self._counters.arrivals += 1

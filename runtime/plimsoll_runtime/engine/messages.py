@@ -17,6 +17,7 @@ class AddRequest(msgspec.Struct, frozen=True):
     `arrived_ns`: when it came, by the monotonic clock that all processes of a machine share; 0 means just now.
     `shares_prompt`: whether others come with the same `Prompt` object, which then crosses to the engine's process once.
     `second_text`: of a prompt that is two texts, where the second one begins; 0: it is one.
+    `told_whole`: its tokens are told once, with the last of them; not where their log probabilities are wanted.
     """
 
     request_id: str
@@ -26,6 +27,7 @@ class AddRequest(msgspec.Struct, frozen=True):
     arrived_ns: int = 0
     shares_prompt: bool = False
     second_text: int = 0
+    told_whole: bool = False
 
 
 class SharePrompt(msgspec.Struct, frozen=True, tag="share-prompt"):
@@ -99,7 +101,7 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one step added to one request.
+    """What one step added to one request, or all steps where it is `told_whole`.
 
     `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (the first
     token was not there in time); `error` says in words why it is one of the last two. What is aborted has no output.

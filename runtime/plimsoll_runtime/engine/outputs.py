@@ -10,15 +10,19 @@ from plimsoll_runtime.engine.sequence import SequenceState
 
 def token_message(
     sequence: SequenceState, tokens: list[int], logprob: TokenLogprob | None, reason: str | None
-) -> RequestOutput:
+) -> RequestOutput | None:
     """New tokens, and why the last of them is the last one if it is. The first of a request also carries what is told
-    once.
+    once. None of one that is told whole, before its end.
     """
+    answered, sequence.answered = sequence.answered, True
+    if sequence.told_whole:
+        if reason is None:
+            return None
+        answered, tokens = False, sequence.output_ids
     stop_token_id = tokens[-1] if reason == "stop" else None
     logprobs = [] if logprob is None else [_entry(logprob)]
-    if sequence.answered:
+    if answered:
         return RequestOutput(sequence.request_id, tokens, logprobs, None, reason, stop_token_id)
-    sequence.answered = True
     return RequestOutput(
         sequence.request_id,
         tokens,

@@ -186,8 +186,9 @@ class Scheduler:
                 record_prompt_logprobs(sequence, entry, output)
             if entry.sample:
                 message = self._append(sequence, output) if output.vector is None else self._pooled(sequence, output)
-                outputs.append(message)
-                finished = finished or message.finish_reason is not None
+                if message is not None:
+                    outputs.append(message)
+                    finished = finished or message.finish_reason is not None
         if finished:
             self._running.drop_finished()
         return outputs
@@ -202,7 +203,7 @@ class Scheduler:
         """Gauges and counters as of now."""
         return engine_stats(self._counters, self._kv, len(self._running.sequences), len(self._admission))
 
-    def _append(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
+    def _append(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput | None:
         """Add the token that was chosen, and those that it forces; what its client hears of them."""
         if output.token_id is None:
             raise ValueError(f"no token came for sequence {sequence.request_id!r}, and no error")

@@ -34,7 +34,7 @@ class SequenceState:
     `max_len` ends it with "length"; `stop_ids` end it with "stop" once `min_len` tokens are there. `known` is how many
     tokens there are.
 
-    `second_text`: see AddRequest.
+    `second_text`, `told_whole`: see AddRequest. `answered`: its first token is there.
 
     The first `room` tokens can be computed before the tables have to be looked at again; `promised` blocks are kept for
     those behind, of what is known. `told`: the runner has the tables as they are.
@@ -92,6 +92,7 @@ class SequenceState:
     scored: int = 0
     prompt_logprobs: list[bytes] | None = None
     second_text: int = 0
+    told_whole: bool = False
 
     def __post_init__(self) -> None:
         self.known = self.prompt_len + len(self.output_ids)

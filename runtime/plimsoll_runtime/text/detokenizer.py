@@ -14,6 +14,7 @@ from typing import Protocol
 
 from plimsoll_runtime.text.spelling import Spelling
 
+REPLACEMENT = "�"
 HELD_TOKENS = 16
 """Tokens that a window holds back while its text ends in U+FFFD; a character has at most 4 bytes."""
 
@@ -45,6 +46,9 @@ class Detokenizer(Protocol):
     def push(self, token_id: int) -> str:
         """The text that this token completes, often empty."""
 
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """The same of several tokens: what pushing one after the other would give."""
+
     def finish(self) -> str:
         """What was still held. Nothing may be pushed afterwards."""
 
@@ -74,6 +78,11 @@ class ByteDetokenizer:
         if token_id in self._skipped:
             return ""
         return self._started(self._decoder.decode(self._bytes_of(token_id)))
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete."""
+        spelled = b"".join([self._bytes_of(token_id) for token_id in token_ids if token_id not in self._skipped])
+        return self._started(self._decoder.decode(spelled))
 
     def finish(self) -> str:
         """U+FFFD for a character that was never completed."""
@@ -109,9 +118,17 @@ class WindowDetokenizer:
             return ""
         self._window.append(token_id)
         text = self._decode(self._window)
-        if text.endswith("�") and len(self._window) - self._given < HELD_TOKENS:
+        if text.endswith(REPLACEMENT) and len(self._window) - self._given < HELD_TOKENS:
             return ""
         return self._advance(text)
+
+    def push_all(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete. Where characters may be split it depends on what is held when."""
+        shown = [token for token in token_ids if token not in self._skipped and self._lone_length(token) is not None]
+        if len(shown) > 1 and REPLACEMENT not in (text := self._decode([*self._window, *shown])):
+            self._window += shown
+            return self._advance(text)
+        return "".join(map(self.push, shown))
 
     def finish(self) -> str:
         """What was still held."""

@@ -42,6 +42,8 @@ class OutputText:
     def push(self, output: RequestOutput) -> TextDelta:
         """Add what a step produced. With the delta's `finish_reason` set, the request is over even if the engine's
         is not: the caller then aborts it."""
+        if not self._params.stop:
+            return self._push_all(output)
         parts: list[str] = []
         for index, token_id in enumerate(output.token_ids):
             ends = output.stop_token_id is not None and index == len(output.token_ids) - 1
@@ -54,8 +56,20 @@ class OutputText:
         parts.append(self._stops.finish())
         if self._stops.matched is not None:
             return self._delta(parts, output.token_ids, "stop", self._stops.matched)
-        reason = output.stop_token_id if output.stop_token_id in self._params.stop_token_ids else None
-        return self._delta(parts, output.token_ids, output.finish_reason, reason)
+        return self._delta(parts, output.token_ids, output.finish_reason, self._stop_token(output))
+
+    def _push_all(self, output: RequestOutput) -> TextDelta:
+        """The same where nothing is searched for."""
+        tokens = output.token_ids
+        left_out = output.stop_token_id is not None and not self._params.include_stop_str_in_output
+        text = self._detokenizer.push_all(tokens[:-1] if left_out else tokens)
+        if output.finish_reason is None:
+            return TextDelta(text, tokens)
+        return TextDelta(text + self._detokenizer.finish(), tokens, output.finish_reason, self._stop_token(output))
+
+    def _stop_token(self, output: RequestOutput) -> int | None:
+        """The token that ended the answer, where it was asked for."""
+        return output.stop_token_id if output.stop_token_id in self._params.stop_token_ids else None
 
     def _push_token(self, token_id: int, ends: bool) -> str:
         if ends and not self._params.include_stop_str_in_output:

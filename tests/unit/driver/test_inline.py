@@ -21,6 +21,7 @@ class Counting(EngineCore):
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.left: dict[str, list[int]] = {}
         self.aborted: list[str] = []
+        self.told_whole: set[str] = set()
         self.steps = 0
         self._fails_at = fails_at
 
@@ -36,6 +37,8 @@ class Counting(EngineCore):
         if not request.prompt_token_ids:
             raise UsageError("the prompt is empty")
         self.left[request.request_id] = list(request.prompt_token_ids)
+        if request.told_whole:
+            self.told_whole.add(request.request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         for name in request_ids:
@@ -64,12 +67,14 @@ async def answers(engine: InlineEngine, asked: AddRequest) -> list[list[int]]:
 
 
 async def test_an_answer_comes_whole_unless_it_may_be_ended_early() -> None:
-    engine = InlineEngine(Counting())
+    core = Counting()
+    engine = InlineEngine(core)
     whole, parts = await asyncio.gather(answers(engine, request("a", 5)), answers(engine, request("b", 5, "x")))
     assert whole == [[0, 1, 2, 3, 4]]
     assert [token for part in parts for token in part] == [0, 1, 2, 3, 4]
     assert len(parts) > 1
     assert engine.stats.steps == 5
+    assert core.told_whole == {"a"}
     await engine.stop()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from builders import drain, make_core, request, tokens_of
 from simulated import EOS, POISON, VOCAB, oracle
 
+from plimsoll_runtime.driver.mailbox import joined
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
@@ -70,6 +72,28 @@ def test_logprobs_go_with_their_tokens() -> None:
     assert [p.logprob for p in unpack(prompt_logprobs)] == oracle(wanted, 256).prompt_logprobs
     assert all(o.prompt_logprobs is None for o in (*outputs["r"][1:], *outputs["plain"]))
     assert not any(o.logprobs for o in outputs["plain"])
+
+
+@pytest.mark.parametrize("num_blocks", [65, 14])
+def test_what_is_told_whole_is_what_its_steps_would_have_told(num_blocks: int) -> None:
+    asked = [
+        request(f"r{i}", [i, *range(1, 11)], max_tokens=30, ignore_eos=i > 1, prompt_logprobs=0 if i == 2 else None)
+        for i in range(4)
+    ]
+    told = []
+    for whole in (False, True):
+        core, _ = make_core(num_blocks=num_blocks)
+        for each in asked:
+            core.add(msgspec.structs.replace(each, told_whole=whole))
+        told.append(drain(core))
+        assert bool(core.stats.preemptions) is (num_blocks == 14)
+    assert {name: [joined(outputs)] for name, outputs in told[0].items()} == told[1]
+
+
+def test_log_probabilities_come_with_their_tokens_though_told_whole_was_asked_for() -> None:
+    core, _ = make_core()
+    core.add(msgspec.structs.replace(request("r", [1, 2, 3], max_tokens=3, logprobs=0), told_whole=True))
+    assert [len(output.logprobs) for output in drain(core)["r"]] == [1, 1, 1]
 
 
 def test_a_prompt_of_one_token_has_no_prompt_logprobs() -> None:

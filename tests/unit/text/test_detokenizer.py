@@ -37,6 +37,20 @@ def test_deltas_concatenate_to_the_text_of_all_ids(any_tokenizer: Tokenizer, dat
 
 
 @quick
+@given(data=st.data(), skip=st.booleans())
+def test_several_tokens_at_once_give_what_they_give_one_by_one(
+    any_tokenizer: Tokenizer, data: st.DataObject, skip: bool
+) -> None:
+    texts = st.text(max_size=20).map(lambda text: any_tokenizer.encode(text, add_special_tokens=False))
+    some = st.one_of(st.lists(st.integers(0, any_tokenizer.vocab_size + 2), max_size=40), texts)
+    pieces = data.draw(st.lists(some, max_size=4))
+    detokenizer = new_detokenizer(any_tokenizer, skip_special_tokens=skip)
+    told = [*map(detokenizer.push_all, pieces), detokenizer.finish()]
+    one_by_one = deltas(any_tokenizer, [i for piece in pieces for i in piece], at_start=False, skip=skip)
+    assert "".join(told) == "".join(one_by_one)
+
+
+@quick
 @given(text=st.text(max_size=60), skip=st.booleans())
 def test_decoding_equals_the_librarys_for_every_text(
     sentencepiece: Tokenizer,

@@ -46,6 +46,19 @@ def test_the_answer_is_the_same_however_the_steps_cut_it(byte_level: Tokenizer, 
     assert total(together) == total(one_by_one)
 
 
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(text=st.text(alphabet="ab 😀.", min_size=1, max_size=30), stop=st.booleans(), include=st.booleans())
+def test_a_whole_answer_is_that_of_its_steps(any_tokenizer: Tokenizer, text: str, stop: bool, include: bool) -> None:
+    ids = any_tokenizer.encode(f"a{text}")
+    params = SamplingParams(max_tokens=100, stop_token_ids=(ids[-1],), include_stop_str_in_output=include)
+    end, reason = (ids[-1], "stop") if stop else (None, "length")
+    whole = RequestOutput("r", ids, finish_reason=reason, stop_token_id=end)
+    one_by_one = answer(params, any_tokenizer, steps(ids, reason, stop_token_id=end))
+    assert total(answer(params, any_tokenizer, [whole])) == total(one_by_one)
+
+
 def test_a_stop_string_ends_the_answer_and_its_tokens(byte_level: Tokenizer) -> None:
     ids = byte_level.encode("hello\n\nworld")
     deltas = answer(SamplingParams(stop=("\n\n",)), byte_level, [RequestOutput("r", ids)])
