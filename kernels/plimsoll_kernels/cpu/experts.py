@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,34 +24,41 @@ class ExpertSizes:
 
 
 class PackedExperts:
-    """Gated MLPs of one size. Weights are asked for expert by expert, packed and not kept.
+    """MLPs of one size. Weights are asked for expert by expert, packed and not kept.
 
-    gate_up(number) gives the gate and what it opens, `[inner, hidden]` each; down(number) `[hidden, inner]`, all in
-    `dtype`, the kernels' own, and contiguous.
+    gate_up(number) gives the gate and what it opens, `[inner, hidden]` each, or the one that there is without gates;
+    down(number) `[hidden, inner]`, all in `dtype`, the kernels' own, and contiguous. `biases`: float32 of the first
+    product and of the second, `[experts, 2 inner or inner]` and `[experts, hidden]`.
     """
 
     def __init__(
         self,
         kernels: KernelsRecord,
         sizes: ExpertSizes,
-        gate_up: Callable[[int], tuple[Tensor, Tensor]],
+        gate_up: Callable[[int], Sequence[Tensor]],
         down: Callable[[int], Tensor],
         dtype: torch.dtype,
         places: Places,
+        *,
+        gated: bool = True,
+        biases: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         experts, hidden, inner = sizes.experts, sizes.hidden, sizes.inner
 
-        def pack_gated(to: Tensor) -> None:
+        def pack_first(to: Tensor) -> None:
             for number, own in enumerate(to):
-                gate, up = gate_up(number)
-                kernels.pack_gated(gate.data_ptr(), up.data_ptr(), inner, hidden, own.data_ptr(), thread_count())
+                parts = gate_up(number)
+                pack = kernels.pack_gated if gated else kernels.pack
+                pack(*(part.data_ptr() for part in parts), inner, hidden, own.data_ptr(), thread_count())
 
         def pack(to: Tensor) -> None:
             for number, own in enumerate(to):
                 weight = down(number)
                 kernels.pack(weight.data_ptr(), hidden, inner, own.data_ptr(), thread_count())
 
-        self._gate_up = places.place([experts, kernels.packed_elements(inner, hidden, 1)], dtype, pack_gated)
+        self._gate_up = places.place([experts, kernels.packed_elements(inner, hidden, gated)], dtype, pack_first)
         self._down = places.place([experts, kernels.packed_elements(hidden, inner, 0)], dtype, pack)
-        self.gate_up = LinearRecord(self._gate_up.data_ptr(), None, hidden, inner)
-        self.down = LinearRecord(self._down.data_ptr(), None, inner, hidden)
+        self._biases = None if biases is None else [places.keep(bias) for bias in biases]
+        first, second = (None, None) if self._biases is None else (bias.data_ptr() for bias in self._biases)
+        self.gate_up = LinearRecord(self._gate_up.data_ptr(), first, hidden, inner)
+        self.down = LinearRecord(self._down.data_ptr(), second, inner, hidden)

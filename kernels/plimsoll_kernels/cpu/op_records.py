@@ -142,8 +142,8 @@ class HeadsRecord(Structure):
         ("shape", ShapeRecord),
         *((name, c_void_p) for name in ("query_norm", "key_norm")),
         *((name, c_int32) for name in ("layer", "source", "target", "norm", "norm_step", "turned")),
-        *((name, c_int32) for name in ("rope", "rotated", "pairs")),
-        ("eps", c_float),
+        *((name, c_int32) for name in ("rope", "rotated", "pairs", "growth_offset")),
+        *((name, c_float) for name in ("eps", "growth", "growth_every")),
     )
 
 
@@ -166,7 +166,7 @@ class RouteRecord(Structure):
 
     kind: ClassVar = Kind.ROUTE
     _fields_ = (
-        *((name, c_void_p) for name in ("weight", "correction")),
+        *((name, c_void_p) for name in ("weight", "bias", "correction")),
         *((name, c_int32) for name in ("source", "scores", "shares", "numbers", "hidden", "experts", "chosen")),
         *((name, c_int32) for name in ("rule", "groups", "open_groups", "best", "renormalised")),
         *((name, c_float) for name in ("least", "scale", "jitter")),
@@ -180,8 +180,8 @@ class ExpertsRecord(Structure):
     _fields_ = (
         *((name, LinearRecord) for name in ("gate_up", "down")),
         *((name, c_int32) for name in ("source", "shares", "numbers", "target")),
-        *((name, c_int32) for name in ("experts", "chosen", "activation", "adds")),
-        ("scale", c_float),
+        *((name, c_int32) for name in ("experts", "chosen", "activation", "adds", "gated", "weighs_inputs")),
+        *((name, c_float) for name in ("scale", "alpha", "limit")),
     )
 
 

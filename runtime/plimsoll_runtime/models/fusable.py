@@ -11,7 +11,7 @@ from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.convolve import Convolve
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.experts import Experts, Gate
-from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
+from plimsoll_runtime.models.ops.heads import NormHeads, Rotate, ScaleQueries
 from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
@@ -20,6 +20,8 @@ from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.ops.scale import Scale
 from plimsoll_runtime.models.ops.split import Split
 from plimsoll_runtime.models.spec.routing import SparseMixer, TopK
+
+BIASES = ("gate_up_biases", "down_biases")
 
 
 class UnfusableError(Exception):
@@ -46,9 +48,12 @@ def check(op: Op) -> None:
         case NormHeads():
             _known(op, "norm", "shape", "query", "key")
             _known(op.norm, "norm", "together", "own", "turned")
-            _known(op.norm.norm, "eps", "kind", "offset")
+            _known(op.norm.norm, "eps", "kind", "offset", "weighted")
         case Rotate():
             _known(op, "rope", "shape")
+        case ScaleQueries():
+            _known(op, "growth", "shape")
+            _known(op.growth, "scale", "every", "offset")
         case Attend():
             _known(op, "layer", "shape", "sinks")
             known = ("scale", "window", "softcap", "chunk", "alibi", "sinks", "whole")
@@ -56,11 +61,15 @@ def check(op: Op) -> None:
         case Add():
             _known(op, "width", "scale")
         case Route():
-            _known(op, "routing", "chosen", "weight", "correction")
+            _known(op, "routing", "chosen", "weight", "correction", "bias")
             _routing(op)
         case Experts():
-            _known(op, "chosen", "gate_up", "down", "activation")
+            _known(op, "chosen", "gate_up", "down", "activation", "weighs_inputs", "gated", "clamped", *BIASES)
             _activation(op.activation)
+            if op.clamped is not None:
+                _known(op.clamped, "alpha", "limit")
+                if not op.gated or op.clamped.limit <= 0:
+                    raise UnfusableError("cuts what gates open to a limit above zero, and nothing else")
         case Gate():
             _known(op, "weight")
         case Split():

@@ -32,7 +32,7 @@ from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.experts import Experts, Gate
-from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
+from plimsoll_runtime.models.ops.heads import NormHeads, Rotate, ScaleQueries
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
@@ -90,7 +90,7 @@ class _Fuser:
                 return self._product(product)
             case [Normalise() as norm, *_]:
                 return self._norm(norm)
-            case [NormHeads() | Rotate() | Attend(), *_]:
+            case [NormHeads() | Rotate() | ScaleQueries() | Attend(), *_]:
                 return self._attention()
             case [Route() as route, *_]:
                 return self._route(route)
@@ -213,12 +213,13 @@ class _Fuser:
         yield FusedAdd(op, source, added, self._values.written(op.writes[0], op.width, operands=False))
 
     def _attention(self) -> Iterator[FusedOp]:
-        turns = [*takewhile(lambda op: isinstance(op, NormHeads | Rotate), self._ops[self._values.at :])]
+        turns = [*takewhile(lambda op: isinstance(op, NormHeads | Rotate | ScaleQueries), self._ops[self._values.at :])]
         attend = self._ops[self._values.at + len(turns)]
         on_the_way = all(op.reads == op.writes == attend.reads for op in turns)
         norm = next((op for op in turns if isinstance(op, NormHeads)), None)
         rotate = next((op for op in turns if isinstance(op, Rotate)), None)
-        once = len(turns) == (norm is not None) + (rotate is not None)
+        scale = turns[-1] if turns and isinstance(turns[-1], ScaleQueries) else None
+        once = len(turns) == (norm is not None) + (rotate is not None) + (scale is not None)
         if not isinstance(attend, Attend) or not on_the_way or not once:
             raise UnfusableError("norms heads once and turns them once, on their way to attention")
         shape = attend.shape
@@ -234,7 +235,8 @@ class _Fuser:
             yield from _norms_together(norm, source)
             norm = None
         queries = self._values.scratch("queries", shape.query_width)
-        yield FusedHeads(attend, norm, rotate, turned, source, queries)
+        growth = None if scale is None else scale.growth
+        yield FusedHeads(attend, norm, rotate, turned, source, queries, growth)
         yield FusedAttend(attend, queries, self._values.written(name, shape.query_width, operands=True, beside=queries))
 
 

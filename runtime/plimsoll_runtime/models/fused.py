@@ -55,6 +55,7 @@ from plimsoll_runtime.models.fused_ops import (
     FusedRoute,
 )
 from plimsoll_runtime.models.ops.embed import rounded
+from plimsoll_runtime.models.ops.experts import Experts
 from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.pooled import PooledHead
 from plimsoll_runtime.models.ops.product import GatedProduct
@@ -321,6 +322,8 @@ class _Parts:
         if op.rotate is not None:
             rope = op.rotate.rope
             record.rope, record.rotated, record.pairs = self._ropes.index(rope), rope.head_dim, rope.pairs
+        if (growth := op.growth) is not None:
+            record.growth, record.growth_every, record.growth_offset = growth.scale, growth.every, growth.offset
         if op.norm is not None:
             norm, head_dim = op.norm.norm, op.attend.shape.head_dim
             record.norm, record.eps, record.turned = Normed[norm.norm.kind.upper()], norm.norm.eps, op.turned
@@ -336,6 +339,7 @@ class _Parts:
         experts, hidden = route.weight.shape
         record = RouteRecord(
             weight=self._kept(self._reader.read(route.weight, keep=not self._places.copies)),
+            bias=None if route.bias is None else self._kept(self._reader.read(route.bias)),
             correction=None if route.correction is None else self._kept(self._reader.read(route.correction)),
             **{name: getattr(op, name) for name in ("source", "scores", "shares", "numbers")},
             hidden=hidden,
@@ -353,21 +357,34 @@ class _Parts:
     def _experts(self, op: FusedExperts) -> ExpertsRecord:
         experts = op.op
 
-        def gate_up(number: int) -> tuple[Tensor, Tensor]:
-            gate, up = self._gate_up(experts.gate_up[number])
-            return gate, up
+        def gate_up(number: int) -> Sequence[Tensor]:
+            parts = experts.gate_up[number]
+            return self._gate_up(parts) if experts.gated else [self._reader.joined(parts)]
 
         def down(number: int) -> Tensor:
             return self._reader.read(experts.down[number])
 
         sizes = ExpertSizes(len(experts.down), experts.hidden, experts.inner)
-        packed = PackedExperts(self._found, sizes, gate_up, down, self._reader.dtype, self._places)
+        packed = PackedExperts(
+            *(self._found, sizes, gate_up, down, self._reader.dtype, self._places),
+            gated=experts.gated,
+            biases=self._biases(experts) if experts.down_biases else None,
+        )
         self.kept.append(packed)
-        return ExpertsRecord(
+        record = ExpertsRecord(
             *(packed.gate_up, packed.down),
             *(op.source, op.shares, op.numbers, op.target),
-            *(sizes.experts, experts.chosen, Activation[experts.activation.upper()], op.adds, op.scale),
+            *(sizes.experts, experts.chosen, Activation[experts.activation.upper()], op.adds),
+            *(experts.gated, experts.weighs_inputs, op.scale),
         )
+        if (clamped := experts.clamped) is not None:
+            record.alpha, record.limit = clamped.alpha, clamped.limit
+        return record
+
+    def _biases(self, experts: Experts) -> tuple[Tensor, Tensor]:
+        """float32, of each expert's first and second product."""
+        first = torch.stack([self._reader.joined(parts) for parts in experts.gate_up_biases])
+        return first, torch.stack([self._reader.read(bias) for bias in experts.down_biases])
 
     def _scale(self, weight: Weight | None, width: int, offset: float, scale: float = 1.0) -> int:
         """The address of what is normed is multiplied by: the weight with the offset that is added to it, or ones."""

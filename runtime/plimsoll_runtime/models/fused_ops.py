@@ -15,6 +15,7 @@ from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
 from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.attention import Growth
 from plimsoll_runtime.models.spec.norm import Norm
 
 
@@ -98,6 +99,7 @@ class FusedHeads:
     turned: bool
     source: int
     target: int
+    growth: Growth | None = None
 
     @property
     def timed(self) -> OpKind:

@@ -21,9 +21,9 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, Growth, HeadNorm, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMlp
+from plimsoll_runtime.models.spec.feed_forward import ClampedGate, GatedMlp, Mixture, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
@@ -46,6 +46,8 @@ NAMES = Names(
     embedding_norm="model.embed_norm",
     norms=("input_norm", "attention_norm", "mlp_norm", "down_norm"),
 )
+
+PLAIN = replace(NAMES, experts=replace(NAMES.experts, gate_up=("mlp.experts.{}.up_proj",)))
 
 
 def decoder(*layers: LayerSpec, **options: Any) -> DecoderSpec:
@@ -143,6 +145,19 @@ SPECS: Mapping[str, DecoderSpec] = {
     "short-convolution-biased": recurrent(ShortConvolution(inner=83, taps=5, bias=True)),
     "short-convolution-of-blocks": recurrent(ShortConvolution(inner=200, taps=4)),
     "short-convolution-one-tap": recurrent(ShortConvolution(inner=24, taps=1)),
+    "growth": decoder(
+        heads(growth=Growth(0.4, 16)),
+        heads(rope=replace(ROPE, pairs=True), growth=Growth(0.2, 9.0, offset=1), head_norm=HeadNorm(RMS, turned=True)),
+        heads(rope=None, growth=Growth(0.3, 7)),
+    ),
+    "head-norm-no-weights": decoder(heads(head_norm=HeadNorm(Norm(1e-5, weighted=False), turned=True)), LAYERS),
+    "experts-biases": decoder(experts(TopK(), bias=True, router_bias=True)),
+    "experts-clamped": decoder(experts(TopK(), bias=True, clamped=ClampedGate(1.7, 0.5), inner=40)),
+    "experts-weigh-inputs": decoder(experts(TopK("sigmoid", renormalised=False), weighs_inputs=True), LAYERS),
+    "experts-plain": decoder(experts(TopK(), plain=True, bias=True, activation="relu2"), names=PLAIN),
+    "experts-plain-scaled": decoder(
+        replace(experts(TopK(), plain=True, weighs_inputs=True), scale=0.3), LAYERS, names=PLAIN
+    ),
     "head-norm-own-turned": decoder(heads(head_norm=HeadNorm(replace(RMS, kind="layer"), own=True, turned=True))),
 }
 

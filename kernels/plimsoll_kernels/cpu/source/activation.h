@@ -18,4 +18,12 @@ inline floats activated(int activation, floats x) {
   return x;
 }
 
+// gate x sigmoid(alpha x gate) x (up + 1), the gate cut to at most `limit`, up to [-limit, limit].
+inline floats clamped(floats gate, floats up, float alpha, float limit) {
+  const floats low = broadcast(-limit), high = broadcast(limit);
+  gate = gate > high ? high : gate;
+  up = up > high ? high : up < low ? low : up;
+  return gate / (exponential(gate * -alpha) + 1.0f) * (up + 1.0f);
+}
+
 }  // namespace PLIMSOLL_ISA

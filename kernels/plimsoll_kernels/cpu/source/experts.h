@@ -60,11 +60,11 @@ struct ExpertMemory {
   static size_t more(size_t a, size_t b) { return a > b ? a : b; }
 };
 
-// out[rows[r]] += the sums x shares[r].
+// out[rows[r]] += (the sums + bias) x shares[r].
 struct ToShares {
   Rows<float> out;
   const int32_t *rows;
-  const float *shares;
+  const float *shares, *bias;
   int columns;
 
   struct Panel {
@@ -85,7 +85,7 @@ struct ToShares {
         }
         void operator()(int r, int i, float v) const { *panel.at(row + r, i) += v * panel.to->shares[row + r]; }
       } out{*this, row};
-      spread<R>(sums, nullptr, panel * PANEL, to->columns, out);
+      spread<R>(sums, to->bias, panel * PANEL, to->columns, out);
     }
     float *at(int row, int column) const { return to->out.at(to->rows[row]) + column; }
   };
@@ -114,7 +114,14 @@ class Experts {
   void run(Rows<const float> x, Rows<const float> shares, Rows<const int32_t> numbers, Rows<float> out) {
     put_together(shares, numbers);
     take(x, out);
-    open();
+    if (op_.gated)
+      open(gated_panels(inner_), [&](const ExpertRows &own, const float *bias) {
+        return ToGated<T>{opened(own), opened_stride_, bias, inner_, op_.activation, op_.alpha, op_.limit};
+      });
+    else
+      open(panels(inner_), [&](const ExpertRows &own, const float *bias) {
+        return ToOperands<T>{opened(own), opened_stride_, bias, inner_, op_.activation};
+      });
     close(out);
   }
 
@@ -152,7 +159,7 @@ class Experts {
       for (int i = 0; i < op_.chosen; i++) {
         const int at = firsts[numbers.at(r)[i]]++;
         memory_.rows[at] = r;
-        memory_.shares[at] = shares.at(r)[i] * op_.scale;
+        memory_.shares[at] = op_.weighs_inputs ? shares.at(r)[i] : shares.at(r)[i] * op_.scale;
       }
   }
 
@@ -165,7 +172,10 @@ class Experts {
     crew_.each(rows_ * op_.chosen, FEW_ROWS, [&](int begin, int end, int) {
       for (int i = begin; i < end; i++) {
         operand *to = memory_.taken + i * taken_stride_, *opened = memory_.opened + i * opened_stride_;
-        convert(x.at(memory_.rows[i]), to, hidden_);
+        if (op_.weighs_inputs)
+          weigh(x.at(memory_.rows[i]), memory_.shares + i, to);
+        else
+          convert(x.at(memory_.rows[i]), to, hidden_);
         for (size_t at = hidden_; at < taken_stride_; at++) to[at] = operand{};
         for (size_t at = inner_; at < opened_stride_; at++) opened[at] = operand{};
       }
@@ -176,10 +186,22 @@ class Experts {
     });
   }
 
-  // activation(gate) x up of each expert's rows, in the order in which weights lie in memory.
-  void open() const {
-    const int count = gated_panels(inner_);
+  // A row x its share, which is spent then.
+  void weigh(const float *x, float *share, operand *to) const {
+    int i = 0;
+    for (; i + LANES <= hidden_; i += LANES) store(to + i, load(x + i) * *share);
+    for (; i < hidden_; i++) put(to + i, x[i] * *share);
+    *share = op_.scale;
+  }
+
+  operand *opened(const ExpertRows &own) const { return memory_.opened + own.first * opened_stride_; }
+
+  // What `to` an expert's rows and its bias makes of their first product, of so many panels, in the order in which
+  // weights lie in memory.
+  template <class To>
+  void open(int count, const To &to) const {
     const size_t size = panel_elements<T>(hidden_);
+    const int outputs = op_.gated ? 2 * inner_ : inner_;
     crew_.each(parts_ * count, 1, [&](int begin, int end, int) {
       for (int item = begin; item < end;) {
         const int part = item / count, first = item % count;
@@ -190,9 +212,7 @@ class Experts {
                              : part + 1 < parts_ ? weight_of(op_.gate_up, memory_.parts[part + 1].expert, count * size)
                                                  : nullptr;
         multiply_range<T>(memory_.taken + own.first * taken_stride_, taken_stride_, own.rows, from, hidden_, first, last,
-                          then,
-                          ToGated<T>{memory_.opened + own.first * opened_stride_, opened_stride_, nullptr, inner_,
-                                     op_.activation});
+                          then, to(own, bias_of(op_.gate_up, own.expert, outputs)));
         item += last - first;
       }
     });
@@ -209,16 +229,19 @@ class Experts {
         const weight *then = part + 1 < parts_
                                  ? weight_of(op_.down, memory_.parts[part + 1].expert, count * size) + begin * size
                                  : nullptr;
-        multiply_range<T>(
-            memory_.opened + own.first * opened_stride_, opened_stride_, own.rows,
-            weight_of(op_.down, own.expert, count * size), inner_, begin, end, then,
-            ToShares{out, memory_.rows + own.first, memory_.shares + own.first, hidden_});
+        multiply_range<T>(opened(own), opened_stride_, own.rows, weight_of(op_.down, own.expert, count * size), inner_,
+                          begin, end, then,
+                          ToShares{out, memory_.rows + own.first, memory_.shares + own.first,
+                                   bias_of(op_.down, own.expert, hidden_), hidden_});
       }
     });
   }
 
   static const weight *weight_of(const PlimsollLinear &linear, int expert, size_t size) {
     return static_cast<const weight *>(linear.weight) + expert * size;
+  }
+  static const float *bias_of(const PlimsollLinear &linear, int expert, size_t size) {
+    return linear.bias ? linear.bias + expert * size : nullptr;
   }
 };
 

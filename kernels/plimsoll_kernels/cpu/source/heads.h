@@ -64,7 +64,8 @@ class Heads {
     // While a row's queries turn, the places for its keys and values come in.
     if (head < shape.kv_heads) attention_.prefetch(op_.layer, head, dim, row);
     if (head < keys) {
-      finish(x, weight, row, queries + static_cast<size_t>(head) * dim);
+      operand *out = queries + static_cast<size_t>(head) * dim;
+      op_.growth != 0 ? grow(x, weight, row, out) : finish(x, weight, row, out);
       return;
     }
     cached rounded[MAX_HEAD];
@@ -76,6 +77,17 @@ class Heads {
   const PlimsollHeads &op_;
   const PlimsollStep &step_;
   const Attention<T> &attention_;
+
+  // A query that has turned, times what grows with its position.
+  void grow(const float *x, const float *weight, int row, operand *out) const {
+    float turned[MAX_HEAD];
+    finish(x, weight, row, turned);
+    const float whole = std::floor(static_cast<float>(step_.positions[row] + op_.growth_offset) / op_.growth_every);
+    const float factor = 1.0f + op_.growth * std::log1p(whole);
+    int d = 0;
+    for (; d + LANES <= op_.shape.head_dim; d += LANES) store(out + d, load(turned + d) * factor);
+    for (; d < op_.shape.head_dim; d++) put(out + d, turned[d] * factor);
+  }
 
   // The rotation, and a norm that comes after it.
   template <class E>

@@ -110,7 +110,9 @@ struct PlimsollHeads {
   int32_t rope;       // which table of the step; -1: none
   int32_t rotated;    // so many dimensions turn, the first ones
   int32_t pairs;      // 1: each with its neighbour; 0: of one half with the other
+  int32_t growth_offset;
   float eps;
+  float growth, growth_every;  // queries x (1 + growth x log(1 + floor((position + offset) / every))); growth 0: as they are
 };
 
 // Queries at `source` attend to a layer's keys and values: operands [rows, heads, head_dim] both.
@@ -130,6 +132,7 @@ struct PlimsollAdd {
 // PLIMSOLL_SCORE_ROWS x experts floats a row or somewhat more (see there), which nobody else reads.
 struct PlimsollRoute {
   const float *weight;      // [experts, hidden]
+  const float *bias;        // [experts] added to logits; null: none
   const float *correction;  // [experts] added to scores where experts are chosen; null: none
   int32_t source, scores, shares, numbers;
   int32_t hidden, experts, chosen;
@@ -149,12 +152,15 @@ enum { PLIMSOLL_SCORE_ROWS = 4, PLIMSOLL_WIDEST = 16 };
 // target = the weighed sum of what each row's chosen experts make of it x scale, or target += it; floats both, which
 // may be the source then. An expert that no row has chosen is not read.
 struct PlimsollExperts {
-  struct PlimsollLinear gate_up, down;  // the first expert's, those of the others follow; gate_up is gated
+  struct PlimsollLinear gate_up, down;  // the first expert's, those of the others follow, as their biases do
   int32_t source, shares, numbers, target;
   int32_t experts, chosen;
-  int32_t activation;  // see PlimsollActivation
-  int32_t adds;        // 1: to what lies there
+  int32_t activation;     // see PlimsollActivation
+  int32_t adds;           // 1: to what lies there
+  int32_t gated;          // 1: gate_up is; 0: it has no gates, and what it gives is activated
+  int32_t weighs_inputs;  // 1: rows are weighed, and not what experts make of them
   float scale;
+  float alpha, limit;  // limit > 0: gates open otherwise, see clamped()
 };
 
 // y x sigmoid(x w), one number a row; x is floats [rows, inputs] at `source`, y floats [rows, width] at `target`.

@@ -68,13 +68,15 @@ struct ToFloats {
   Panel operator()(int panel) const { return {this, panel}; }
 };
 
-// out = activation(gate) x up, as operands: a panel's first vector is of the gate, its second of the other.
+// out = activation(gate) x up, or both clamped(), as operands: a panel's first vector is of the gate, its second of the
+// other.
 template <class T>
 struct ToGated {
   typename T::operand *out;
   size_t stride;
   const float *bias;
   int columns, activation;
+  float alpha = 0, limit = 0;
 
   struct Panel {
     const ToGated *to;
@@ -94,8 +96,9 @@ struct ToGated {
         std::memcpy(up_bias, t.bias + t.columns + first, sizeof(float) * real);
       }
       for (int r = 0; r < R; r++) {
-        const floats gate = sums[r][0] + load(gate_bias);
-        const floats value = activated(t.activation, gate) * (sums[r][1] + load(up_bias));
+        const floats gate = sums[r][0] + load(gate_bias), up = sums[r][1] + load(up_bias);
+        const floats value =
+            t.limit > 0 ? clamped(gate, up, t.alpha, t.limit) : activated(t.activation, gate) * up;
         typename T::operand *at = t.out + (row + r) * t.stride + first;
         if (real == LANES)
           store(at, value);

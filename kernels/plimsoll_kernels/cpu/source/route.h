@@ -91,6 +91,7 @@ class Router {
 
   // Of one row's logits, which are overwritten, as is what follows them.
   void choose(float *scores, float *shares, int32_t *numbers) const {
+    for (int e = 0; op_.bias && e < op_.experts; e++) scores[e] += op_.bias[e];
     for (int e = op_.experts; e < width_; e++) scores[e] = -INFINITE;
     if (op_.rule == PLIMSOLL_RULE_SPARSE_MIXER)
       mix_sparsely(scores, shares, numbers);
