@@ -29,7 +29,7 @@ def paged(case: Case, dtype: torch.dtype) -> tuple[Callable[[], object], Callabl
     random.Random(0).shuffle(free)
     tables = [[free.pop() for _ in range(count)] for count in needed]
     chosen = select("auto", Target(CPU, dtype, [case.shape] * LAYERS, BLOCK_SIZE))
-    cache = KvCache([case.shape] * LAYERS, sum(needed) + 1, BLOCK_SIZE, dtype, CPU, paired=chosen.fused)
+    cache = KvCache([case.shape] * LAYERS, sum(needed) + 1, BLOCK_SIZE, dtype, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.normal_()
     cells = [

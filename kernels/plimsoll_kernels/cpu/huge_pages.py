@@ -50,9 +50,9 @@ def allocated(size: int) -> int:
 class Populating:
     """The thread of `populate`."""
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensor: Tensor) -> None:
         self._stopped = threading.Event()
-        arguments = (tensors, self._stopped)
+        arguments = (tensor, self._stopped)
         self._thread = threading.Thread(target=_populate, args=arguments, name=POPULATE, daemon=True)
         self._thread.start()
 
@@ -62,12 +62,12 @@ class Populating:
         self._thread.join()
 
 
-def populate(tensors: Sequence[Tensor]) -> Populating:
-    """Take the pages of tensors ahead of their first use: a thread that gives way to all others goes through them.
+def populate(tensor: Tensor) -> Populating:
+    """Take a contiguous tensor's pages ahead of their first use: a thread that gives way to all others goes through it.
 
     What is written meanwhile stays. Pages that cannot be taken are left to be taken when they are first written.
     """
-    return Populating(tensors)
+    return Populating(tensor)
 
 
 def give_back(tensor: Tensor) -> None:
@@ -101,18 +101,16 @@ class Buffer:
         return self._memory[skipped : skipped + size].view(torch.float32).view(rows, columns)
 
 
-def _populate(tensors: Sequence[Tensor], stopped: threading.Event) -> None:
+def _populate(tensor: Tensor, stopped: threading.Event) -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), IDLE)
-    longest = max((tensor.nbytes for tensor in tensors), default=0)
-    for start in range(0, longest, PIECE):
-        for tensor in tensors:
-            if stopped.is_set():
-                return
-            begin, size = _whole_pages(tensor.data_ptr() + start, min(PIECE + mmap.PAGESIZE, tensor.nbytes - start))
-            if size > 0 and _madvise(begin, size, MADV_POPULATE_WRITE):
-                reason = os.strerror(ctypes.get_errno())
-                logger.debug("the cache's pages are taken when they are written, not ahead of it: %s", reason)
-                return
+    for start in range(0, tensor.nbytes, PIECE):
+        if stopped.is_set():
+            return
+        begin, size = _whole_pages(tensor.data_ptr() + start, min(PIECE + mmap.PAGESIZE, tensor.nbytes - start))
+        if size > 0 and _madvise(begin, size, MADV_POPULATE_WRITE):
+            reason = os.strerror(ctypes.get_errno())
+            logger.debug("the cache's pages are taken when they are written, not ahead of it: %s", reason)
+            return
 
 
 def _whole_pages(address: int, size: int) -> tuple[int, int]:

@@ -62,7 +62,7 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
         weights, largest = decoder.weight_bytes, on_a_cpu(decoder, step)
     else:
         weights, largest = outline.weight_bytes(dtype), by_outline(outline, dtype, step)
-    layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize, paired=packed)
+    layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize)
     return Fit(facts, layout, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots)
 
 

@@ -74,7 +74,7 @@ class Model:
         if facts.own:
             return uniform_layout(config.block_size, facts.token_bytes(self.dtype.itemsize))
         longest = config.max_model_len or facts.max_positions
-        return kv_layout(facts.attention, longest, config.block_size, self.dtype.itemsize, paired=self.fused)
+        return kv_layout(facts.attention, longest, config.block_size, self.dtype.itemsize)
 
     @property
     def beside_image(self) -> int:

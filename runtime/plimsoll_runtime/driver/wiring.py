@@ -87,7 +87,6 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
         kv.block_size,
         model.dtype,
         model.device,
-        paired=budget.backends[0].fused,
         taken=kv.num_blocks,
         groups=budget.groups,
         whole=model.outline.facts.whole,

@@ -9,7 +9,7 @@ from plimsoll_runtime.engine.groups.chunk import Chunked
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import Rule, sequence_blocks
 from plimsoll_runtime.engine.groups.window import SlidingWindow
-from plimsoll_runtime.execution.kv_places import kept_of, offsets_of, places_of, whole_heads
+from plimsoll_runtime.execution.kv_places import places_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 UNUSED = 0.05
@@ -33,35 +33,28 @@ class KvLayout:
         return sequence_blocks(self.rules, tokens, self.block_size) * self.block_bytes
 
 
-def kv_layout(
-    shapes: Sequence[AttentionShape], longest: int, block_size: int, element_bytes: int, *, paired: bool = False
-) -> KvLayout:
+def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, element_bytes: int) -> KvLayout:
     """The groups of a decoder's cached layers, whose sequences have at most `longest` tokens.
 
-    Layers of one rule that differ in what they keep of a token cannot form groups of equally many, and where kernels
-    read a cache in pairs (`paired`) no two that differ in their heads can share memory, nor can latent ones anywhere:
-    then there is one group, of the rule that keeps most.
+    Layers of one rule that differ in what they keep of a token cannot form groups of equally many: then there is one
+    group, of the rule that keeps most.
     """
     kinds: dict[Rule, list[int]] = {}
     for layer, shape in enumerate(shapes):
         kinds.setdefault(_rule(shape, longest, block_size), []).append(layer)
-    mixed = len(set(map(kept_of, shapes))) > 1
-    uneven = any(len({shapes[layer].cached_width for layer in layers}) > 1 for layers in kinds.values())
-    apart = mixed and (paired or uneven or any(shape.latent for shape in shapes))
-    if len(kinds) > 1 and apart:
+    if any(len({shapes[layer].cached_width for layer in layers}) > 1 for layers in kinds.values()):
         kinds = {_keeps_most(kinds): list(range(len(shapes)))}
-    sizes = _layers_together(shapes, kinds) if not apart else dict.fromkeys(kinds, len(shapes))
+        sizes = dict.fromkeys(kinds, len(shapes))
+    else:
+        sizes = _layers_together(shapes, kinds)
     parts = [
         (rule, tuple(layers[start : start + sizes[rule]]))
         for rule, layers in sorted(kinds.items(), key=lambda kind: not isinstance(kind[0], Full))
         for start in range(0, len(layers), sizes[rule])
     ]
     groups = tuple(layers for _, layers in parts)
-    if (places := places_of(shapes, groups)) is None:
-        width = offsets_of(shapes, groups).width
-    else:
-        width = sum((1 if latent else 2) * heads * dims for heads, dims, latent in places.shapes)
-    return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, width * element_bytes * block_size)
+    block_bytes = places_of(shapes, groups).width * element_bytes * block_size
+    return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, block_bytes)
 
 
 def uniform_layout(block_size: int, token_bytes: int) -> KvLayout:
@@ -110,8 +103,6 @@ def _layers_together(shapes: Sequence[AttentionShape], kinds: Mapping[Rule, Sequ
     found = [_Kind(rule, len(layers), shapes[layers[0]].cached_width) for rule, layers in kinds.items()]
     least = max((kind.width for kind in found), default=0)
     sizes = {each for kind in found for n in range(1, kind.layers + 1) if (each := n * kind.width) >= least}
-    if len({kind.width for kind in found}) > 1:
-        sizes = {whole_heads(shapes, size) for size in sizes}
 
     def worth(size: int) -> tuple[float, int, float]:
         unused = _unused(found, size)

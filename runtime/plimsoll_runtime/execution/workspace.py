@@ -100,7 +100,7 @@ def on_an_accelerator(
     """
     facts, device = decoder.outline.facts, torch.accelerator.current_accelerator()
     assert device is not None
-    cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, paired=backends[0].fused, whole=facts.whole)
+    cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, whole=facts.whole)
     able: list[type[AttentionBackend]] = []
     peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step)))
     return peak + _choosing(facts, step) + _states(facts, decoder.dtype.itemsize, step), able

@@ -77,7 +77,7 @@ def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequ
     blocks = -(-len(prompt) // BLOCK)
     table = list(range(blocks, 0, -1))
     shapes = decoder.outline.facts.attention
-    backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU, paired=chosen.fused))
+    backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU))
     kept = decoder.outline.facts.states
     cache = StateCache(kept, 1, decoder.dtype, CPU)
     steps = []

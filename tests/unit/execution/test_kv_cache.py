@@ -1,12 +1,15 @@
-"""Blocks on their way to host memory and back, in every layout."""
+"""A block lies in one piece: what is moved, copied, given back and seen by each layer."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+from collections.abc import Sequence
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers.host import HostBlocks
@@ -16,22 +19,151 @@ SHAPES = [AttentionShape(4, 2, 16, 1.0), AttentionShape(4, 1, 32, 1.0)]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def filled(device: str, paired: bool, num_blocks: int = 40) -> KvCache:
+def filled(device: str, shapes: Sequence[AttentionShape] = SHAPES, num_blocks: int = 40) -> KvCache:
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
-    cache = KvCache(SHAPES, num_blocks, 8, torch.bfloat16, torch.device(device), paired=paired)
+    cache = KvCache(shapes, num_blocks, 8, torch.bfloat16, torch.device(device))
     torch.manual_seed(0)
     for tensor in (*cache.keys, *cache.values):
         tensor.copy_(torch.randn(tensor.shape))
     return cache
 
 
+@st.composite
+def layers_in_groups(draw: st.DrawFn) -> tuple[list[AttentionShape], list[list[int]]]:
+    """Layers of any heads, some of which keep one vector a token, in groups of any sizes."""
+    heads = st.builds(
+        lambda kv_heads, head_dim, latent: AttentionShape(kv_heads, kv_heads, head_dim, 1.0, latent=latent),
+        st.integers(1, 3),
+        st.sampled_from([8, 16, 24, 40]),
+        st.booleans(),
+    )
+    shapes = draw(st.lists(heads, min_size=1, max_size=6))
+    groups: list[list[int]] = [[] for _ in range(draw(st.integers(1, 3)))]
+    for layer in draw(st.permutations(range(len(shapes)))):
+        draw(st.sampled_from(groups)).append(layer)
+    return shapes, groups
+
+
+def tensors_of(cache: KvCache, group: int) -> list[torch.Tensor]:
+    """All that the layers of a group see, each once."""
+    layers = cache.groups[group]
+    values = [cache.values[layer] for layer in layers if not cache.shapes[layer].latent]
+    return [*(cache.keys[layer] for layer in layers), *values]
+
+
+@given(layers_in_groups(), st.integers(1, 5))
+def test_a_block_lies_in_one_piece(given: tuple[list[AttentionShape], list[list[int]]], block_size: int) -> None:
+    """The places of a group's keys and values are those of its block, each of them one element's."""
+    shapes, groups = given
+    cache = KvCache(shapes, 3, block_size, torch.float32, torch.device("cpu"), groups=groups)
+    begin = cache._memory.data_ptr() // 4
+    widths = [sum(shapes[layer].cached_width for layer in group) for group in groups]
+    assert cache.block_bytes == 4 * block_size * max(widths)
+    for group, width in enumerate(widths):
+        for block in range(3):
+            seen: list[int] = []
+            for tensor in tensors_of(cache, group):
+                places = torch.arange(cache.nbytes // 4).as_strided(
+                    tensor.shape, tensor.stride(), tensor.data_ptr() // 4 - begin
+                )
+                seen += places[:, block].flatten().tolist()
+            first = block * cache.block_bytes // 4
+            assert sorted(seen) == list(range(first, first + block_size * width))
+
+
+@given(layers_in_groups(), st.integers(1, 5), st.data())
+def test_rows_are_the_blocks_of_each_head(
+    given: tuple[list[AttentionShape], list[list[int]]], block_size: int, data: st.DataObject
+) -> None:
+    shapes, groups = given
+    cache = KvCache(shapes, 4, block_size, torch.float32, torch.device("cpu"), groups=groups)
+    cache._memory.copy_(torch.arange(cache.nbytes // 4).view(cache._memory.shape))
+    layer = data.draw(st.integers(0, len(shapes) - 1))
+    of_head, of_block = cache.row_strides(shapes[layer])
+    for tensor in (cache.keys[layer], cache.values[layer]):
+        rows = cache.rows(tensor)
+        for head in range(tensor.shape[0]):
+            for block in range(4):
+                assert torch.equal(rows[head * of_head + block * of_block], tensor[head, block].flatten())
+
+
+class Moved:
+    """A cache and frames beside it, and what each block of either holds in words: its group and a number."""
+
+    BLOCKS, FRAMES, TOKENS = 12, 5, 2
+
+    def __init__(self, shapes: list[AttentionShape], groups: list[list[int]]) -> None:
+        self.cache = KvCache(shapes, self.BLOCKS, self.TOKENS, torch.float32, torch.device("cpu"), groups=groups)
+        self.host = HostBlocks(self.cache, self.FRAMES)
+        self.blocks: dict[int, tuple[int, int]] = {}
+        self.frames: dict[int, tuple[int, int]] = {}
+        self.taken = self.BLOCKS
+        self._count = 0
+
+    def write(self, block: int, group: int) -> None:
+        """What the layers of a group leave there."""
+        self._count += 1
+        self.blocks[block] = group, self._count
+        for number, tensor in enumerate(tensors_of(self.cache, group)):
+            tensor[:, block] = self._wanted(tensor, self._count, number)
+
+    def check_integrity(self) -> None:
+        """Every layer of the group that has a block sees there what it was left, wherever that was since."""
+        assert self.cache.taken == self.taken
+        for block, (group, count) in self.blocks.items():
+            for number, tensor in enumerate(tensors_of(self.cache, group)):
+                assert torch.equal(tensor[:, block], self._wanted(tensor, count, number))
+
+    def _wanted(self, tensor: torch.Tensor, count: int, number: int) -> torch.Tensor:
+        heads, _, tokens, dims = tensor.shape
+        within = torch.arange(heads * tokens * dims, dtype=torch.float32).view(heads, tokens, dims)
+        return within + 1000 * number + 10000 * count
+
+
+@settings(deadline=None)
+@given(layers_in_groups(), st.data())
+def test_moves_leave_every_layer_what_it_has(
+    given: tuple[list[AttentionShape], list[list[int]]], data: st.DataObject
+) -> None:
+    """Writes, copies, spills, restores, and a cache that shrinks and grows, in any order."""
+    moved = Moved(*given)
+
+    def some(numbers: Sequence[int], most: int = 3) -> list[int]:
+        return data.draw(st.lists(st.sampled_from(numbers), max_size=most, unique=True)) if numbers else []
+
+    for _ in range(data.draw(st.integers(1, 8))):
+        kind = data.draw(st.sampled_from(["write", "copy", "spill", "restore", "resize"]))
+        usable = list(range(1, moved.taken))
+        if kind == "write":
+            for block in some(usable):
+                moved.write(block, data.draw(st.integers(0, len(moved.cache.groups) - 1)))
+        elif kind == "copy":
+            pairs = [(data.draw(st.sampled_from(sorted(moved.blocks))), to) for to in some(usable) if moved.blocks]
+            moved.cache.copy_blocks(pairs)
+            moved.blocks |= {to: moved.blocks[of] for of, to in pairs}
+        elif kind == "spill":
+            pairs = list(zip(some(sorted(moved.blocks)), range(1, moved.FRAMES), strict=False))
+            moved.host.spill(pairs)
+            moved.frames |= {frame: moved.blocks[block] for block, frame in pairs}
+        elif kind == "restore":
+            pairs = list(zip(some(sorted(moved.frames)), some(usable), strict=False))
+            moved.host.restore(pairs)
+            moved.blocks |= {block: moved.frames[frame] for frame, block in pairs}
+        else:
+            taken = data.draw(st.integers(2, moved.BLOCKS))
+            free = [block for block in range(1, taken) if block not in moved.blocks]
+            pairs = list(zip([block for block in moved.blocks if block >= taken], free, strict=False))
+            moved.cache.resize(taken, pairs)
+            moved.taken = taken
+            moved.blocks |= {to: moved.blocks[of] for of, to in pairs}
+            moved.blocks = {block: what for block, what in moved.blocks.items() if block < taken}
+        moved.check_integrity()
+
+
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("paired", [False, True])
-def test_blocks_come_back_as_they_went_wherever_they_go(device: str, paired: bool) -> None:
-    if paired and device != "cpu":
-        pytest.skip("paired caches are for CPUs")
-    cache = filled(device, paired)
+def test_blocks_come_back_as_they_went_wherever_they_go(device: str) -> None:
+    cache = filled(device)
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     host = HostBlocks(cache, 36)
     sources = list(range(2, 38))
@@ -89,13 +221,10 @@ def test_keys_that_are_values_are_kept_once() -> None:
     host.restore([(1, 5)])
     for now, before in zip((*cache.keys, cache.values[1]), then, strict=True):
         assert torch.equal(now[:, [3, 4, 5]], before[:, [2, 3, 3]])
-    with pytest.raises(ValueError, match="cannot lie in pairs"):
-        KvCache(shapes, 6, 8, torch.bfloat16, torch.device("cpu"), paired=True)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_a_frame_is_all_of_a_block_and_nothing_else(paired: bool) -> None:
-    cache = filled("cpu", paired)
+def test_a_frame_is_all_of_a_block_and_nothing_else() -> None:
+    cache = filled("cpu")
     host = HostBlocks(cache, 3)
     host.spill([(5, 2)])
     elements = torch.frombuffer(host.row(2), dtype=torch.bfloat16)
@@ -107,12 +236,9 @@ def test_a_frame_is_all_of_a_block_and_nothing_else(paired: bool) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("paired", [False, True])
-def test_copied_blocks_are_their_sources_keys_and_values(device: str, paired: bool) -> None:
+def test_copied_blocks_are_their_sources_keys_and_values(device: str) -> None:
     """In every layer; a block that is both target and source hands on what it was."""
-    if paired and device != "cpu":
-        pytest.skip("paired caches are for CPUs")
-    cache = filled(device, paired)
+    cache = filled(device)
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     cache.copy_blocks([(3, 7), (7, 9), (12, 3)])
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
@@ -137,7 +263,7 @@ class Marks:
 
 def test_frames_are_to_be_waited_for_after_their_copies_are_launched() -> None:
     marks = Marks()
-    host = HostBlocks(filled("cpu", False), 3, restored=marks)
+    host = HostBlocks(filled("cpu"), 3, restored=marks)
     host.restore([(1, 2)])
     host.spill([(3, 1)])
     assert marks.calls == ["record"]
@@ -167,14 +293,13 @@ PAGE = mmap.PAGESIZE
 LARGE = [AttentionShape(8, 8, 128, 1.0)] * 3
 
 
-def large_cache(paired: bool, blocks: int, taken: int | None = None) -> KvCache:
+def large_cache(blocks: int, taken: int | None = None) -> KvCache:
     """Of 64 KiB a block and layer in bfloat16."""
-    return KvCache(LARGE, blocks, 16, torch.bfloat16, torch.device("cpu"), paired=paired, taken=taken)
+    return KvCache(LARGE, blocks, 16, torch.bfloat16, torch.device("cpu"), taken=taken)
 
 
-@pytest.mark.parametrize("paired", [False, True])
-def test_pages_of_blocks_that_are_given_up_are_given_back(paired: bool) -> None:
-    cache = large_cache(paired, 400)
+def test_pages_of_blocks_that_are_given_up_are_given_back() -> None:
+    cache = large_cache(400)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(1.0)
     full = resident(cache)
@@ -186,9 +311,8 @@ def test_pages_of_blocks_that_are_given_up_are_given_back(paired: bool) -> None:
     cache.resize(100, moves)
     given = full - resident(cache)
     each = cache.block_bytes
-    # A page at each end of a region (layer, or head of a layer) may hold parts of blocks on either side.
-    regions = 3 if paired else 2 * 3 * 8
-    assert 300 * each - 2 * regions * 4096 <= given <= 300 * each + 2 * regions * 4096
+    # The page at its beginning may hold a part of a block that stays.
+    assert 300 * each - PAGE <= given <= 300 * each
     for tensor in (*cache.keys, *cache.values):
         assert (tensor[:, 7] == 2.0).all()
         assert (tensor[:, 8] == 3.0).all()
@@ -202,17 +326,17 @@ def test_pages_of_blocks_that_are_given_up_are_given_back(paired: bool) -> None:
 
 
 def test_addresses_are_no_memory() -> None:
-    cache = large_cache(True, 4000, taken=10)
+    cache = large_cache(4000, taken=10)
     assert cache._ahead is not None
     cache._ahead._thread.join()
-    assert 9 * cache.block_bytes <= resident(cache) <= 10 * cache.block_bytes + 3 * 2 * 2**21
+    assert 9 * cache.block_bytes <= resident(cache) <= 10 * cache.block_bytes + 2 * 2**21
     assert cache.nbytes == 4000 * cache.block_bytes
 
 
 def test_pages_that_were_given_back_are_not_taken_ahead_again() -> None:
     """The thread that takes pages has not come far when the cache shrinks."""
-    cache = large_cache(True, 1000)
+    cache = large_cache(1000)
     cache.resize(2, [])
     assert cache._ahead is not None
     assert not cache._ahead._thread.is_alive()
-    assert resident(cache) <= 2 * cache.block_bytes + 3 * 2 * 2**21
+    assert resident(cache) <= 2 * cache.block_bytes + 2 * 2**21

@@ -101,14 +101,13 @@ def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:
         check_weights_fit(3 * GIB, 2 * GIB)
 
 
-@pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("asked", ["1MiB", "3000001", "7 MB"])
-def test_the_cache_is_as_large_as_was_asked_to_a_block(asked: str, paired: bool) -> None:
+def test_the_cache_is_as_large_as_was_asked_to_a_block(asked: str) -> None:
     """The padding block included: what is handed out is one block less."""
     shapes = [AttentionShape(2, 2, 48, 1.0), AttentionShape(2, 1, 256, 1.0)]
     block_bytes = 16 * 2 * (2 * 48 + 256) * 2
     budget = plan(kv_memory=asked, layout=of_one_group(block_bytes), model_limit=64)
-    cache = KvCache(shapes, budget.num_blocks, 16, torch.bfloat16, torch.device("cpu"), paired=paired)
+    cache = KvCache(shapes, budget.num_blocks, 16, torch.bfloat16, torch.device("cpu"))
     assert cache.nbytes == budget.kv_bytes == parse_size(asked, 0) // block_bytes * block_bytes
 
 

@@ -62,7 +62,7 @@ def test_as_measured(kind: str, backend: str, least: float, most: float, tmp_pat
     decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)
     step = LargestStep(ROWS, SEQUENCES, ROWS)
     predicted = on_a_cpu(decoder, step) - module._choosing(program.facts, step)
-    cache = KvCache(program.facts.attention, ROWS // 16 + 2, 16, torch.float32, CPU, paired=chosen.fused)
+    cache = KvCache(program.facts.attention, ROWS // 16 + 2, 16, torch.float32, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.zero_()
     attention = chosen(cache)

@@ -114,6 +114,9 @@ def _no_flashinfer(target: Target) -> str | None:
     odd = sorted({s.head_dim for s in target.shapes if s.head_dim not in FLASHINFER_HEAD_DIMS})
     if odd:
         return f"takes heads of {', '.join(map(str, FLASHINFER_HEAD_DIMS))} dimensions, and the model's have {odd[0]}"
+    if len({shape.head_dim for shape in target.shapes}) > 1:
+        # Its kernels for Hopper count from page to page in heads, of which a block of several sizes is no whole number.
+        return "takes heads of one size in a block, and the model's have several"
     return None
 
 

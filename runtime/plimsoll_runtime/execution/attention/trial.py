@@ -114,7 +114,7 @@ class _Runner:
     def __init__(
         self, backend: type[AttentionBackend], target: Target, shapes: Sequence[AttentionShape], blocks: int
     ) -> None:
-        cache = KvCache(shapes, blocks, target.block_size, target.dtype, target.device, paired=backend.fused)
+        cache = KvCache(shapes, blocks, target.block_size, target.dtype, target.device)
         self._device = target.device
         self._backend = backend(cache)
 

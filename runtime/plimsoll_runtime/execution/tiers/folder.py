@@ -24,7 +24,7 @@ from plimsoll_runtime import locked_folder
 
 logger = logging.getLogger(__name__)
 
-MAGIC = b"plimsoll-kv-2\0\0\0"
+MAGIC = b"plimsoll-kv-3\0\0\0"
 HEADER = struct.Struct("<16s32s33sQI")
 NAME_BYTES = 33
 """Names are filled up with zeros: the engine puts a group's number behind the hash of a prefix, but for the first."""

@@ -54,9 +54,7 @@ class Simulation:
         seed: int = 0,
         groups: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        self.cache = KvCache(
-            shapes, num_blocks, block_size, dtype, torch.device(device), paired=backend.fused, groups=groups
-        )
+        self.cache = KvCache(shapes, num_blocks, block_size, dtype, torch.device(device), groups=groups)
         for tensor in (*self.cache.keys, *self.cache.values):
             tensor.fill_(float("nan"))
         self.backend = backend(self.cache)

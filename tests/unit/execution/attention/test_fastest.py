@@ -72,8 +72,7 @@ def entry(
         def __init__(self, cache: KvCache) -> None:
             if fails == "made":
                 raise RuntimeError("cannot be compiled")
-            unpaired = KvCache(cache.shapes, cache.num_blocks, cache.block_size, cache.dtype, cache.device)
-            self._inner = ReferenceBackend(unpaired)
+            self._inner = ReferenceBackend(cache)
 
         def begin(self, batch: AttentionBatch) -> Attention:
             inner = self._inner.begin(batch)

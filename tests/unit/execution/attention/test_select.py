@@ -98,6 +98,17 @@ def test_soft_caps_are_not_for_sdpa() -> None:
         select("sdpa", Target(CPU, torch.float32, capped, 16))
 
 
+def test_heads_of_several_sizes_are_not_for_flashinfer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block that holds both is no whole number of the larger ones."""
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(torch.version, "hip", None)
+    alike = [AttentionShape(4, 1, size, 0.1) for size in (64, 64)]
+    mixed = [AttentionShape(4, 1, size, 0.1) for size in (64, 256)]
+    why_not = module.ENTRIES["flashinfer"].why_not
+    assert why_not(Target(torch.device("cuda"), torch.bfloat16, alike, 16)) is None
+    assert "heads of one size" in (why_not(Target(torch.device("cuda"), torch.bfloat16, mixed, 16)) or "")
+
+
 KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
     "chunk": (
         {"chunk": 64},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 from torch import Tensor
 
@@ -24,21 +22,11 @@ class CacheWrites:
             for query, context, begin in zip(batch.query_lens, batch.context_lens, tables.begins, strict=True)
             if 0 < context % block_size <= query
         ]
-        self._cells = batch.cells
-        self._block_size = block_size
+        self._blocks, self._offsets = batch.cells // block_size, batch.cells % block_size
         self._begun = torch.tensor(begun, dtype=torch.int64) if begun else None
 
     def write(self, cache: Tensor, rows: Tensor) -> None:
         """Write `[T, kv_heads, D]` into a cache `[kv_heads, num_blocks, block_size, D]`."""
         if self._begun is not None:
             cache.index_fill_(1, self._begun, 0)
-        if cache.is_contiguous():
-            cache.flatten(1, 2).index_copy_(1, self._cells, rows.transpose(0, 1))
-        else:
-            blocks, offsets = self._places
-            cache[:, blocks, offsets] = rows.transpose(0, 1)
-
-    @cached_property
-    def _places(self) -> tuple[Tensor, Tensor]:
-        """The block of each row, and its offset there: only views of a shared memory are written to by these."""
-        return self._cells // self._block_size, self._cells % self._block_size
+        cache[:, self._blocks, self._offsets] = rows.transpose(0, 1)
