@@ -72,7 +72,7 @@ def test_our_kernels_do_so_too(build: Build) -> None:
         shape = AttentionShape(group * kv_heads, kv_heads, 16 * dims, 0.3, window=window, whole=True)
         # Layers lie in the same memory: the one before leaves its keys there.
         other = replace(shape, kv_heads=kv_heads + 1, heads=kv_heads + 1, window=None)
-        backend = CpuWholePrompts(KvCache((), 2, 16, build.dtype, CPU, paired=True, whole=(other, shape)))
+        backend = CpuWholePrompts(KvCache((), 2, 16, build.dtype, CPU, whole=(other, shape)))
         attention = backend.begin(batch_of(lengths))
         generator = torch.Generator().manual_seed(0)
         for layer, each in enumerate((other, shape)):
