@@ -51,7 +51,7 @@ class Served:
 
 
 @contextmanager
-def serving(model: Path, log: Path, *options: str) -> Iterator[Served]:
+def serving(model: Path | str, log: Path, *options: str) -> Iterator[Served]:
     """A small model by the name "tiny", once it is ready; it is killed in the end. `log` gets its last words."""
     command = [sys.executable, "-m", "plimsoll_runtime", "serve", str(model), "--name", "tiny", "--port", "0"]
     command += ["--kv-memory", "8MiB", "--threads", "1", *options]

@@ -1,12 +1,15 @@
 """Scores a model with lm-eval's `hf` and, over HTTP, its `local-completions`; run by the environment that has it.
 
-`lm_eval_client.py FOLDER MODEL TASKS URL [URL...]` says as JSON, for "hf" and for each URL, what each task came to.
+`lm_eval_client.py SOURCE MODEL TASKS URL [URL...]` says as JSON, for "hf" and for each URL, what each task came to.
+SOURCE is a folder, or a GGUF file, which Transformers reads for `hf`, its tokenizer for both.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import lm_eval
@@ -27,11 +30,16 @@ def scored(model: Any, tasks: str) -> dict[str, Any]:
     return {"results": found["results"], "answers": answers}
 
 
-def over_http(url: str, name: str, folder: str) -> LocalCompletionsAPI:
+def by_hf(source: Path) -> HFLM:
+    folder, gguf = (source, None) if source.is_dir() else (source.parent, source.name)
+    return HFLM(pretrained=str(folder), gguf_file=gguf, dtype="float32", device="cpu", batch_size=1)
+
+
+def over_http(url: str, name: str, tokenizer: str) -> LocalCompletionsAPI:
     return LocalCompletionsAPI(
         model=name,
         base_url=f"{url}/v1/completions",
-        tokenizer=folder,
+        tokenizer=tokenizer,
         add_bos_token=True,  # which `hf` leaves to the tokenizer
         num_concurrent=2,
         batch_size=3,
@@ -40,7 +48,10 @@ def over_http(url: str, name: str, folder: str) -> LocalCompletionsAPI:
 
 
 if __name__ == "__main__":
-    folder, name, tasks, *urls = sys.argv[1:]
-    told = {"hf": scored(HFLM(pretrained=folder, dtype="float32", device="cpu", batch_size=1), tasks)}
-    told |= {url: scored(over_http(url, name, folder), tasks) for url in urls}
+    source, name, tasks, *urls = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as tokenizer:
+        hf = by_hf(Path(source))
+        hf.tokenizer.save_pretrained(tokenizer)
+        told = {"hf": scored(hf, tasks)}
+        told |= {url: scored(over_http(url, name, tokenizer), tasks) for url in urls}
     print(json.dumps(told))

