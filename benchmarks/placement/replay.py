@@ -12,6 +12,7 @@ import argparse
 import json
 import random
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 import tables
 from placement.hosted import Hosted, Kind
+from placement.program import Cost, Duties, Group, least
 from placement.run import with_figures
 from placement.schedules import lower_bound
 from plimsoll_cluster.keys import ObjectKey
@@ -38,8 +40,9 @@ PACES = {"quick": (0.6, 0.3), "slow": (5.6, 5.0)}
 """Seconds of a load and of a wake: of small models on CPUs, whose engines are forks, and ten times as much or more."""
 ANSWER, PAUSE = 0.4, 0.1
 """Seconds."""
-CELL = 0.25
 SPARE, SLEEPERS = 100 * MIB, 256 * MIB
+ROOMS, RESIDENCIES = (1, 2, 3), (2.0, 10.0)
+"""Models that fit into a host (with one, all of them need 3.2 times what the hosts have), and seconds."""
 MODELS, HOSTS, USERS, LEAST_ANSWERS = 8, 2, 3, 100
 BEGIN, END = "<!-- pool: made by placement.replay -->", "<!-- pool: end -->"
 ROOT = Path(__file__).parents[2]
@@ -55,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--docs", action="store_true", help="write them into docs/placement.md")
     args = parser.parse_args(words)
     rows = []
-    for pace, room, residency in product(PACES, (2, 3), (2.0, 10.0)):
+    for pace, room, residency in product(PACES, ROOMS, RESIDENCIES):
         settings = Settings(minimum_residency=residency)
         found = [measure(pace, room, seed, args.seconds, settings) for seed in range(args.rounds)]
         rows.append({"pace": pace, "room": room, "residency": residency, **mean(found)})
@@ -92,6 +95,7 @@ def measure(pace: str, room: int, seed: int, seconds: float, settings: Settings)
     """One run, and the bounds for its requests."""
     pool = replay(pace, room, seed, seconds, settings)
     waits = [one.waited for one in sorted(pool.asked, key=lambda one: one.at)]
+    asked = begun(pool)
     made, hosts = trace(pool), [Host(name, host.memory.device.line, SLEEPERS) for name, host in pool.worlds.items()]
     return {
         "requests": len(waits),
@@ -100,12 +104,20 @@ def measure(pace: str, room: int, seed: int, seconds: float, settings: Settings)
         "loads": pool.loads,
         "wakes": pool.wakes,
         "moves": pool.moves,
-        "bound": lower_bound(made, hosts, waits, cell=CELL),
+        "bound": least(asked, [Group(frozenset(asked), HOSTS * room)], Cost(*PACES[pace]), Duties()),
         "patient_bound": lower_bound(made, hosts, max(waits)),
         "wait_p50": percentile(waits, 50),
         "wait_p99": percentile(waits, 99),
         "wait_most": max(waits),
     }
+
+
+def begun(pool: Hosted) -> dict[str, list[tuple[float, float]]]:
+    """When each model's requests came, and when they began."""
+    asked: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in pool.asked:
+        asked[str(one.model)].append((one.at, one.at + one.waited))
+    return dict(asked)
 
 
 def trace(pool: Hosted) -> Trace:
