@@ -84,7 +84,7 @@ def least(
 ) -> float:
     """Seconds of loading. `asked` has, for each model, when its requests came and by when they were to begin.
 
-    Raises NoScheduleError where nobody could have had them begin in time.
+    Raises NoScheduleError where nobody could have had them begin in time, ValueError for times between ticks.
     """
     program = _Program()
     for group in groups:
@@ -97,7 +97,10 @@ def least(
 
 
 def _ticks(seconds: float) -> int:
-    return round(seconds / TICK)
+    ticks = round(seconds / TICK)
+    if abs(ticks * TICK - seconds) > SLACK:
+        raise ValueError(f"{seconds} s are no whole tenths: what is rounded may be no bound")
+    return ticks
 
 
 def _ways(asked: Sequence[tuple[float, float]], cost: Cost, duties: Duties) -> Iterator[_Arc]:

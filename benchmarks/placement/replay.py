@@ -138,7 +138,7 @@ def sheet(rows: Sequence[dict[str, Any]]) -> Sheet:
     """A row for each pool."""
     cells = [
         [
-            f"{row['pace']}, {row['room']} models a host, residency {row['residency']:g} s",
+            f"{row['pace']}, {row['room']} model{'s' * (row['room'] > 1)} a host, residency {row['residency']:g} s",
             f"{row['paid']:.1f}",
             f"{row['paid'] / row['bound']:.2f}",
             f"{row['paid'] / row['patient_bound']:.2f}",

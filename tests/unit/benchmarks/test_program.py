@@ -145,6 +145,11 @@ def test_who_cannot_be_served_is_told() -> None:
         least({"a": [(0.0, 0.0)], "b": [(0.0, 0.0)]}, [Group(frozenset("ab"), 2)], Cost(0.3, 0.2), Duties())
 
 
+def test_times_between_ticks_are_no_times() -> None:
+    with pytest.raises(ValueError, match="whole tenths"):
+        least({"a": [(0.25, 9.0)]}, [Group(frozenset("a"), 1)], Cost(0.3, 0.2), Duties())
+
+
 def test_the_document_shows_what_was_recorded() -> None:
     recorded = json.loads((ROOT / "benchmarks/results/pool-gap.json").read_text())
     document, text = DOCUMENT.read_text(), gap.sheet(recorded["rows"], recorded["known"]).markdown()
