@@ -71,6 +71,9 @@ class Picker:
         self._in_flight: dict[str, int] = {}
         self._suspect_until: dict[str, float] = {}
         self._ejected: set[str] = set()
+        # What was found of the replicas that were last chosen from, while each says the same of its batch.
+        self._row: Sequence[Replica] = ()
+        self._row_changes, self._row_leisure = 0, 0.0
 
     def in_flight(self, replica_id: str) -> int:
         """Requests that hold this replica now."""
@@ -136,21 +139,34 @@ class Picker:
     def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
         """Of those below the bound, the one for which most speaks; where none is, the least busy."""
         reports, ours = self.loads.reports(choices), self._in_flight
-        counts = [
-            ours.get(replica.id, 0) + (0 if report is None else report.others)
-            for replica, report in zip(choices, reports, strict=True)
-        ]
+        counts, full = [], False
+        for replica, report in zip(choices, reports, strict=True):
+            count = ours.get(replica.id, 0)
+            if report is not None:
+                count += report.others
+                full = full or report.kv >= FULL_KV
+            counts.append(count)
         bound = math.ceil(BOUND * (sum(counts) + 1) / len(choices))
-        open_ones: Sequence[Replica] = [
-            replica
-            for replica, report, count in zip(choices, reports, counts, strict=True)
-            if (report is None or report.kv < FULL_KV) and (count < bound or self._is_at_leisure(replica, count))
-        ]
-        if not open_ones:
-            return self._less_busy(choices)
+        open_ones = choices
+        if full or max(counts) >= max(bound, self._leisure(choices)):
+            open_ones = [
+                replica
+                for replica, report, count in zip(choices, reports, counts, strict=True)
+                if (report is None or report.kv < FULL_KV) and (count < bound or self._is_at_leisure(replica, count))
+            ]
+            if not open_ones:
+                return self._less_busy(choices)
         scores = [scorer.scores(wanted, open_ones) for scorer in self._scorers]
         sums = scores[0] if len(scores) == 1 else [sum(each) for each in zip(*scores, strict=True)]
         return open_ones[sums.index(max(sums))] if scores else open_ones[0]
+
+    def _leisure(self, choices: Sequence[Replica]) -> float:
+        """Each of them that has fewer requests is at leisure."""
+        changes = self.loads.changes
+        if self._row is not choices or self._row_changes != changes:
+            least = min(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in choices)
+            self._row, self._row_changes, self._row_leisure = choices, changes, LEISURE * least
+        return self._row_leisure
 
     def _is_at_leisure(self, replica: Replica, count: int) -> bool:
         return count < LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS)

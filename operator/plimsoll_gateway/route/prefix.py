@@ -7,6 +7,7 @@ salt.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -75,9 +76,17 @@ def rank(block: int, replica_seed: int) -> int:
     The replica of the highest rank has it. One that goes leaves its blocks to those that come next, for each block
     another one, and moves no other; one that comes takes its share from all. The mixing is splitmix64's.
     """
-    mixed = (block ^ replica_seed) * 0xBF58476D1CE4E5B9 & _MASK
-    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
-    return mixed ^ mixed >> 31
+    return ranks(block, (replica_seed,))[0]
+
+
+def ranks(block: int, replica_seeds: Iterable[int]) -> list[int]:
+    """The same of several replicas."""
+    found = []
+    for own in replica_seeds:
+        mixed = (block ^ own) * 0xBF58476D1CE4E5B9 & _MASK
+        mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK
+        found.append(mixed ^ mixed >> 31)
+    return found
 
 
 def seed(replica_id: str) -> int:

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from plimsoll_gateway.route.memory import PrefixMemory
-from plimsoll_gateway.route.prefix import rank, seed
+from plimsoll_gateway.route.prefix import ranks, seed
 from plimsoll_gateway.table import Replica
 
 
@@ -52,14 +52,10 @@ class PrefixScorer:
         if not blocks:
             return [0.0] * len(replicas)
         depths = self._memory.depths(blocks)
-        first = blocks[0]
-        unit, seeds = 1.0 / (len(blocks) + 1), self._seeds
-        found = []
-        for replica in replicas:
-            own = seeds.get(replica.id)
-            order = rank(first, self._new_seed(replica.id) if own is None else own) / 2**64
-            found.append(unit * (depths.get(replica.id, 0) + order))
-        return found
+        unit, known = 1.0 / (len(blocks) + 1), self._seeds
+        seeds = [known.get(replica.id) or self._new_seed(replica.id) for replica in replicas]
+        orders = zip(replicas, ranks(blocks[0], seeds), strict=True)
+        return [unit * (depths.get(replica.id, 0) + order / 2**64) for replica, order in orders]
 
     def sent(self, wanted: Wanted, replica: Replica) -> None:
         """Remember where the blocks are now."""
