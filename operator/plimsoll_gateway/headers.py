@@ -60,7 +60,7 @@ _NEW_IDS = random.Random()  # they are to be different, and no secret
 
 def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | None = None) -> list[tuple[bytes, bytes]]:
     """What to send upstream; names are lower case already (ASGI). With a voucher, without the client's key."""
-    sent = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
+    sent, _ = _without(headers, _REQUEST if voucher is None else _KEYED_REQUEST)
     sent.append((b"x-request-id", request_id.encode("ascii")))
     if voucher is not None and voucher.credential is not None:
         sent.append((TENANT, voucher.tenant.encode("ascii")))
@@ -70,20 +70,26 @@ def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | Non
 
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
     """What to send to the client, with the request's id where the upstream has not set one; names are lower case."""
-    kept = _without(headers, _RESPONSE)
-    if b"x-request-id" not in [name for name, _ in kept]:
+    kept, names = _without(headers, _RESPONSE)
+    if b"x-request-id" not in names:
         kept.append((b"x-request-id", request_id.encode("ascii")))
     return kept
 
 
-def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> list[tuple[bytes, bytes]]:
-    """Leave out `dropped` and whatever the Connection header names."""
-    names = [name for name, _ in headers]
-    kept = [field for field in headers if field[0] not in dropped]
-    if b"connection" not in names:
-        return kept
-    named = {token.strip().lower() for name, value in headers if name == b"connection" for token in value.split(b",")}
-    return [field for field in kept if field[0] not in named]
+def _without(headers: RawHeaders, dropped: frozenset[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
+    """Leave out `dropped` and whatever the Connection header names; what stays, and the names of that."""
+    kept, names, named = [], [], None
+    for field in headers:
+        name = field[0]
+        if name not in dropped:
+            kept.append(field)
+            names.append(name)
+        elif name == b"connection":
+            named = (named or set()) | {token.strip().lower() for token in field[1].split(b",")}
+    if named:
+        kept = [field for field in kept if field[0] not in named]
+        names = [name for name, _ in kept]
+    return kept, names
 
 
 def request_id(given: bytes | None) -> str:

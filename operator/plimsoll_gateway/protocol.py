@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from http import HTTPStatus
 from typing import ClassVar
 from urllib.parse import unquote
@@ -46,6 +47,20 @@ _TWO_LENGTHS = "can't be present with"  # the parser, of Content-Length and Tran
 
 
 PROBES = frozenset([b"/health", b"/live"])
+
+
+SHORT = 64
+"""Bytes of a target that is remembered with its parts; most are asked for again and again."""
+
+
+def _parts(url: bytes) -> tuple[str, bytes, bytes]:
+    """The path of a target, decoded and as it came, and its query."""
+    target = httptools.parse_url(url)
+    path = target.path.decode("ascii")
+    return unquote(path) if "%" in path else path, target.path, target.query or b""
+
+
+_known = lru_cache(512)(_parts)
 
 
 class TooManyAheadError(Exception):
@@ -218,11 +233,9 @@ class PatientProtocol(HttpToolsProtocol):
         """What uvicorn does at the end of a head, where there are no websockets, with a cycle of ours."""
         parser, scope, before = self.parser, self.scope, self.cycle
         version = parser.get_http_version()
-        target = httptools.parse_url(self.url)
-        path = target.path.decode("ascii")
+        url = self.url
         scope["method"], scope["http_version"] = parser.get_method().decode("ascii"), version
-        scope["path"] = unquote(path) if "%" in path else path
-        scope["raw_path"], scope["query_string"] = target.path, target.query or b""
+        scope["path"], scope["raw_path"], scope["query_string"] = _known(url) if len(url) < SHORT else _parts(url)
         self.cycle = cycle = Cycle(
             scope=scope,
             transport=self.transport,

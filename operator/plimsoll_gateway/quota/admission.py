@@ -161,11 +161,9 @@ class Admission:
             if most is not None:
                 seconds = math.ceil(window.seconds_until_empty(now))
                 left = most - window.total - (0 if lease is None else lease.elsewhere(kind))
-                found += [
-                    (limit, b"%d" % most),
-                    (remaining, b"%d" % left if left > 0 else b"0"),
-                    (reset, b"%ds" % seconds),
-                ]
+                found.append((limit, b"%d" % most))
+                found.append((remaining, b"%d" % left if left > 0 else b"0"))
+                found.append((reset, b"%ds" % seconds))
         return found
 
     def _told(self, refusal: Refusal) -> Refusal:

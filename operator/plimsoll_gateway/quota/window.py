@@ -70,7 +70,9 @@ class Window:
         """How long until nothing is used any more."""
         if now >= self._next:
             self.forget(now)
-        for second in range(self._newest, self._newest - self._slots, -1):
+        if self._amounts[self._newest % self._slots]:  # as nearly always: something has just been used
+            return self._newest + self._slots - now
+        for second in range(self._newest - 1, self._newest - self._slots, -1):
             if self._amounts[second % self._slots]:
                 return second + self._slots - now
         return 0.0
