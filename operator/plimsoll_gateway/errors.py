@@ -122,7 +122,7 @@ def body_too_large(limit: int, option: str) -> Refusal:
     """
     told = f"{limit} bytes, {option}" if option else f"{limit} bytes"
     message = f"The request body is larger than this gateway allows for its path ({told}). Send a smaller request."
-    return Refusal(413, message, code="request_too_large", headers=[("connection", "close")])
+    return Refusal(413, message, code="body_too_large", headers=[("connection", "close")])
 
 
 def body_stalled(seconds: float) -> Refusal:

@@ -173,7 +173,7 @@ async def test_a_file_that_is_too_large_is_refused(run_world: RunWorld, ok: Beha
         world.show(world.replica(upstream))
         body = io.BytesIO(b"x" * (MAX_FILE + 1)) if declared else pieces()
         status, told = await world.ask("POST", "/v1/files", data=body)
-        assert (status, told["error"]["code"]) == (413, "request_too_large")
+        assert (status, told["error"]["code"]) == (413, "body_too_large")
         assert f"({MAX_FILE} bytes, --max-body-bytes)" in told["error"]["message"]
         assert upstream.requests == []
 
