@@ -171,6 +171,15 @@ class Gateway:
                 self._metrics.key_answered(exchange.key.name, code)
 
     async def _answer(self, exchange: Exchange) -> None:
+        try:
+            await self._lead(exchange)
+        except Refusal:
+            if not exchange.body_taken:
+                await discard_unread(exchange.receive, exchange.headers)
+            raise
+
+    async def _lead(self, exchange: Exchange) -> None:
+        """To what is at its path."""
         path = exchange.path
         if b"content-length" in exchange.headers and b"transfer-encoding" in exchange.headers:
             raise two_lengths()
@@ -192,13 +201,11 @@ class Gateway:
             raise unknown_path(path)
 
     async def _forward(self, exchange: Exchange) -> None:
-        try:
-            exchange.key = self._keyring.authenticate(exchange.headers)
-            admission = self._quotas.admit(exchange.key)
-        except Refusal:
-            await discard_unread(exchange.receive, exchange.headers)
-            raise
-        with admission, await exchange.read_body(self._body_bytes, self._budget) as body:
+        exchange.key = self._keyring.authenticate(exchange.headers)
+        with (
+            self._quotas.admit(exchange.key) as admission,
+            await exchange.read_body(self._body_bytes, self._budget) as body,
+        ):
             asked = await self._asked(exchange.path, body)
             exchange.model = allowed_model(self._store.current, asked.model, exchange.key)
             if asked.place:  # refused before tokens are reserved and a place is taken
@@ -224,35 +231,34 @@ class Gateway:
         """Ask the replica that keeps the response. Whose it is, that one knows."""
         exchange.key = self._keyring.authenticate(exchange.headers)
         exchange.model, replica = self._places.find(kept.response)
-        with await exchange.read_body(self._body_bytes, self._budget) as body:
-            body.drop()
-            call = self._call(exchange, body, Asked(exchange.model.served_names[0]))
-            with self._running.hold(exchange.receive, exchange.caller):
-                await self._relay.fetch(call, exchange.model, replica, exchange.stream)
+        await self._ask_one(exchange, exchange.model, replica, with_body=False)
 
     async def _file(self, exchange: Exchange) -> None:
         """Ask any replica of the model that keeps files. Whose they are, that one knows."""
-        try:
-            exchange.key = self._keyring.authenticate(exchange.headers)
-            exchange.model, replica = self._filing.find(self._store.current)
-            posts = exchange.scope["method"] == "POST"
-            if exchange.path == BATCHES and posts:
-                check_batch(exchange.key)
-        except Refusal:
-            await discard_unread(exchange.receive, exchange.headers)
-            raise
-        asked = Asked(exchange.model.served_names[0])
+        exchange.key = self._keyring.authenticate(exchange.headers)
+        exchange.model, replica = self._filing.find(self._store.current)
+        posts = exchange.scope["method"] == "POST"
+        if exchange.path == BATCHES and posts:
+            check_batch(exchange.key)
         if exchange.path == FILES and posts:
+            exchange.body_taken = True
+            asked = Asked(exchange.model.served_names[0])
             upload = Upload(exchange.receive, exchange.headers, self._body_bytes[FILES])
             await upload.check()
             with Body(self._budget) as body:
                 call = msgspec.structs.replace(self._call(exchange, body, asked), upload=upload)
                 await self._pass_on(upload, call, exchange, replica)
             return
+        await self._ask_one(exchange, exchange.model, replica)
+
+    async def _ask_one(self, exchange: Exchange, model: Model, replica: Replica, *, with_body: bool = True) -> None:
+        """Ask that replica, and no other. Without a body: it is read, and goes no further."""
         with await exchange.read_body(self._body_bytes, self._budget) as body:
-            call = self._call(exchange, body, asked)
+            if not with_body:
+                body.drop()
+            call = self._call(exchange, body, Asked(model.served_names[0]))
             with self._running.hold(exchange.receive, exchange.caller):
-                await self._relay.fetch(call, exchange.model, replica, exchange.stream)
+                await self._relay.fetch(call, model, replica, exchange.stream)
 
     async def _pass_on(self, upload: Upload, call: Call, exchange: Exchange, replica: Replica) -> None:
         """Send a file on as it comes. A server that does not tell of a client's end is told of it by the file's."""
@@ -374,10 +380,12 @@ class Exchange:
         self.key: ApiKey | None = None
         self.came = time.monotonic()
         self.caller = caller_of(scope)
+        self.body_taken = False  # somebody reads its body, and discards what a refusal leaves of it
         self.code: int | None = None  # what to count instead of the status that was sent
 
     async def read_body(self, limits: Mapping[str, int], budget: Budget) -> Body:
         """See `read_body`. `limits` are by path."""
+        self.body_taken = True
         caller, limit = self.caller, limits.get(self.path, OTHER_BYTES)
         option = MOST_OPTION if self.path in limits else ""
         if caller is None:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_gateway.asked import read_asked
+from plimsoll_gateway.body import Message
 from plimsoll_gateway.errors import Refusal
 from plimsoll_gateway.places import NOWHERE, TAKE_OVER_SECONDS, Places, place_of
 from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
@@ -344,3 +345,37 @@ def test_only_what_is_referred_to_leads_anywhere(text: str, escaped: bool) -> No
 def test_keys_that_are_twice_there_are_refused_as_ever() -> None:
     with pytest.raises(Refusal):
         read_asked(PATH, memoryview(b'{"model": "m", "previous_response_id": "a", "previous_response_id": "b"}'))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("POST", f"{PATH}/resp_{'1' * 44}/cancel", 404),
+        ("POST", "/v1/completions", 401),
+        ("POST", "/v1/files", 401),
+        ("PUT", "/v1/completions", 405),
+        ("POST", "/nowhere", 404),
+    ],
+)
+async def test_what_is_refused_unread_is_taken_before_it_is_told(
+    keyed: AbstractAsyncContextManager[World], keys: Keys, method: str, path: str, code: int
+) -> None:
+    """Wherever it is refused: a client that sends all before it listens sees why, not a broken connection."""
+    async with keyed as world:
+        pieces, seen = [b"x" * 1000] * 3, list[str]()
+
+        async def receive() -> Message:
+            seen.append("piece")
+            return {"type": "http.request", "body": pieces.pop(), "more_body": bool(pieces)}
+
+        async def send(message: Message) -> None:
+            seen.append(message["type"])
+            if "status" in message:
+                assert message["status"] == code
+
+        headers = [(b"content-length", b"3000")]
+        if code == 404:
+            headers.append((b"authorization", keys.header("team")["authorization"].encode()))
+        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+        await world.gateway(scope, receive, send)
+        assert seen == ["piece"] * 3 + ["http.response.start", "http.response.body"]
