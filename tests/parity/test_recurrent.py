@@ -189,7 +189,11 @@ CASES = {
 SIXTEENS: Mapping[str, Any] = {"head_dim": 16}
 THIRDS: Mapping[str, Any] = {"num_attention_heads": 3, "num_key_value_heads": 1}
 WALKED: Mapping[str, Mapping[str, Any]] = {
-    **dict.fromkeys(("lfm2", "lfm2-biases", "lfm2-as-older-configs-say-it", "lfm2-moe"), THIRDS),
+    **{name: {} for name in CASES if name.startswith(("mamba", "falcon-mamba", "qwen3"))},
+    **{name: THIRDS for name in CASES if name.startswith(("lfm2", "bamba", "granite", "jamba"))},
+    **{name: SIXTEENS for name in CASES if name.startswith(("falcon-h1", "recurrent-gemma"))},
+    "nemotron-h": SIXTEENS,
+    "nemotron-h-biases-letters": SIXTEENS,
 }
 """What the C++ kernels compute, once heads are as wide as they take them."""
 CASES = {

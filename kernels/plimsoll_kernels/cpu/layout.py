@@ -9,7 +9,7 @@ from enum import IntEnum
 from itertools import count
 
 from plimsoll_kernels.cpu import columns_records, op_records, records
-from plimsoll_kernels.cpu.columns_records import MAX_TAPS
+from plimsoll_kernels.cpu.columns_records import MAX_KEY_DIM, MAX_STATES, MAX_TAPS
 from plimsoll_kernels.cpu.compile import CompileError
 from plimsoll_kernels.cpu.op_kinds import Kind
 from plimsoll_kernels.cpu.op_records import (
@@ -57,6 +57,8 @@ def expected() -> Layout:
         "SCORE_ROWS": SCORE_ROWS,
         "WIDEST": WIDEST,
         "TAPS": MAX_TAPS,
+        "KEY_DIM": MAX_KEY_DIM,
+        "STATES": MAX_STATES,
     }
     found = {f"PLIMSOLL_{name}": (number, 0) for name, number in numbers.items()}
     for enum in ENUMS:

@@ -21,3 +21,8 @@ class Kind(IntEnum):
     SCALE = 10
     MULTIPLY = 11
     CONVOLVE = 12
+    GATED_NORM = 13
+    DUAL_SCAN = 14
+    DELTA_RULE = 15
+    SELECTIVE_SCAN = 16
+    GATED_RECURRENCE = 17

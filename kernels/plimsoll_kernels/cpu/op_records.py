@@ -7,7 +7,17 @@ from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
 from typing import ClassVar
 
-from plimsoll_kernels.cpu.columns_records import ConvolveRecord, MultiplyRecord, ScaleRecord
+from plimsoll_kernels.cpu.columns_records import (
+    ColumnsRecord,
+    ConvolveRecord,
+    DeltaRuleRecord,
+    DualScanRecord,
+    GatedNormRecord,
+    GatedRecurrenceRecord,
+    MultiplyRecord,
+    ScaleRecord,
+    SelectiveScanRecord,
+)
 from plimsoll_kernels.cpu.op_kinds import Kind
 
 RESULT = -1
@@ -203,9 +213,7 @@ AnyOp = (
     | RouteRecord
     | ExpertsRecord
     | GateRecord
-    | ScaleRecord
-    | MultiplyRecord
-    | ConvolveRecord
+    | ColumnsRecord
 )
 
 
@@ -224,6 +232,11 @@ class _AnyOp(ctypes.Union):
         ("scale", ScaleRecord),
         ("multiply", MultiplyRecord),
         ("convolve", ConvolveRecord),
+        ("gated_norm", GatedNormRecord),
+        ("dual_scan", DualScanRecord),
+        ("delta_rule", DeltaRuleRecord),
+        ("selective_scan", SelectiveScanRecord),
+        ("gated_recurrence", GatedRecurrenceRecord),
     )
 
 

@@ -29,12 +29,22 @@ class PagedCache:
     whole.
     """
 
-    def __init__(self, keys: Sequence[Tensor], values: Sequence[Tensor], groups: Sequence[int] | None = None) -> None:
-        """`groups`: whose tables of a step say where each layer's tokens are; None: all layers have the first one's."""
+    def __init__(
+        self,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
+        groups: Sequence[int] | None = None,
+        *,
+        block_size: int | None = None,
+    ) -> None:
+        """`groups`: whose tables of a step say where each layer's tokens are; None: all layers have the first one's.
+
+        `block_size`: for a cache without layers, whose blocks hold nothing.
+        """
         if any(k.stride() != v.stride() or not k[0, 0].is_contiguous() for k, v in zip(keys, values, strict=True)):
             raise ValueError("keys and values of a layer lie alike, each block contiguous")
         self._tensors = (*keys, *values)
-        self.block_size = keys[0].shape[2]
+        self.block_size = keys[0].shape[2] if block_size is None else block_size
         self.record = CacheRecord(
             pointers(keys),
             pointers(values),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from plimsoll_kernels.cpu.columns_records import MAX_TAPS
+from plimsoll_kernels.cpu.columns_records import MAX_KEY_DIM, MAX_STATES, MAX_TAPS
 from plimsoll_kernels.cpu.op_records import Activation, Rule, Timed
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.convolve import Convolve
+from plimsoll_runtime.models.ops.delta_rule import DeltaRule
+from plimsoll_runtime.models.ops.dual_scan import DualScan
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.experts import Experts, Gate
+from plimsoll_runtime.models.ops.gated_norm import GatedNorm
+from plimsoll_runtime.models.ops.gated_recurrence import GatedRecurrence
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate, ScaleQueries
 from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.normalise import Normalise
@@ -18,6 +22,7 @@ from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
 from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.ops.scale import Scale
+from plimsoll_runtime.models.ops.selective_scan import SelectiveScan
 from plimsoll_runtime.models.ops.split import Split
 from plimsoll_runtime.models.spec.routing import SparseMixer, TopK
 
@@ -84,6 +89,20 @@ def check(op: Op) -> None:
             _activation(op.activation)
             if op.weight.shape[1] > MAX_TAPS:
                 raise UnfusableError(f"convolves {MAX_TAPS} tokens at most")
+        case GatedNorm():
+            _known(op, "eps", "width", "groups", "weight", "after")
+        case DualScan():
+            _known(op, "state", "shape", "decay", "skip", "step_bias", "limits")
+        case DeltaRule():
+            _known(op, "state", "shape", "decay", "step_bias")
+            if op.shape.key_dim > MAX_KEY_DIM:
+                raise UnfusableError(f"has keys of the delta rule of {MAX_KEY_DIM} dimensions at most")
+        case SelectiveScan():
+            _known(op, "state", "decay", "skip", "step_bias")
+            if op.decay.shape[1] > MAX_STATES:
+                raise UnfusableError(f"keeps {MAX_STATES} numbers a column of Mamba's scan at most")
+        case GatedRecurrence():
+            _known(op, "state", "decay", "recurrent", "recurrent_bias", "inputs", "inputs_bias")
         case _:
             raise UnfusableError(f"has no {type(op).__name__}")
     if op.kind.name not in Timed.__members__:

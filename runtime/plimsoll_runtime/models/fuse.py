@@ -33,6 +33,7 @@ from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate, ScaleQueries
+from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.product import GatedProduct, Product
@@ -226,7 +227,7 @@ class _Fuser:
         source = self._values.floats(attend.reads[0], shape.query_width + 2 * shape.key_width)
         self._values.at += len(turns) + 1
         [name] = attend.writes
-        if self._values.lives(attend.reads[0]) or not self._values.is_multiplied(name):
+        if self._values.lives(attend.reads[0]) or not self._values.is_read_by(name, _takes_operands):
             raise UnfusableError("gives what attends to products alone")
         turned = norm is not None and turns[0] is rotate
         if norm is not None and norm.norm.together:
@@ -238,6 +239,11 @@ class _Fuser:
         growth = None if scale is None else scale.growth
         yield FusedHeads(attend, norm, rotate, turned, source, queries, growth)
         yield FusedAttend(attend, queries, self._values.written(name, shape.query_width, operands=True, beside=queries))
+
+
+def _takes_operands(op: Op | None) -> bool:
+    """A product, or a gate that opens what attends."""
+    return isinstance(op, Product | GatedProduct | Multiply)
 
 
 def _norms_together(op: NormHeads, heads: int) -> Iterator[FusedNorm]:

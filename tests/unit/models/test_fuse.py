@@ -15,7 +15,8 @@ from plimsoll_kernels.activation.reference import Activation
 from plimsoll_kernels.cpu.op_records import RESULT, Into
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.fuse import fused_program, why_not_fused
-from plimsoll_runtime.models.fused_columns import FusedColumns
+from plimsoll_runtime.models.fuse_columns import widths_of
+from plimsoll_runtime.models.fused_columns import ByColumn, FusedColumns
 from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
     FusedAttend,
@@ -50,7 +51,15 @@ from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMl
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.recurrent import ShortConvolution
+from plimsoll_runtime.models.spec.recurrent import (
+    DeltaShape,
+    DualShape,
+    GatedDelta,
+    Griffin,
+    Mamba,
+    Mamba2,
+    ShortConvolution,
+)
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.spec.routing import TopK
 
@@ -72,7 +81,27 @@ attentions = st.builds(
     st.none() | head_norms | st.builds(HeadNorm, st.just(RMS), turned=st.just(True)),
     clip=st.sampled_from([None, 2.0]),
 )
-recurrences = st.builds(ShortConvolution, st.sampled_from([24, 40]), st.sampled_from([3, 4]), st.booleans())
+duals = st.builds(
+    Mamba2,
+    st.sampled_from(
+        [DualShape(heads=4, head_dim=6, groups=2, state=10), DualShape(heads=3, head_dim=8, groups=1, state=4)]
+    ),
+    st.just(4),
+    st.sampled_from([None, 1e-5]),
+    multipliers=st.sampled_from([None, (0.5, 2.0, 1.5, 0.7, 0.3)]),
+    input_multiplier=st.sampled_from([1.0, 0.5]),
+)
+deltas = st.builds(
+    GatedDelta, st.just(DeltaShape(key_heads=2, value_heads=4, key_dim=6, value_dim=10)), st.just(4), st.just(1e-6)
+)
+mambas = st.builds(Mamba, st.just(72), st.just(8), st.just(5), st.just(4), norm=st.sampled_from([None, RMS]))
+recurrences = (
+    duals
+    | deltas
+    | mambas
+    | st.builds(ShortConvolution, st.sampled_from([24, 40]), st.sampled_from([3, 4]), st.booleans())
+    | st.builds(Griffin, st.just(24), st.just(2), st.just(4), st.just("gelu_tanh"))
+)
 mlps = st.builds(GatedMlp, st.sampled_from([40, 72])) | st.builds(PlainMlp, st.sampled_from([24, 72]), st.just("gelu"))
 mixtures = st.builds(
     Mixture,
@@ -149,6 +178,8 @@ def walked(program: Program) -> Term:
             continue
         if isinstance(op, FusedColumns):
             width, term = _over_columns(op, held, [place.operands for place in fused.places])
+            if op.scratch is not None:
+                held.pop(op.scratch, None)
             held[op.target] = Lying(term, width)
             continue
         target, width, term = _walk(op, read, held, cache)
@@ -164,22 +195,18 @@ def _columns(whole: Term, first: int, width: int) -> Term:
 
 def _over_columns(op: FusedColumns, held: Mapping[int, Lying], operands: Sequence[bool]) -> tuple[int, Term]:
     """The width of what is written, and what it is then."""
-    match op.op:
-        case Multiply(width=width):
-            widths = [width, width]
-        case Convolve(weight=weight):
-            widths = [weight.shape[0]]
-        case Scale(widths=each):
-            widths = [sum(each)]
+    widths, written = widths_of(op.op)
     terms = []
     for number, (source, width) in enumerate(zip(op.sources, widths, strict=True)):
         assert not operands[source.place] or (isinstance(op.op, Multiply) and number == 0)
-        assert op.target != source.place or source.first == 0  # a row is written where it was read
+        # A row is written where it was read, if at all.
+        assert op.target != source.place or (source.first == 0 and isinstance(op.op, ByColumn))
+        assert source.place != op.scratch != op.target
         whole = held[source.place]
         assert source.first + width <= whole.width
         terms.append(whole.term if whole.width == width else _columns(whole.term, source.first, width))
     copied = isinstance(op.op, Scale) and op.op.factors == (1.0,)
-    return widths[0], terms[0] if copied else (_name(op.op), *terms)
+    return written, terms[0] if copied else (_name(op.op), *terms)
 
 
 def _walk(op: FusedOp, read: Any, held: Mapping[int, Lying], cache: dict[int, Term]) -> tuple[int, int, Term]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_support.configs import DELTA
 from model_support.forward import backend_of, hidden_states
 from model_support.images import FACTS
 from model_support.tiny import make_model, prompts, save_model
@@ -45,6 +46,14 @@ CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
     "gpt-oss": ("GptOssConfig", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}),
     "latent": ("YoutuConfig", {"num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "v_head_dim": 12}),
+    "lfm2": ("Lfm2Config", {"hidden_size": 64, "layer_types": ["conv", "full_attention", "conv"]}),
+    "bamba": (
+        "BambaConfig",
+        {"hidden_size": 64, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "attn_layer_indices": [1]},
+    ),
+    "qwen3.5": ("Qwen3_5TextConfig", DELTA),
+    "jamba": ("JambaConfig", {"hidden_size": 64, "num_experts": 2, "attn_layer_period": 3, "attn_layer_offset": 1}),
+    "recurrent-gemma": ("RecurrentGemmaConfig", {"hidden_size": 64, "head_dim": 16, "attention_window_size": 16}),
     "biased": ("LlamaConfig", {"head_dim": 16, "attention_bias": True, "mlp_bias": True}),
 }
 [PROMPT] = prompts((40,))

@@ -27,7 +27,16 @@ from plimsoll_runtime.models.spec.feed_forward import ClampedGate, GatedMlp, Mix
 from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.recurrent import Recurrent, ShortConvolution
+from plimsoll_runtime.models.spec.recurrent import (
+    DeltaShape,
+    DualShape,
+    GatedDelta,
+    Griffin,
+    Mamba,
+    Mamba2,
+    Recurrent,
+    ShortConvolution,
+)
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
 
@@ -158,6 +167,34 @@ SPECS: Mapping[str, DecoderSpec] = {
     "experts-plain-scaled": decoder(
         replace(experts(TopK(), plain=True, weighs_inputs=True), scale=0.3), LAYERS, names=PLAIN
     ),
+    "dual-scan": recurrent(Mamba2(DualShape(heads=6, head_dim=11, groups=3, state=37), 4, 1e-5)),
+    "dual-scan-whole-vectors": recurrent(
+        Mamba2(DualShape(heads=3, head_dim=16, groups=1, state=64), 4, 1e-5, bias=True)
+    ),
+    "dual-scan-gate-after": recurrent(
+        Mamba2(DualShape(heads=4, head_dim=12, groups=2, state=10), 3, 1e-5, gate_after=True, limits=(0.3, 1.2))
+    ),
+    "dual-scan-multiplied": recurrent(
+        Mamba2(
+            DualShape(heads=4, head_dim=12, groups=2, state=16),
+            4,
+            None,
+            multipliers=(0.8, 1.1, 0.9, 1.2, 0.7),
+            input_multiplier=0.9,
+        )
+    ),
+    "delta-rule": recurrent(GatedDelta(DeltaShape(key_heads=2, value_heads=6, key_dim=13, value_dim=71), 4, 1e-6)),
+    "delta-rule-whole-vectors": recurrent(
+        GatedDelta(DeltaShape(key_heads=2, value_heads=4, key_dim=32, value_dim=64), 4, 1e-6)
+    ),
+    "delta-rule-in-turns": recurrent(
+        GatedDelta(DeltaShape(key_heads=2, value_heads=4, key_dim=16, value_dim=20, in_turns=True), 4, 1e-6)
+    ),
+    "selective-scan": recurrent(Mamba(inner=83, state=9, rank=5, taps=4)),
+    "selective-scan-normed": recurrent(Mamba(inner=64, state=16, rank=3, taps=3, bias=True, norm=RMS)),
+    "gated-recurrence": recurrent(Griffin(inner=96, heads=3, taps=4, activation="gelu_tanh")),
+    "gated-recurrence-odd-blocks": recurrent(Griffin(inner=75, heads=3, taps=4, activation="gelu")),
+    "attention-gated": decoder(heads(gated=True), LAYERS),
     "head-norm-own-turned": decoder(heads(head_norm=HeadNorm(replace(RMS, kind="layer"), own=True, turned=True))),
 }
 

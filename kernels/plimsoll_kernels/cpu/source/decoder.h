@@ -5,10 +5,15 @@
 #pragma once
 
 #include "clock.h"
+#include "delta_rule.h"
+#include "dual_scan.h"
 #include "elementwise.h"
+#include "gated_norm.h"
+#include "gated_recurrence.h"
 #include "heads.h"
 #include "results.h"
 #include "route.h"
+#include "selective_scan.h"
 #include "short_convolution.h"
 #include "workspace.h"
 
@@ -47,6 +52,11 @@ class Decoder {
         case PLIMSOLL_KIND_SCALE: each_row([&](int r) { scale(op.scale, space_, r); }); break;
         case PLIMSOLL_KIND_MULTIPLY: each_row([&](int r) { PLIMSOLL_ISA::multiply(op.multiply, space_, r); }); break;
         case PLIMSOLL_KIND_CONVOLVE: Convolution<T>(op.convolve, step_, space_).run(crew_); break;
+        case PLIMSOLL_KIND_GATED_NORM: GatedNorm<T>(op.gated_norm, space_).run(crew_, step_.rows); break;
+        case PLIMSOLL_KIND_DUAL_SCAN: DualScan<T>(op.dual_scan, step_, space_).run(crew_); break;
+        case PLIMSOLL_KIND_DELTA_RULE: DeltaRule<T>(op.delta_rule, step_, space_).run(crew_); break;
+        case PLIMSOLL_KIND_SELECTIVE_SCAN: SelectiveScan<T>(op.selective_scan, step_, space_).run(crew_); break;
+        case PLIMSOLL_KIND_GATED_RECURRENCE: GatedRecurrence<T>(op.gated_recurrence, step_, space_).run(crew_); break;
       }
       lap(op.timed);
     }

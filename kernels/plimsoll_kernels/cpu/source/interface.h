@@ -182,7 +182,12 @@ enum PlimsollKind {
   PLIMSOLL_KIND_GATE,
   PLIMSOLL_KIND_SCALE,
   PLIMSOLL_KIND_MULTIPLY,
-  PLIMSOLL_KIND_CONVOLVE
+  PLIMSOLL_KIND_CONVOLVE,
+  PLIMSOLL_KIND_GATED_NORM,
+  PLIMSOLL_KIND_DUAL_SCAN,
+  PLIMSOLL_KIND_DELTA_RULE,
+  PLIMSOLL_KIND_SELECTIVE_SCAN,
+  PLIMSOLL_KIND_GATED_RECURRENCE
 };
 
 // What a model does next.
@@ -203,6 +208,11 @@ struct PlimsollOp {
     struct PlimsollScale scale;
     struct PlimsollMultiply multiply;
     struct PlimsollConvolve convolve;
+    struct PlimsollGatedNorm gated_norm;
+    struct PlimsollDualScan dual_scan;
+    struct PlimsollDeltaRule delta_rule;
+    struct PlimsollSelectiveScan selective_scan;
+    struct PlimsollGatedRecurrence gated_recurrence;
   };
 };
 

@@ -70,8 +70,8 @@ def select(name: str, target: Target) -> type[AttentionBackend]:
 def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
     """What `select` says, then who takes its place where it fails while it serves: nobody, for one that was asked for.
 
-    Where no layer attends it is the one that does nothing, whichever is asked for, and where layers see whole prompts
-    one of the two that can do that.
+    Where no layer attends it is the one that does nothing, whichever is asked for, unless the CPU kernels compute the
+    model's steps as a whole; and where layers see whole prompts one of the two that can do that.
     Raises UsageError as `select` does.
     """
     if name != "auto" and name not in ENTRIES:
@@ -79,7 +79,8 @@ def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
     if target.whole:
         return [_of_whole_prompts(name, target)]
     if not target.shapes:
-        return [NoAttention]
+        walked = name in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
+        return [ENTRIES["cpu"].load() if walked else NoAttention]
     if name == "auto":
         return fastest_first(target)
     if reason := ENTRIES[name].why_not(target):

@@ -115,6 +115,6 @@ def test_it_is_chosen_for_whole_prompts_alone() -> None:
         candidates("cpu", replace(wider, whole=(shape,)))
     with pytest.raises(UsageError, match="has no Thing"):
         candidates("cpu", replace(wider, unfused="has no Thing"))
-    assert candidates("auto", Target(CPU, torch.float32, (), 16)) == [NoAttention]
+    assert candidates("auto", Target(CPU, torch.float32, (), 16, "walks nothing")) == [NoAttention]
     with pytest.raises(UsageError, match="unknown"):
         candidates("other", Target(CPU, torch.float32, (), 16, None, (shape,)))

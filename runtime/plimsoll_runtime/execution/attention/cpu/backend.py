@@ -27,7 +27,7 @@ class CpuBackend:
         if found is None:
             raise ValueError(f"no CPU kernels for {cache.dtype} run here")
         self._kernels = found
-        self._paged = PagedCache(cache.keys, cache.values, cache.group_of)
+        self._paged = PagedCache(cache.keys, cache.values, cache.group_of, block_size=cache.block_size)
         self._slopes = [slopes_of(shape) for shape in cache.shapes]
         self._shapes = [*map(shape_record, cache.shapes, self._slopes)]
         self._workspace = Buffer()
