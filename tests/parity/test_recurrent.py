@@ -191,9 +191,7 @@ THIRDS: Mapping[str, Any] = {"num_attention_heads": 3, "num_key_value_heads": 1}
 WALKED: Mapping[str, Mapping[str, Any]] = {
     **{name: {} for name in CASES if name.startswith(("mamba", "falcon-mamba", "qwen3"))},
     **{name: THIRDS for name in CASES if name.startswith(("lfm2", "bamba", "granite", "jamba"))},
-    **{name: SIXTEENS for name in CASES if name.startswith(("falcon-h1", "recurrent-gemma"))},
-    "nemotron-h": SIXTEENS,
-    "nemotron-h-biases-letters": SIXTEENS,
+    **{name: SIXTEENS for name in CASES if name.startswith(("falcon-h1", "nemotron-h", "recurrent-gemma"))},
 }
 """What the C++ kernels compute, once heads are as wide as they take them."""
 CASES = {
