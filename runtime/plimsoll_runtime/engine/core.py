@@ -39,7 +39,8 @@ class EngineCore:
     """A scheduler and a runner, joined: each step is schedule, run, commit.
 
     Where steps overlap (`config.overlaps`) one runs in a thread of its own, while the one after it is planned and what
-    came of the one before it is dealt with, here and by whoever calls `step`.
+    came of the one before it is dealt with, here and by whoever calls `step`. Offline that may take longer than the
+    step, as many rows end at once: the one after it is planned before.
 
     No exception may be thrown into a call from outside, as Ctrl-C does: see `interrupts`.
 
@@ -67,6 +68,7 @@ class EngineCore:
         self._pipeline: Pipeline = (
             ThreadedSteps(runner.run, runner_timeline) if overlaps(config, info.device) else InlineSteps(runner.run)
         )
+        self._plans_first = config.offline and self._pipeline.depth > 1
         self._under_way: deque[Step] = deque()
         self.timeline = timeline
         self._timelines = [t for t in dict.fromkeys((timeline, runner_timeline)) if t is not None]
@@ -176,6 +178,8 @@ class EngineCore:
                 timeline.lap(StepPhase.WAIT)
             self._attention_fallbacks = result.attention_fallbacks
             outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
+            if self._plans_first:
+                self._plan_ahead()
         except Exception as error:
             self._under_way.clear()
             self._failure = f"a step failed with {type(error).__name__}: {error}"

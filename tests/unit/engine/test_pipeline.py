@@ -244,6 +244,25 @@ def test_the_next_step_is_planned_while_one_runs() -> None:
     assert len(tokens_of(drain(core)["r"])) == 7
 
 
+def test_offline_a_step_more_is_planned_before_answers_are_dealt_with() -> None:
+    held: list[Held] = []
+
+    def hold(runner: Runner) -> Runner:
+        held.append(Held(runner))
+        return held[0]
+
+    core, _ = make_core(overlap=True, offline=True, wrap=hold)
+    core.add(request("r", [1, 2]))
+    (runner,) = held
+    for _ in range(8):
+        runner.go.release()
+    core.step()
+    for _ in range(3):
+        assert runner.started.acquire(timeout=30), "the third step runs although nobody has asked for the second"
+    core.check_integrity()
+    assert len(tokens_of(drain(core)["r"])) == 7
+
+
 def test_a_stop_token_leaves_a_step_to_be_waited_for() -> None:
     wanted = request("r", [1, 2], max_tokens=20)
     stop = oracle(wanted, 256).token_ids[2]
