@@ -2,6 +2,9 @@
 
 What begins alike finds its prefix in the cache; what takes longest begins first, so that it is not what everything ends
 with. The answers' order is another matter: the store keeps it.
+
+Rows are read while others are asked, so that nobody waits until a window is full: the first is small, and each may have
+twice the rows of the one before it.
 """
 
 from __future__ import annotations
@@ -27,19 +30,43 @@ class Window(NamedTuple):
 
 
 WIDE = Window(4096, 16 * 2**20)
+FIRST = 16
+"""How many times smaller the first window is."""
+READ_AHEAD = 2
+"""Rows of the next window that are read with each row that is asked."""
 
 
 def windows(rows: Iterable[Row], most: Window = WIDE) -> Iterator[Row]:
     """All rows, sorted within windows."""
-    window: list[Row] = []
-    size = 0
-    for row in rows:
-        window.append(row)
-        size += len(row.data)
-        if len(window) >= most.rows or size >= most.bytes:
-            yield from arranged(window)
-            window, size = [], 0
-    yield from arranged(window)
+    source = iter(rows)
+    first = Window(-(-most.rows // FIRST), -(-most.bytes // FIRST))
+    ahead = _Growing(source, first)
+    ahead.read(first.rows)
+    while ahead.rows:
+        window, ahead = arranged(ahead.rows), _Growing(source, most)
+        for row in window:
+            yield row
+            ahead.read(READ_AHEAD)
+
+
+class _Growing:
+    """A window that is being read."""
+
+    def __init__(self, source: Iterator[Row], most: Window) -> None:
+        self.rows: list[Row] = []
+        self._source = source
+        self._most = most
+        self._size = 0
+
+    def read(self, count: int) -> None:
+        """So many rows more, as far as there are some and they fit in."""
+        for _ in range(count):
+            if len(self.rows) >= self._most.rows or self._size >= self._most.bytes:
+                return
+            if (row := next(self._source, None)) is None:
+                return
+            self.rows.append(row)
+            self._size += len(row.data)
 
 
 def arranged(rows: Sequence[Row]) -> list[Row]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,8 +24,30 @@ def prompt(text: str, index: int = 0) -> bytes:
 def test_every_row_comes_once_and_none_leaves_its_window(texts: list[str], size: int) -> None:
     rows = [row(index, prompt(text, index)) for index, text in enumerate(texts)]
     asked = list(windows(rows, Window(size, 10**9)))
-    for start in range(0, len(rows), size):
-        assert sorted(asked[start : start + size], key=lambda each: each.index) == rows[start : start + size]
+    assert len(asked) == len(rows)
+    start, length = 0, 1
+    while start < len(rows):
+        end = start + length
+        assert sorted(asked[start:end], key=lambda each: each.index) == rows[start:end]
+        start, length = end, min(size, 2 * length)
+
+
+def test_rows_are_read_while_others_are_asked() -> None:
+    read = 0
+
+    def source() -> Iterator[Row]:
+        nonlocal read
+        for index in range(1000):
+            read += 1
+            yield row(index, prompt("a", index))
+
+    behind = []
+    for asked, _ in enumerate(windows(source(), Window(160, 10**9)), 1):
+        behind.append(read - asked)
+    assert behind[0] == 9, "only the first window is read before its first row is asked"
+    assert all(later - earlier <= 1 for earlier, later in pairwise(behind)), "nobody waits for more than two rows"
+    assert len(behind) == 1000
+    assert max(behind) < 2 * 160
 
 
 def test_what_begins_alike_stands_side_by_side() -> None:
@@ -34,6 +59,8 @@ def test_what_begins_alike_stands_side_by_side() -> None:
 
 def test_a_window_ends_by_bytes_too() -> None:
     rows = [row(index, prompt("z" * (index % 3 * 100))) for index in range(9)]
-    asked = list(windows(rows, Window(100, 300)))
-    assert sorted(asked, key=lambda each: each.index) == rows
-    assert {each.index for each in asked[:3]} == {0, 1, 2}
+    asked = [each.index for each in windows(rows, Window(160, 300))]
+    assert sorted(asked) == list(range(9))
+    assert asked[0] == 0, "the first window has a sixteenth of the bytes, and so one row"
+    assert asked[1:3] == [2, 1]
+    assert asked[3:] == [5, 4, 3, 8, 7, 6]
