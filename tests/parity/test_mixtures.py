@@ -375,8 +375,6 @@ def test_logits_on_torchs_executor(name: str, saved: Saved) -> None:
 
 
 LACKING = {
-    "deepseek": "has no Latent",
-    "glm4-moe-lite": "has no Latent",
     "gemma4-no-inputs": "has no NormValues",
     "gemma4": "has no JoinInputs",
 }

@@ -8,7 +8,7 @@ from ctypes import POINTER, Structure, c_char_p, c_int64
 from enum import IntEnum
 from itertools import count
 
-from plimsoll_kernels.cpu import columns_records, op_records, records
+from plimsoll_kernels.cpu import columns_records, latent_records, op_records, records
 from plimsoll_kernels.cpu.columns_records import MAX_KEY_DIM, MAX_STATES, MAX_TAPS
 from plimsoll_kernels.cpu.compile import CompileError
 from plimsoll_kernels.cpu.op_kinds import Kind
@@ -75,7 +75,7 @@ def expected() -> Layout:
 
 
 def _records() -> Iterator[type[Structure]]:
-    named = {**vars(records), **vars(op_records), **vars(columns_records)}
+    named = {**vars(records), **vars(op_records), **vars(columns_records), **vars(latent_records)}
     for name, value in named.items():
         if name.endswith("Record") and isinstance(value, type) and issubclass(value, Structure):
             yield value

@@ -26,3 +26,6 @@ class Kind(IntEnum):
     DELTA_RULE = 15
     SELECTIVE_SCAN = 16
     GATED_RECURRENCE = 17
+    LATENT = 18
+    ABSORB = 19
+    EXPAND = 20

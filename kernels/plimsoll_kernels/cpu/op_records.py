@@ -18,6 +18,7 @@ from plimsoll_kernels.cpu.columns_records import (
     ScaleRecord,
     SelectiveScanRecord,
 )
+from plimsoll_kernels.cpu.latent_records import AbsorbRecord, ExpandRecord, LatentRecord
 from plimsoll_kernels.cpu.op_kinds import Kind
 
 RESULT = -1
@@ -95,6 +96,8 @@ class ShapeRecord(Structure):
         ("softcap", c_float),
         ("slopes", c_void_p),
         ("sinks", c_void_p),
+        ("latent", c_int32),
+        ("apart", c_int32),
     )
 
 
@@ -214,6 +217,9 @@ AnyOp = (
     | ExpertsRecord
     | GateRecord
     | ColumnsRecord
+    | LatentRecord
+    | AbsorbRecord
+    | ExpandRecord
 )
 
 
@@ -237,6 +243,9 @@ class _AnyOp(ctypes.Union):
         ("delta_rule", DeltaRuleRecord),
         ("selective_scan", SelectiveScanRecord),
         ("gated_recurrence", GatedRecurrenceRecord),
+        ("latent", LatentRecord),
+        ("absorb", AbsorbRecord),
+        ("expand", ExpandRecord),
     )
 
 

@@ -16,6 +16,7 @@ from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.gated_norm import GatedNorm
 from plimsoll_runtime.models.ops.gated_recurrence import GatedRecurrence
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate, ScaleQueries
+from plimsoll_runtime.models.ops.latent import Absorb, AttendLatent, Expand, Latent
 from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
@@ -24,6 +25,7 @@ from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.ops.scale import Scale
 from plimsoll_runtime.models.ops.selective_scan import SelectiveScan
 from plimsoll_runtime.models.ops.split import Split
+from plimsoll_runtime.models.spec.attention import LatentAttention
 from plimsoll_runtime.models.spec.routing import SparseMixer, TopK
 
 BIASES = ("gate_up_biases", "down_biases")
@@ -63,6 +65,9 @@ def check(op: Op) -> None:
             _known(op, "layer", "shape", "sinks")
             known = ("scale", "window", "softcap", "chunk", "alibi", "sinks", "whole")
             _known(op.shape, "heads", "kv_heads", "head_dim", *known)
+        case Latent() | Absorb() | AttendLatent() | Expand():
+            _known(op, "attention", "norm", "up", "layer")
+            _latent(op.attention)
         case Add():
             _known(op, "width", "scale")
         case Route():
@@ -112,6 +117,13 @@ def check(op: Op) -> None:
 def _activation(name: str | None) -> None:
     if name is not None and name.upper() not in Activation.__members__:
         raise UnfusableError(f"has no activation {name}")
+
+
+def _latent(own: LatentAttention) -> None:
+    _known(own, "heads", "rank", "plain", "value", "rope", "scale", "norm", "query_rank", "bias", "growth")
+    _known(own.norm, "eps", "kind", "offset", "weighted")
+    if own.growth is not None:
+        _known(own.growth, "scale", "every", "offset")
 
 
 def _routing(op: Route) -> None:

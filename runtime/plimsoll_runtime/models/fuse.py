@@ -12,6 +12,7 @@ from itertools import takewhile
 from plimsoll_kernels.cpu.op_records import RESULT, SCORE_ROWS, WIDEST, Into
 from plimsoll_runtime.models.fusable import UnfusableError, check
 from plimsoll_runtime.models.fuse_columns import over_columns, split
+from plimsoll_runtime.models.fuse_latent import over_vectors
 from plimsoll_runtime.models.fused_columns import ColumnsOp
 from plimsoll_runtime.models.fused_ops import (
     FusedAdd,
@@ -33,6 +34,7 @@ from plimsoll_runtime.models.ops.attend import Attend
 from plimsoll_runtime.models.ops.embed import AddPositions, Embed
 from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate, ScaleQueries
+from plimsoll_runtime.models.ops.latent import Absorb, AttendLatent, Expand, Latent
 from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
@@ -93,6 +95,8 @@ class _Fuser:
                 return self._norm(norm)
             case [NormHeads() | Rotate() | ScaleQueries() | Attend(), *_]:
                 return self._attention()
+            case [(Latent() | Absorb() | AttendLatent() | Expand()) as op, *_]:
+                return over_vectors(self._values, op, self._ops[self._values.at + 1 :])
             case [Route() as route, *_]:
                 return self._route(route)
             case [Experts() as experts, Add() as add, *_] if self._adds(experts, add, 2):

@@ -54,6 +54,7 @@ from plimsoll_runtime.models.fused_ops import (
     FusedProduct,
     FusedRoute,
 )
+from plimsoll_runtime.models.latent_parts import LatentParts
 from plimsoll_runtime.models.ops.embed import rounded
 from plimsoll_runtime.models.ops.experts import Experts
 from plimsoll_runtime.models.ops.logits import Logits
@@ -195,6 +196,8 @@ def shape_record(shape: AttentionShape, slopes: Tensor | None = None, sinks: int
         softcap=shape.softcap or 0.0,
         slopes=None if slopes is None else slopes.data_ptr(),
         sinks=sinks,
+        latent=shape.head_dim if shape.latent else 0,
+        apart=shape.head_dim,
     )
 
 
@@ -212,6 +215,7 @@ class _Parts:
         self._places = places
         self._ropes = program.ropes
         self.kept: list[object] = []
+        self._latents = LatentParts(found, reader, places, program.ropes, self.kept, self._scale)
         self._embedding, self._output = self._ends(program)
 
     def _ends(self, program: Program) -> tuple[Tensor | PackedLinear, PackedLinear | None]:
@@ -264,6 +268,8 @@ class _Parts:
                 weight = self._kept(self._reader.read(op.op.weight).float())
                 width = op.op.weight.shape[1]
                 return GateRecord(weight, op.source, op.target, width, width)
+            case _:
+                return self._latents.record(op)
 
     def _embed(self, op: FusedEmbed) -> EmbedRecord:
         found, scale = self._embedding, op.op.scale

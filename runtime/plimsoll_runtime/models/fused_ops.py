@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from plimsoll_kernels.cpu.op_records import Into
 from plimsoll_runtime.models.fused_columns import FusedColumns
+from plimsoll_runtime.models.fused_latent import FusedLatentOp
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attend import Attend
@@ -196,6 +197,7 @@ FusedOp = (
     | FusedExperts
     | FusedGate
     | FusedColumns
+    | FusedLatentOp
 )
 
 

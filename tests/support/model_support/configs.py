@@ -10,7 +10,7 @@ LATENT: Mapping[str, Any] = {
     "kv_lora_rank": 32,
     "q_lora_rank": 24,
     "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
+    "qk_rope_head_dim": 16,
     "v_head_dim": 12,
 }
 DEEPSEEK: Mapping[str, Any] = {

@@ -16,6 +16,7 @@ from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost
 from plimsoll_runtime.models.ops.latent import Absorb, AttendLatent, Expand, Latent
+from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Step
 from plimsoll_runtime.models.rope import RopeTable, rotate
 from plimsoll_runtime.models.spec.attention import LatentAttention
@@ -95,5 +96,14 @@ def dense(layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, s
     return attention_reference(query, key.transpose(0, 1), value.transpose(0, 1), scale=LATENT.scale)
 
 
-def test_the_cpu_kernels_refuse_it() -> None:
-    assert why_not_fused(program_of(SPEC)) == "has no Latent"
+def test_the_cpu_kernels_compute_it() -> None:
+    assert why_not_fused(program_of(SPEC)) is None
+
+
+def test_vectors_that_others_read_as_well_are_refused() -> None:
+    """They lie in the cache alone, and nobody else finds them there."""
+    program = program_of(SPEC)
+    at = next(i for i, op in enumerate(program.ops) if isinstance(op, AttendLatent))
+    again = Normalise(NORM, 8, ("latent",), ("other",), None)
+    read = replace(program, ops=(*program.ops[: at + 1], again, *program.ops[at + 1 :]))
+    assert why_not_fused(read) == "keeps vectors that one op attends to"

@@ -21,7 +21,14 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.ops.route import Route
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, Growth, HeadNorm, SelfAttention
+from plimsoll_runtime.models.spec.attention import (
+    Alibi,
+    AttentionShape,
+    Growth,
+    HeadNorm,
+    LatentAttention,
+    SelfAttention,
+)
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate, GatedMlp, Mixture, PlainMlp
 from plimsoll_runtime.models.spec.layer import LayerSpec
@@ -48,6 +55,9 @@ ROPE = RopeSpec(head_dim=32, theta=1e4)
 SHAPE = AttentionShape(heads=3, kv_heads=1, head_dim=32, scale=0.2)
 GROUPS = AttentionShape(heads=6, kv_heads=2, head_dim=16, scale=0.2, window=24)
 ATTENTION = SelfAttention(SHAPE, ROPE)
+LATENT = LatentAttention(
+    heads=3, rank=32, plain=24, value=20, rope=replace(ROPE, head_dim=16), scale=0.2, norm=Norm(1e-4)
+)
 MLP = GatedMlp(72)
 LAYERS = LayerSpec(ATTENTION, MLP, RMS)
 NAMES = Names(
@@ -80,6 +90,11 @@ def recurrent(mixer: Recurrent) -> DecoderSpec:
     """Layers that recur beside one that attends."""
     own = replace(LAYERS, mixer=mixer)
     return decoder(own, LAYERS, own)
+
+
+def latent(**options: Any) -> LayerSpec:
+    """A layer that keeps one vector a token."""
+    return replace(LAYERS, mixer=replace(LATENT, **options))
 
 
 SPECS: Mapping[str, DecoderSpec] = {
@@ -195,6 +210,13 @@ SPECS: Mapping[str, DecoderSpec] = {
     "gated-recurrence": recurrent(Griffin(inner=96, heads=3, taps=4, activation="gelu_tanh")),
     "gated-recurrence-odd-blocks": recurrent(Griffin(inner=75, heads=3, taps=4, activation="gelu")),
     "attention-gated": decoder(heads(gated=True), LAYERS),
+    "latent": decoder(latent()),
+    "latent-queries-of-a-vector": decoder(latent(query_rank=20, heads=13), latent(bias=True, query_rank=17)),
+    "latent-pairs-growth": decoder(
+        latent(rope=replace(LATENT.rope, pairs=True), growth=Growth(0.4, 16)), latent(plain=40, value=33, heads=2)
+    ),
+    "latent-wide": decoder(latent(rank=80, plain=33, value=48)),
+    "latent-odd-rank": decoder(latent(rank=42, rope=RopeSpec(head_dim=6, theta=1e3)), LAYERS),
     "head-norm-own-turned": decoder(heads(head_norm=HeadNorm(replace(RMS, kind="layer"), own=True, turned=True))),
 }
 

@@ -62,6 +62,12 @@ struct Reader {
     values = static_cast<const typename T::cached *>(cache.values[layer]) + base;
   }
 
+  // work(begin, end) of sub-blocks whose keys can be read together.
+  template <class Work>
+  void each(int begin, int end, const Work &work) const {
+    work(begin, end);
+  }
+
   const char *values_of(int sub) const { return reinterpret_cast<const char *>(values + at(sub)); }
 
   int64_t at(int sub) const {

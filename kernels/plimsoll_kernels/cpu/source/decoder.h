@@ -11,6 +11,7 @@
 #include "gated_norm.h"
 #include "gated_recurrence.h"
 #include "heads.h"
+#include "latent.h"
 #include "results.h"
 #include "route.h"
 #include "selective_scan.h"
@@ -57,6 +58,9 @@ class Decoder {
         case PLIMSOLL_KIND_DELTA_RULE: DeltaRule<T>(op.delta_rule, step_, space_).run(crew_); break;
         case PLIMSOLL_KIND_SELECTIVE_SCAN: SelectiveScan<T>(op.selective_scan, step_, space_).run(crew_); break;
         case PLIMSOLL_KIND_GATED_RECURRENCE: GatedRecurrence<T>(op.gated_recurrence, step_, space_).run(crew_); break;
+        case PLIMSOLL_KIND_LATENT: latents().write(op.latent); break;
+        case PLIMSOLL_KIND_ABSORB: latents().absorb(op.absorb); break;
+        case PLIMSOLL_KIND_EXPAND: latents().expand(op.expand); break;
       }
       lap(op.timed);
     }
@@ -203,6 +207,8 @@ class Decoder {
       for (int s = begin; s < end; s++) attention_.clear_fresh(op.layer, op.shape, s);
     });
   }
+
+  Latents<T> latents() const { return {step_, space_, crew_, attention_}; }
 
   void attend(const PlimsollAttend &op) {
     attention_.attend(op.layer, op.shape, space_.operands_at(op.source), space_.stride(op.source),

@@ -34,6 +34,12 @@ inline void turn_pairs(const float *x, const float *turns, int half, E *out) {
   }
 }
 
+// What the queries of a position are multiplied by; see PlimsollHeads.
+inline float grown(float growth, float every, int offset, int64_t position) {
+  if (growth == 0) return 1;
+  return 1.0f + growth * std::log1p(std::floor(static_cast<float>(position + offset) / every));
+}
+
 // The heads of one layer.
 template <class T>
 class Heads {
@@ -82,8 +88,7 @@ class Heads {
   void grow(const float *x, const float *weight, int row, operand *out) const {
     float turned[MAX_HEAD];
     finish(x, weight, row, turned);
-    const float whole = std::floor(static_cast<float>(step_.positions[row] + op_.growth_offset) / op_.growth_every);
-    const float factor = 1.0f + op_.growth * std::log1p(whole);
+    const float factor = grown(op_.growth, op_.growth_every, op_.growth_offset, step_.positions[row]);
     int d = 0;
     for (; d + LANES <= op_.shape.head_dim; d += LANES) store(out + d, load(turned + d) * factor);
     for (; d < op_.shape.head_dim; d++) put(out + d, turned[d] * factor);

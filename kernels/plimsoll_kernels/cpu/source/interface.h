@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "columns_ops.h"
+#include "latent_ops.h"
 
 extern "C" {
 
@@ -28,6 +29,8 @@ struct PlimsollShape {
   float scale, softcap;  // softcap 0: none
   const float *slopes;   // [heads] ALiBi: slope x (key's position - query's) is added to scores; null: nothing
   const float *sinks;    // [heads] the score of one key more, whose value is zero; null: none
+  int32_t latent;        // keys are values, of which so many dimensions are summed, whole vectors; 0: they are not
+  int32_t apart;         // where they are: from a head's result to the next, at least `latent`, between them zeros
 };
 
 // Where values lie in a step's workspace, one after the other: [rows, width] floats, or operands (element.h).
@@ -115,7 +118,8 @@ struct PlimsollHeads {
   float growth, growth_every;  // queries x (1 + growth x log(1 + floor((position + offset) / every))); growth 0: as they are
 };
 
-// Queries at `source` attend to a layer's keys and values: operands [rows, heads, head_dim] both.
+// Queries at `source` attend to a layer's keys and values: operands [rows, heads, head_dim] both, or the results [rows,
+// heads, apart].
 struct PlimsollAttend {
   struct PlimsollShape shape;
   int32_t layer, source, target;
@@ -187,7 +191,10 @@ enum PlimsollKind {
   PLIMSOLL_KIND_DUAL_SCAN,
   PLIMSOLL_KIND_DELTA_RULE,
   PLIMSOLL_KIND_SELECTIVE_SCAN,
-  PLIMSOLL_KIND_GATED_RECURRENCE
+  PLIMSOLL_KIND_GATED_RECURRENCE,
+  PLIMSOLL_KIND_LATENT,
+  PLIMSOLL_KIND_ABSORB,
+  PLIMSOLL_KIND_EXPAND
 };
 
 // What a model does next.
@@ -213,6 +220,9 @@ struct PlimsollOp {
     struct PlimsollDeltaRule delta_rule;
     struct PlimsollSelectiveScan selective_scan;
     struct PlimsollGatedRecurrence gated_recurrence;
+    struct PlimsollLatent latent;
+    struct PlimsollAbsorb absorb;
+    struct PlimsollExpand expand;
   };
 };
 

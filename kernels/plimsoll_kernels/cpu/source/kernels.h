@@ -69,8 +69,15 @@ struct Kernels {
     Decoder<T>(*model, *cache, *step, space, crew).run();
   }
 
+  // The shape that needs most memory of so many dimensions.
+  static PlimsollShape latent_of(int head_dim) {
+    PlimsollShape shape{};
+    shape.head_dim = shape.latent = head_dim;
+    return shape;
+  }
+
   static int64_t attention_workspace(int32_t head_dim, int32_t threads) {
-    return static_cast<int64_t>(TileMemory<T>::bytes(head_dim)) * threads;
+    return static_cast<int64_t>(tile_bytes_of<T>(latent_of(head_dim))) * threads;
   }
 
   // Attention alone, for decoders that are not PlimsollModels: query [rows, heads, head_dim], key and value
@@ -81,12 +88,12 @@ struct Kernels {
     const int dim = shape->head_dim;
     const size_t width = static_cast<size_t>(shape->heads) * dim;
     const Crew crew(threads);
-    const Attention<T> attention(*cache, *step, crew, static_cast<char *>(step->workspace), TileMemory<T>::bytes(dim));
+    const Attention<T> attention(*cache, *step, crew, static_cast<char *>(step->workspace), tile_bytes_of<T>(latent_of(dim)));
     crew.each(step->rows, 1, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++)
         for (int h = 0; h < shape->kv_heads; h++) {
           const size_t at = (static_cast<size_t>(r) * shape->kv_heads + h) * dim;
-          attention.write_key(layer, h, dim, r, static_cast<const cached *>(key) + at);
+          if (!shape->latent) attention.write_key(layer, h, dim, r, static_cast<const cached *>(key) + at);
           attention.write_value(layer, h, dim, r, static_cast<const cached *>(value) + at);
         }
     });

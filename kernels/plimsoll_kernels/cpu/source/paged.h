@@ -2,8 +2,15 @@
 #pragma once
 
 #include "attention.h"
+#include "latent_keys.h"
 
 namespace PLIMSOLL_ISA {
+
+// Of one thread, for tiles of a layer.
+template <class T>
+inline size_t tile_bytes_of(const PlimsollShape &shape) {
+  return TileMemory<T>::bytes(shape.head_dim) + (shape.latent ? (LatentKeys<T>::bytes(shape.head_dim) + 127) / 64 * 64 : 0);
+}
 
 template <class T>
 class Attention {
@@ -40,7 +47,7 @@ class Attention {
 
   // A piece is a sequence's tile of up to ROWS pairs of a row and a query head that share a key head; those at the end
   // of a sequence, which see most keys, come first. Queries and results are [rows, heads x head_dim], rows `stride`
-  // of either kind apart.
+  // of either kind apart; results of vectors that are keys and values are `apart` for each head (see PlimsollShape).
   template <class E>
   void attend(int layer, const PlimsollShape &shape, const E *queries, size_t query_stride, E *out,
               size_t out_stride) const {
@@ -132,10 +139,18 @@ class Attention {
     }
     const Reader<T> reader = read(layer, shape, sequence, kv_head);
     const Window window(shape, shape.whole ? tables(layer).contexts[sequence] - 1 : -1);
-    attend_rows<T>(count, memory, reader, window, dim, tile, after);
-    for (int r = 0; r < count; r++)
-      for (int d = 0; d < dim; d += LANES)
-        store(out + rows[r] * out_stride + columns[r] + d, load(memory.sums + r * dim + d));
+    if (shape.latent) {
+      auto *keys = reinterpret_cast<cached *>(tile_memory + TileMemory<T>::bytes(dim));
+      attend_rows<T>(count, memory, reader, LatentKeys<T>{reader, keys}, window, dim, shape.latent, tile, after);
+    } else {
+      attend_rows<T>(count, memory, reader, reader, window, dim, dim, tile, after);
+    }
+    const int summed = shape.latent ? shape.latent : dim, apart = shape.latent ? shape.apart : dim;
+    for (int r = 0; r < count; r++) {
+      E *to = out + rows[r] * out_stride + columns[r] / dim * apart;
+      for (int d = 0; d < summed; d += LANES) store(to + d, load(memory.sums + r * dim + d));
+      for (int d = summed; d < apart; d++) to[d] = E{};
+    }
   }
 };
 

@@ -29,16 +29,33 @@ void prepare_attention(int rows) {
 }
 
 // See attend().
-template <class T>
+template <class T, class Keys>
 struct TileProducts {
   static constexpr int STEP_VALUES = TILE_WORDS * T::PAIR, LINE = 64 / sizeof(typename T::cached);
 
   const TileMemory<T> &memory;
   const Reader<T> &reader;
+  const Keys &from;
   const Window &window;
-  int head_dim, count;
+  int head_dim, value_dim, count;
 
   void score(int span, int begin, int end) const {
+    from.each(begin, end, [&](int first, int last) { score_together(span, first, last); });
+  }
+
+  void accumulate(const Softmax *rows, int span, int begin, int end, const char *const *ahead) const {
+    for (int r = 0; r < count; r++)
+      if (rows[r].factor != 1)
+        for (int d = 0; d < head_dim; d += LANES)
+          store(memory.sums + r * head_dim + d, load(memory.sums + r * head_dim + d) * rows[r].factor);
+    int dim = 0;
+    for (; dim + SUMS * TILE_WORDS <= value_dim; dim += SUMS * TILE_WORDS)
+      multiply_values<4>(dim, span, begin, end, ahead);
+    for (; dim < value_dim; dim += TILE_WORDS) multiply_values<1>(dim, span, begin, end, ahead);
+  }
+
+ private:
+  void score_together(int span, int begin, int end) const {
     for (int sub = begin; sub < end; sub += SUMS) {
       const int left = end - sub < SUMS ? end - sub : SUMS;
       if (left == 4) multiply_keys<4>(span, sub);
@@ -53,24 +70,13 @@ struct TileProducts {
     }
   }
 
-  void accumulate(const Softmax *rows, int span, int begin, int end, const char *const *ahead) const {
-    for (int r = 0; r < count; r++)
-      if (rows[r].factor != 1)
-        for (int d = 0; d < head_dim; d += LANES)
-          store(memory.sums + r * head_dim + d, load(memory.sums + r * head_dim + d) * rows[r].factor);
-    int dim = 0;
-    for (; dim + SUMS * TILE_WORDS <= head_dim; dim += SUMS * TILE_WORDS) multiply_values<4>(dim, span, begin, end, ahead);
-    for (; dim < head_dim; dim += TILE_WORDS) multiply_values<1>(dim, span, begin, end, ahead);
-  }
-
- private:
   // Scores of N sub-blocks, whose values come in beside them.
   template <int N>
   void multiply_keys(int span, int sub) const {
     const char *keys[N], *values[N];
     for (int i = 0; i < N; i++) {
-      keys[i] = reinterpret_cast<const char *>(reader.keys + reader.at(sub + i));
-      values[i] = reader.values_of(sub + i);
+      keys[i] = reinterpret_cast<const char *>(from.keys + from.at(sub + i));
+      values[i] = from.values_of(sub + i);
     }
     each_tile<N>([&](auto i) ALWAYS_INLINE { tile_zero<i>(); });
     const size_t stride = memory.query_stride * sizeof(typename T::operand);
@@ -116,10 +122,10 @@ struct TileProducts {
   }
 };
 
-template <class T>
-void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
-                 const TileRow *rows, const Upcoming<T> &after) {
-  const TileProducts<T> products{memory, reader, window, head_dim, count};
+template <class T, class Keys>
+void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Keys &keys, const Window &window,
+                 int head_dim, int value_dim, const TileRow *rows, const Upcoming<T> &after) {
+  const TileProducts<T, Keys> products{memory, reader, keys, window, head_dim, value_dim, count};
   attend<T>(products, count, memory, reader, window, head_dim, rows, after);
 }
 

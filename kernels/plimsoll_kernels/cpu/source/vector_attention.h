@@ -6,8 +6,8 @@
 namespace PLIMSOLL_ISA {
 
 // The scores of one span's sub-blocks [begin, end): scale q k^T, capped.
-template <class T, int R>
-inline void score(const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim, int span,
+template <class T, int R, class Keys>
+inline void score(const TileMemory<T> &memory, const Keys &reader, const Window &window, int head_dim, int span,
                   int begin, int end) {
   constexpr int VECTORS = SUB / LANES;  // of a sub-block's keys: 1 or 2
   for (int sub = begin; sub < end; sub += 2 / VECTORS) {
@@ -55,21 +55,24 @@ inline void accumulate(const TileMemory<T> &memory, const Reader<T> &reader, con
 }
 
 // See attend().
-template <class T, int R>
+template <class T, int R, class Keys>
 struct VectorProducts {
   const TileMemory<T> &memory;
   const Reader<T> &reader;
+  const Keys &keys;
   const Window &window;
-  int head_dim;
+  int head_dim, value_dim;
 
   void score(int span, int begin, int end) const {
-    PLIMSOLL_ISA::score<T, R>(memory, reader, window, head_dim, span, begin, end);
+    keys.each(begin, end, [&](int from, int to) {
+      PLIMSOLL_ISA::score<T, R>(memory, keys, window, head_dim, span, from, to);
+    });
   }
   void accumulate(const Softmax *rows, int span, int begin, int end, const char *const *ahead) const {
     int dim = 0;
-    for (; dim + 2 * LANES <= head_dim; dim += 2 * LANES)
+    for (; dim + 2 * LANES <= value_dim; dim += 2 * LANES)
       PLIMSOLL_ISA::accumulate<T, R, 2>(memory, reader, rows, head_dim, dim, span, begin, end, ahead);
-    if (dim < head_dim)
+    if (dim < value_dim)
       PLIMSOLL_ISA::accumulate<T, R, 1>(memory, reader, rows, head_dim, dim, span, begin, end, ahead);
   }
 };
@@ -78,15 +81,15 @@ struct VectorProducts {
 template <class T>
 void prepare_attention(int) {}
 
-template <class T, int R = ROWS>
-void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Window &window, int head_dim,
-                 const TileRow *rows, const Upcoming<T> &after) {
+template <class T, class Keys, int R = ROWS>
+void attend_rows(int count, const TileMemory<T> &memory, const Reader<T> &reader, const Keys &keys, const Window &window,
+                 int head_dim, int value_dim, const TileRow *rows, const Upcoming<T> &after) {
   if constexpr (R >= 1) {
     if (count == R) {
-      const VectorProducts<T, R> products{memory, reader, window, head_dim};
+      const VectorProducts<T, R, Keys> products{memory, reader, keys, window, head_dim, value_dim};
       return attend<T>(products, count, memory, reader, window, head_dim, rows, after);
     }
-    attend_rows<T, R - 1>(count, memory, reader, window, head_dim, rows, after);
+    attend_rows<T, Keys, R - 1>(count, memory, reader, keys, window, head_dim, value_dim, rows, after);
   }
 }
 

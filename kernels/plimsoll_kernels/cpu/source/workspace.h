@@ -4,6 +4,7 @@
 #include "attend.h"
 #include "experts.h"
 #include "interface.h"
+#include "paged.h"
 
 namespace PLIMSOLL_ISA {
 
@@ -29,11 +30,10 @@ struct Workspace {
       strides_[i] = place.operands ? padded<T>(place.width) : static_cast<size_t>(place.width);
       places_[i] = take(rows * strides_[i] * size);
     }
-    int widest_head = 0;
+    tile_bytes = 0;
     for (int i = 0; i < model.num_ops; i++)
-      if (model.ops[i].kind == PLIMSOLL_KIND_ATTEND && model.ops[i].attend.shape.head_dim > widest_head)
-        widest_head = model.ops[i].attend.shape.head_dim;
-    tile_bytes = TileMemory<T>::bytes(widest_head);
+      if (model.ops[i].kind == PLIMSOLL_KIND_ATTEND && tile_bytes_of<T>(model.ops[i].attend.shape) > tile_bytes)
+        tile_bytes = tile_bytes_of<T>(model.ops[i].attend.shape);
     tiles = take(tile_bytes * threads);
     experts = ExpertMemory<T>::of(model, rows, take);
     bytes = at - memory;

@@ -68,8 +68,10 @@ def _no_cpu(target: Target) -> str | None:
         return (
             f"takes heads of a multiple of {SUB_BLOCK} dimensions up to {MAX_HEAD_DIM}, and the model's have {odd[0]}"
         )
-    if reason := target.unfused or _unknown(target, "window", "softcap", "chunk", "alibi", "sinks"):
+    if reason := target.unfused or _unknown(target, "window", "softcap", "chunk", "alibi", "sinks", "latent"):
         return reason
+    if any(shape.latent and shape.kv_heads > 1 for shape in target.shapes):
+        return "reads one vector a token where keys are values, and the model has more of them"
     if kernels(target.dtype) is None:
         return f"has no kernels for {_name(target.dtype)} that this processor can run, or they were not built"
     return None

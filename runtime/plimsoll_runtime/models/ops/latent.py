@@ -92,7 +92,7 @@ class Absorb:
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         own = self.attention
-        keys = _up(own, weights.read(self.up, keep=True))[:, : own.plain]
+        keys = by_head(own, weights.read(self.up, keep=True))[:, : own.plain]
 
         def run(step: Step, queries: Tensor) -> Tensor:
             each = queries.view(len(queries), own.heads, -1)
@@ -173,7 +173,7 @@ class Expand:
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         own = self.attention
-        values = _up(own, weights.read(self.up, keep=True))[:, own.plain :].transpose(1, 2)
+        values = by_head(own, weights.read(self.up, keep=True))[:, own.plain :].transpose(1, 2)
 
         def run(step: Step, attended: Tensor) -> Tensor:
             each = attended.view(len(attended), own.heads, -1).transpose(0, 1)
@@ -182,6 +182,6 @@ class Expand:
         return run
 
 
-def _up(attention: LatentAttention, weight: Tensor) -> Tensor:
-    """[heads, plain + value, rank]."""
+def by_head(attention: LatentAttention, weight: Tensor) -> Tensor:
+    """`up` as [heads, plain + value, rank]."""
     return weight.view(attention.heads, attention.plain + attention.value, attention.rank)

@@ -41,8 +41,9 @@ def build(request: pytest.FixtureRequest) -> Iterator[Build]:
         (16, [shape(6, 2, 32, sinks=True), shape(20, 4, 16, sinks=True, window=9, softcap=3.0)]),
         (32, [shape(6, 2, 32, alibi=slopes(6)), shape(13, 1, 16, alibi=slopes(13), window=40, softcap=3.0)]),
         (16, [shape(6, 1, 64, alibi=slopes(6, coarse=True)), shape(3, 3, 16, alibi=slopes(3), chunk=48)]),
+        (32, [shape(5, 1, 48, latent=True), shape(4, 2, 16), shape(30, 1, 576, latent=True, window=40)]),
     ],
-    ids=["small", "groups", "wide", "odd", "chunks", "sinks", "slopes", "coarse-slopes"],
+    ids=["small", "groups", "wide", "odd", "chunks", "sinks", "slopes", "coarse-slopes", "latent"],
 )
 def test_several_steps(simulation: Simulate, build: Build, block_size: int, shapes: list[AttentionShape]) -> None:
     run = simulation(CpuBackend, shapes, build.dtype, block_size, 60)
@@ -61,7 +62,8 @@ def test_any_batch(simulation_class: Simulate, build: Build, data: st.DataObject
     seen = data.draw(st.dictionaries(st.sampled_from(["window", "chunk"]), st.integers(1, 300), max_size=1))
     kind = data.draw(st.sampled_from(["plain", "sinks", "slopes"]))
     alibi = slopes(group * kv_heads) if kind == "slopes" else None
-    more = {**seen, "sinks": kind == "sinks", "alibi": alibi}
+    latent = kv_heads == 1 and data.draw(st.booleans())
+    more = {**seen, "sinks": kind == "sinks", "alibi": alibi, "latent": latent}
     run = simulation_class(CpuBackend, [shape(group * kv_heads, kv_heads, 16 * dims, **more)], build.dtype, 16, 120)
     sequences = [run.add() for _ in range(data.draw(st.integers(1, 4)))]
     for _ in range(data.draw(st.integers(1, 4))):

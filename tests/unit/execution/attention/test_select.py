@@ -123,13 +123,13 @@ KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
     ),
     "latent": (
         {"latent": True, "kv_heads": 1},
-        {"torch", "triton", "sdpa", "reference"},
+        {"cpu", "torch", "triton", "sdpa", "reference"},
         "reads values beside keys, and the model's keys are",
     ),
     "latents": ({"latent": True}, {"torch", "sdpa", "reference"}, "where keys are|values beside keys"),
     "latent-window": (
         {"latent": True, "kv_heads": 1, "window": 9},
-        {"torch", "sdpa", "reference"},
+        {"cpu", "torch", "sdpa", "reference"},
         "where keys are|values beside keys",
     ),
     "sinks": ({"sinks": True}, {"cpu", "torch", "triton", "sdpa", "reference"}, "has no sinks, and the model has"),
