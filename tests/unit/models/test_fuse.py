@@ -271,6 +271,8 @@ def _walk(op: FusedOp, read: Any, held: Mapping[int, Lying], cache: dict[int, Te
         case FusedAdd():
             x, y = (read(place, op.op.width, operands=False) for place in (op.source, op.added))
             return op.target, op.op.width, _sum(x, y, op.op.scale)
+        case _:
+            raise NotImplementedError(f"no program here has {type(op).__name__}")
 
 
 def _sum(x: Term, y: Term, scale: float) -> Term:
