@@ -30,15 +30,18 @@ def store(kube: Kube, settings: Settings) -> str:
 
 
 class Talk:
-    """A conversation in the background, turn by turn; `seen` has the statuses under which it was asked for."""
+    """A conversation in the background, turn by turn; `seen` has the statuses under which it was asked for.
+
+    `client` tries again where it is told to, as OpenAI's does by itself: of two gateways one hears of a new pod first.
+    """
 
     def __init__(self, client: openai.OpenAI, model: str) -> None:
-        self._client, self._model = client, model
+        self._once, self.client, self._model = client, client.with_options(max_retries=8), model
         self.seen: set[int] = set()
 
     def turn(self, text: str, before: Any = None) -> Any:
         """One turn, once it is answered."""
-        made = self._client.responses.create(
+        made = self.client.responses.create(
             model=self._model,
             input=text,
             background=True,
@@ -52,7 +55,7 @@ class Talk:
     def find(self, response: str) -> Any:
         """It, None while the pod that keeps it is replaced."""
         try:
-            found = self._client.responses.retrieve(response)
+            found = self._once.responses.retrieve(response)
         except openai.APIStatusError as error:
             self.seen.add(error.status_code)
             return None
@@ -60,7 +63,7 @@ class Talk:
         return found
 
     def _ended(self, response: str) -> Any:
-        found = self._client.responses.retrieve(response)
+        found = self.client.responses.retrieve(response)
         return found if found.status not in ("queued", "in_progress") else None
 
 
@@ -75,7 +78,7 @@ def keepers(kube: Kube, pods: list[Any]) -> dict[str, str]:
     return {place_of(f"{kube.namespace}/{keeper}"): name for name, keeper in labels.items()}
 
 
-def check_taken_over(talk: Talk, client: openai.OpenAI, first: Any, second: Any) -> None:
+def check_taken_over(talk: Talk, first: Any, second: Any) -> None:
     """The conversation is there as it was, goes on where it was, and can be forgotten."""
     found = until("the response", lambda: talk.find(second.id), timeout=120, state=lambda: talk.seen)
     assert talk.seen <= {200, 503}, "it was never gone, only away"
@@ -83,6 +86,7 @@ def check_taken_over(talk: Talk, client: openai.OpenAI, first: Any, second: Any)
     assert found.incomplete_details.reason == "max_output_tokens"
     third = talk.turn("w7", found)
     assert place(third) == place(second)
+    client = talk.client
     items: list[Any] = client.responses.input_items.list(third.id, order="asc").data
     texts = [part.text for item in items for part in item.content]
     assert texts == ["w5", first.output_text, "w6", second.output_text, "w7"]
@@ -101,7 +105,7 @@ def test_a_killed_replicas_responses_are_taken_over(kube: Kube, store: str, serv
     holders = keepers(kube, kube.pods(MODEL))
     victim, others = holders[place(first)], set(holders.values()) - {holders[place(first)]}
     kube.kill_now(victim)
-    check_taken_over(talk, client, first, second)
+    check_taken_over(talk, first, second)
     taken = keepers(kube, kube.pods(MODEL))[place(first)]
     assert taken not in {victim, *others}, "another pod has its place"
 
@@ -124,6 +128,6 @@ def test_what_a_killed_host_of_a_pool_kept_is_taken_over(
     file = client.files.create(file=("lines.jsonl", b"{}\n"), purpose="batch")
     (victim,) = pool.hosts(kube)
     kube.kill_now(victim)
-    check_taken_over(talk, client, first, second)
-    assert client.files.content(file.id).content == b"{}\n"
+    check_taken_over(talk, first, second)
+    assert talk.client.files.content(file.id).content == b"{}\n"
     assert pool.hosts(kube) != [victim]
