@@ -76,8 +76,7 @@ async def read_body(
 
     Raises Refusal (413, 408, 415, 503) or ClientGone. `headers` have lower-case names.
     """
-    if b"content-encoding" in headers:
-        check_encoding(headers)
+    check_encoding(headers)
     try:
         _check_declared(headers.get(b"content-length", b""), limit, budget, option)
     except Refusal:

@@ -19,13 +19,11 @@ class Window:
         self._slots = seconds + 1
         self._amounts = [0] * self._slots
         self._newest = 0
-        self._next = 1.0  # when the newest second is over
         self.total = 0
 
     def take(self, amount: int, now: float) -> int:
         """Use so much now; returns the second, for `correct`."""
-        if now >= self._next:
-            self.forget(now)
+        self.forget(now)
         self._amounts[self._newest % self._slots] += amount
         self.total += amount
         return self._newest
@@ -35,8 +33,7 @@ class Window:
 
         Where that is too long ago, what was used beyond what was said counts now: it has not counted yet.
         """
-        if now >= self._next:
-            self.forget(now)
+        self.forget(now)
         if second > self._newest - self._slots:
             self._amounts[second % self._slots] += difference
             self.total += difference
@@ -51,12 +48,11 @@ class Window:
         for passed in range(self._newest + 1, min(second, self._newest + self._slots) + 1):
             self.total -= self._amounts[passed % self._slots]
             self._amounts[passed % self._slots] = 0
-        self._newest, self._next = second, second + 1.0
+        self._newest = second
 
     def seconds_until(self, amount: int, most: int, now: float) -> float:
         """How long until `amount` more is at most `most` in the time, if nothing else is used; infinity for never."""
-        if now >= self._next:
-            self.forget(now)
+        self.forget(now)
         left = self.total + amount - most
         if left <= 0:
             return 0.0
@@ -68,8 +64,7 @@ class Window:
 
     def seconds_until_empty(self, now: float) -> float:
         """How long until nothing is used any more."""
-        if now >= self._next:
-            self.forget(now)
+        self.forget(now)
         if self._amounts[self._newest % self._slots]:  # as nearly always: something has just been used
             return self._newest + self._slots - now
         for second in range(self._newest - 1, self._newest - self._slots, -1):
