@@ -51,6 +51,14 @@ def kernels(dtype: torch.dtype, name: str | None = None) -> KernelsRecord | None
     return _best(dtype) if wanted is None else _find(dtype, wanted)
 
 
+def required(dtype: torch.dtype) -> KernelsRecord:
+    """The same; raises ValueError where none can run here."""
+    found = kernels(dtype)
+    if found is None:
+        raise ValueError(f"no CPU kernels for {dtype} run here")
+    return found
+
+
 def instructions() -> str | None:
     """What PLIMSOLL_CPU_ISA asks for, None without it. Raises InstructionsError where it cannot be honoured."""
     wanted = os.environ.get(VARIABLE)

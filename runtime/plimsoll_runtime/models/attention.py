@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
+
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class Attention(Protocol):
@@ -40,3 +43,8 @@ class RotatingAttention(Attention, Protocol):
         sinks: Tensor | None = None,
     ) -> Tensor:
         """heads [T, heads + 2 kv_heads, D], as the product leaves them; cos, sin [T, D / 2] -> [T, heads, D]."""
+
+
+def slopes_of(shape: AttentionShape, device: torch.device | None = None) -> Tensor | None:
+    """float32 [heads] of ALiBi, where there is one; None for the device: a CPU."""
+    return None if shape.alibi is None else torch.tensor(shape.alibi.slopes, device=device)

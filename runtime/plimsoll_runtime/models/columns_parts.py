@@ -1,4 +1,4 @@
-"""The records of ops over columns, with their weights as the CPU kernels read them. See fused.py."""
+"""The records of ops over columns, with their weights as the CPU kernels read them. See fused_parts.py."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from plimsoll_kernels.cpu.latent_records import AbsorbRecord, ExpandRecord, LatentRecord
-from plimsoll_kernels.cpu.op_records import AttendRecord, Normed, ShapeRecord
+from plimsoll_kernels.cpu.op_records import AttendRecord, Normed
 from plimsoll_kernels.cpu.places import Places
 from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.threads import thread_count
@@ -21,12 +21,10 @@ from plimsoll_runtime.models.fused_latent import (
 )
 from plimsoll_runtime.models.ops.latent import by_head
 from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.shape_records import latent_shape_record
 from plimsoll_runtime.models.spec.attention import LatentAttention
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.weights import WeightReader
-
-VECTOR = 16
-"""Dimensions of the widest vectors: of what is attended to, a whole number of them is summed."""
 
 LatentOpRecord = LatentRecord | AbsorbRecord | AttendRecord | ExpandRecord
 
@@ -58,7 +56,7 @@ class LatentParts:
             case FusedAbsorb():
                 return self._absorb(op)
             case FusedAttendLatent():
-                return AttendRecord(_shape(op.op.attention), op.op.layer, op.source, op.target)
+                return AttendRecord(latent_shape_record(op.op.attention), op.op.layer, op.source, op.target)
             case FusedExpand():
                 own = op.op.attention
                 weight = self._packed(own, op.op.up, lambda up: up[own.plain :], own.value, own.rank)
@@ -108,16 +106,3 @@ class LatentParts:
         placed = self._places.place(shape, self._reader.dtype, fill)
         self._kept.append(placed)
         return placed.data_ptr()
-
-
-def _shape(own: LatentAttention) -> ShapeRecord:
-    """See models.fused.shape_record; results have the vector's numbers that were normed."""
-    shape = own.shape
-    return ShapeRecord(
-        heads=shape.heads,
-        kv_heads=1,
-        head_dim=shape.head_dim,
-        scale=shape.scale,
-        latent=-(-own.rank // VECTOR) * VECTOR,
-        apart=apart(own.rank),
-    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch
@@ -12,12 +11,6 @@ from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.attention.tables import step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.sent import sent
-from plimsoll_runtime.models.spec.attention import AttentionShape
-
-
-def slopes_of(shape: AttentionShape, device: torch.device) -> Tensor | None:
-    """float32 [heads] of ALiBi, where there is one."""
-    return None if shape.alibi is None else torch.tensor(shape.alibi.slopes, device=device)
 
 
 def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:

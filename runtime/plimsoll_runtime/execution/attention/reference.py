@@ -8,9 +8,9 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.paged import paged_batch, slopes_of
+from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.attention import Attention, slopes_of
 
 
 class ReferenceBackend:

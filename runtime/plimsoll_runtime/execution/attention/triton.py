@@ -17,9 +17,9 @@ from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attenti
 from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.paged import paged_batch, slopes_of
+from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import NormOfHeads
+from plimsoll_runtime.models.attention import NormOfHeads, slopes_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.cache import cache_root
 

@@ -51,8 +51,7 @@ class WholePrompts:
 
     def begin(self, batch: AttentionBatch) -> Attention:
         """See AttentionBackend. Raises ValueError where a prompt is not in the step as a whole."""
-        if list(batch.query_lens) != list(batch.context_lens):
-            raise ValueError("a prompt is not in the step as a whole, and its layers see it from both ends")
+        check_whole(batch)
         calls = _calls(batch.query_lens, self._device)
         bands: Bands = {}
 
@@ -73,6 +72,12 @@ class WholePrompts:
             return out
 
         return attention
+
+
+def check_whole(batch: AttentionBatch) -> None:
+    """Raises ValueError where a prompt is not in the step as a whole."""
+    if list(batch.query_lens) != list(batch.context_lens):
+        raise ValueError("a prompt is not in the step as a whole, and its layers see it from both ends")
 
 
 def _plain(shape: AttentionShape) -> bool:

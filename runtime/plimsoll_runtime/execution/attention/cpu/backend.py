@@ -7,13 +7,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.cpu.library import required
 from plimsoll_kernels.cpu.op_records import ShapeRecord
 from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.fused import FusedStep, shape_record, slopes_of
+from plimsoll_runtime.models.attention import slopes_of
+from plimsoll_runtime.models.fused import FusedStep
+from plimsoll_runtime.models.shape_records import shape_record
 
 
 class CpuBackend:
@@ -23,10 +25,7 @@ class CpuBackend:
     fused: ClassVar[bool] = True
 
     def __init__(self, cache: KvCache) -> None:
-        found = kernels(cache.dtype)
-        if found is None:
-            raise ValueError(f"no CPU kernels for {cache.dtype} run here")
-        self._kernels = found
+        self._kernels = required(cache.dtype)
         self._paged = PagedCache(cache.keys, cache.values, cache.group_of, block_size=cache.block_size)
         self._slopes = [slopes_of(shape) for shape in cache.shapes]
         self._shapes = [*map(shape_record, cache.shapes, self._slopes)]

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
-from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.cpu.library import required
 from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedCache, PagedStep
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.cpu.backend import CpuAttention
+from plimsoll_runtime.execution.attention.whole import check_whole
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.fused import FusedStep, shape_record
+from plimsoll_runtime.models.fused import FusedStep
+from plimsoll_runtime.models.shape_records import shape_record
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
@@ -41,10 +43,7 @@ class CpuWholePrompts:
     fused: ClassVar[bool] = True
 
     def __init__(self, cache: KvCache) -> None:
-        found = kernels(cache.dtype)
-        if found is None:
-            raise ValueError(f"no CPU kernels for {cache.dtype} run here")
-        self._kernels = found
+        self._kernels = required(cache.dtype)
         self._shapes = cache.whole
         self._records = [shape_record(shape) for shape in cache.whole]
         self._dtype = cache.dtype
@@ -54,8 +53,7 @@ class CpuWholePrompts:
 
     def begin(self, batch: AttentionBatch) -> FusedStep:
         """See AttentionBackend. Raises ValueError where a prompt is not in the step as a whole."""
-        if list(batch.query_lens) != list(batch.context_lens):
-            raise ValueError("a prompt is not in the step as a whole, and its layers see it from both ends")
+        check_whole(batch)
         counts = [-(-length // SUB_BLOCK) for length in batch.query_lens]
         *begins, total = accumulate(counts, initial=0)
         if total > self._blocks:
