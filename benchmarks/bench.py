@@ -30,6 +30,7 @@ QUESTIONS = (
     "offline",
     "batch",
     "prefix_cost",
+    "constrained",
     "kv_waste",
     "startup",
     "loading",

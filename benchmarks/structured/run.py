@@ -115,8 +115,7 @@ def cases() -> dict[str, Case]:
     }
 
 
-@functools.cache
-def trained(size: int) -> Ours:
+def trained_tokenizer(size: int) -> Tokenizer:
     """A byte-level tokenizer of Python's library's sources."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -129,7 +128,13 @@ def trained(size: int) -> Ours:
     )
     sources = sorted(Path(sysconfig.get_path("stdlib")).glob("**/*.py"))[: FILES * size // 1000]
     tokenizer.train_from_iterator((path.read_text(errors="replace") for path in sources), trainer)
-    return Ours(tokenizer, TokenizerSettings(tokens={"eos_token": END}))
+    return tokenizer
+
+
+@functools.cache
+def trained(size: int) -> Ours:
+    """The same, as the engine takes it."""
+    return Ours(trained_tokenizer(size), TokenizerSettings(tokens={"eos_token": END}))
 
 
 def demo() -> Ours:
