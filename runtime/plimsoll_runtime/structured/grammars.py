@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.messages import Vocabulary
 from plimsoll_runtime.structured.grammar import limits, told, written
-from plimsoll_runtime.structured.matcher import Matcher
+from plimsoll_runtime.structured.matcher import Matcher, Template
 from plimsoll_runtime.structured.vocabulary import TokenBytes, compiled
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
+    from llguidance import LLTokenizer
 
 MOST_KEPT = 256
 """Grammars kept compiled, the latest used."""
@@ -32,14 +32,14 @@ class Grammars:
         self._spelled: TokenBytes | None = None
         self._tokenizer: LLTokenizer | None = None
         self._pool: ThreadPoolExecutor | None = None
-        self._kept: OrderedDict[Constraint, Future[LLMatcher]] = OrderedDict()
+        self._kept: OrderedDict[Constraint, Future[Template]] = OrderedDict()
         self._lock = threading.Lock()
 
     def use(self, vocabulary: Vocabulary) -> None:
         """Compile for this vocabulary, the first that is told."""
         self._vocabulary = self._vocabulary or vocabulary
 
-    def prepare(self, constraint: Constraint) -> Future[LLMatcher]:
+    def prepare(self, constraint: Constraint) -> Future[Template]:
         """Begin to compile, unless that is done or under way. What fails raises ConstraintError from the future."""
         with self._lock:
             found = self._kept.get(constraint)
@@ -52,7 +52,7 @@ class Grammars:
 
     def matcher(self, constraint: Constraint) -> Matcher:
         """One that has taken nothing yet. Waits where it has to be compiled; raises ConstraintError."""
-        return Matcher(self.prepare(constraint).result().deep_copy())
+        return self.prepare(constraint).result().matcher()
 
     def spelled(self) -> TokenBytes:
         """How tokens spell text. Raises ConstraintError where nobody has told."""
@@ -68,7 +68,7 @@ class Grammars:
             raise ConstraintError("the engine was not told how its tokens spell text")
         return self._vocabulary
 
-    def _compile(self, constraint: Constraint) -> LLMatcher:
+    def _compile(self, constraint: Constraint) -> Template:
         from llguidance import LLMatcher
 
         if self._tokenizer is None:
@@ -76,7 +76,7 @@ class Grammars:
         matcher = LLMatcher(self._tokenizer, written(constraint), log_level=0, limits=limits())
         if matcher.is_error():
             raise ConstraintError(told(matcher.get_error()))
-        return matcher
+        return Template(matcher)
 
     def _drop_oldest(self) -> None:
         over = len(self._kept) - MOST_KEPT

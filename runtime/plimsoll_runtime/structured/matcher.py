@@ -10,23 +10,69 @@ from plimsoll_runtime.structured.grammar import told
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
+MOST_WARMTH = 128
+"""Tokens. What most grammars know of their lexers does not grow any more by then (some 200 states of the 10,000 that
+`grammar.limits` leaves each sequence); one whose states never end has so many tokens' worth of them less."""
+
+
+class Template:
+    """A compiled grammar, from which each sequence gets a matcher of its own.
+
+    llguidance finds out the states of a grammar's lexer when it comes to them, in each matcher anew: the first masks of
+    a fresh one take ten times as long as later ones. So a sequence leaves here what its matcher knows.
+    """
+
+    def __init__(self, inner: LLMatcher) -> None:
+        """`inner` has taken nothing. Its first mask is computed here, not when a step waits for it."""
+        first = inner.deep_copy()
+        first.compute_bitmask()
+        self._kept = (inner if first.is_error() else first, 0)  # in one piece: engines and mask threads read it
+
+    @property
+    def warmth(self) -> int:
+        """Tokens that have been taken by the matchers whose knowledge is here, one after the other."""
+        return self._kept[1]
+
+    def matcher(self) -> Matcher:
+        """One that has taken nothing yet."""
+        inner, warmth = self._kept
+        return Matcher(inner.deep_copy(), self, warmth)
+
+    def learn(self, inner: LLMatcher, warmth: int) -> None:
+        """Keep what a matcher knows, if it is more. The matcher goes on as it is."""
+        if warmth > self.warmth and not inner.is_error():
+            copy = inner.deep_copy()
+            copy.reset()
+            self._kept = copy, warmth
+
 
 class Matcher:
     """Takes a sequence's tokens one by one. `inner` is llguidance's, for masks of many at once."""
 
-    __slots__ = ("inner",)
+    __slots__ = ("_template", "_warmth", "inner")
 
-    def __init__(self, inner: LLMatcher) -> None:
+    def __init__(self, inner: LLMatcher, template: Template, warmth: int = 0) -> None:
         self.inner = inner
+        self._template = template
+        self._warmth = warmth
 
     def take(self, token: int) -> None:
         """The sequence has got a token; one that the grammar forbids puts the matcher into error."""
         self.inner.consume_token(token)
+        self._warmth += 1
+        if self._warmth == MOST_WARMTH:
+            self._template.learn(self.inner, self._warmth)
 
     def take_all(self, tokens: Sequence[int]) -> None:
         """The same for what a sequence had before it was put off."""
         if tokens:
             self.inner.consume_tokens(list(tokens))
+            self._warmth += len(tokens)
+
+    def leave(self) -> None:
+        """The sequence has ended, or was put off."""
+        if self._warmth < MOST_WARMTH:
+            self._template.learn(self.inner, self._warmth)
 
     @property
     def error(self) -> str | None:

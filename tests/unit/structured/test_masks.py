@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.messages import Vocabulary
 from plimsoll_runtime.structured.grammars import MOST_KEPT, Grammars
-from plimsoll_runtime.structured.matcher import Matcher
+from plimsoll_runtime.structured.matcher import MOST_WARMTH, Matcher
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
@@ -158,3 +158,65 @@ def test_the_latest_grammars_are_kept(vocabulary: Vocabulary) -> None:
 def test_an_engine_that_was_told_no_vocabulary() -> None:
     with pytest.raises(ConstraintError, match="was not told how its tokens spell text"):
         Grammars().matcher(Constraint.choice(["a"]))
+
+
+TEXTS = Constraint.json({"type": "array", "items": {"type": "string", "maxLength": 40}, "minItems": 60})
+KNOWN = (
+    TEXTS,
+    Constraint.json({"type": "object"}),
+    Constraint.regex("([a-f]{1,3}-)*[0-9]{2,5}"),
+    Constraint.choice(["yes", "yes and no", "no"]),
+)
+
+
+def kept_by(vocabulary: Vocabulary) -> Grammars:
+    made = Grammars()
+    made.use(vocabulary)
+    return made
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(constraint=st.sampled_from(KNOWN), lengths=st.lists(st.integers(0, 60), min_size=1, max_size=4), data=st.data())
+def test_masks_do_not_depend_on_what_earlier_sequences_have_left(
+    vocabulary: Vocabulary, constraint: Constraint, lengths: list[int], data: st.DataObject
+) -> None:
+    used, rng = kept_by(vocabulary), data.draw(st.randoms(use_true_random=False))
+    for length in lengths:
+        warm, cold = used.matcher(constraint), kept_by(vocabulary).matcher(constraint)
+        for _ in range(length):
+            options = allowed(warm)
+            assert options == allowed(cold)
+            token = rng.choice(sorted(options))
+            for matcher in (warm, cold):
+                matcher.take(token)
+                assert matcher.error is None
+        warm.leave()
+
+
+def test_what_a_sequence_found_out_is_there_for_the_next_up_to_a_bound(
+    vocabulary: Vocabulary, tokenizer: Tokenizer
+) -> None:
+    grammars = kept_by(vocabulary)
+    template = grammars.prepare(TEXTS).result()
+    assert template.warmth == 0
+    short, long = grammars.matcher(TEXTS), grammars.matcher(TEXTS)
+    short.take_all(tokenizer.encode('["abc'))
+    short.leave()
+    left = template.warmth
+    assert left == len(tokenizer.encode('["abc')) > 0
+    for token in tokenizer.encode('["' + '", "'.join(["abcdef"] * 40)):
+        long.take(token)
+    assert long.error is None
+    assert template.warmth == MOST_WARMTH
+    grammars.matcher(TEXTS).leave()
+    long.leave()
+    assert template.warmth == MOST_WARMTH
+
+
+def test_a_sequence_in_error_leaves_nothing(vocabulary: Vocabulary, tokenizer: Tokenizer) -> None:
+    grammars = kept_by(vocabulary)
+    matcher = grammars.matcher(Constraint.choice(["yes"]))
+    matcher.take(tokenizer.encode("n")[0])
+    matcher.leave()
+    assert grammars.prepare(Constraint.choice(["yes"])).result().warmth == 0
+    assert allowed(grammars.matcher(Constraint.choice(["yes"]))) == set(tokenizer.encode("y"))

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor
 
 MOST_THREADS = 8
-"""That compute masks: each takes some tens of microseconds."""
+ROWS_A_THREAD = 16
+"""Below two threads' worth one computes all masks, some microseconds each: llguidance's pool takes more to wake, and to
+fall asleep, than 32 masks do (0.16 s of processor time in 256 steps for 0.05; two cores, both of them computing)."""
 
 
 class Recorded(NamedTuple):
@@ -36,22 +38,28 @@ class ConstrainedRows:
 
     Where a row has only one token to choose from, those that have to follow it are found at once, up to `most_forced`:
     no step is needed to choose them. Not where a sequence tells log probabilities, which only a step knows: `_silent`
-    are the slots that tell none. `_forced` has such tokens of a step's slots, the chosen one first.
+    are the slots that tell none. `_forced` has such tokens of a step's slots, the chosen one first. Any other token
+    that was chosen is `_due`: its guide takes it beside the next forward pass, if there is one.
 
     Nothing is imported or computed, and no thread started, before a sequence with a constraint or a budget comes.
     """
 
-    def __init__(self, vocab_size: int, grammars: Grammars, most_forced: int = 0) -> None:
+    def __init__(
+        self, vocab_size: int, grammars: Grammars, most_forced: int = 0, *, threads: int | None = None
+    ) -> None:
+        """`threads` compute masks; None: as many as half of the cores, up to `MOST_THREADS`."""
         self._words = words_of(vocab_size)
         self._grammars = grammars
         self._most_forced = most_forced
         self._silent: set[int] = set()
         self._forced: dict[int, list[int]] = {}
+        self._due: dict[int, int] = {}
         self._guides: dict[int, Guide] = {}
         self._broken: dict[int, str] = {}
-        self._under_way: tuple[list[int], Tensor, Future[None]] | None = None
+        self._under_way: Future[TokenMasks | None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._executor: LLExecutor | None = None
+        self._threads = threads or min(MOST_THREADS, len(os.sched_getaffinity(0)) // 2)
 
     @property
     def active(self) -> bool:
@@ -72,29 +80,26 @@ class ConstrainedRows:
 
     def free(self, slot: int) -> None:
         """A slot is empty again."""
-        self._guides.pop(slot, None)
+        guide = self._guides.pop(slot, None)
+        if guide is not None and guide.matcher is not None:
+            guide.matcher.leave()
+        self._due.pop(slot, None)
         self._broken.pop(slot, None)
         self._silent.discard(slot)
 
     def begin(self, slots: Sequence[int]) -> None:
-        """Start to compute the masks of the rows that are about to be sampled, in their order."""
-        guides = self._guides
-        if not guides or not (limited := [slot for slot in slots if slot in guides and guides[slot].limits]):
-            return
-        bits = torch.empty(len(limited), self._words, dtype=torch.int32)
-        self._pool = self._pool or ThreadPoolExecutor(1, "plimsoll-masks")
-        self._under_way = limited, bits, self._pool.submit(self._compute, limited, bits)
+        """Start to compute the masks of the rows that are about to be sampled, in their order: `finish` follows."""
+        if self._guides and slots:
+            self._pool = self._pool or ThreadPoolExecutor(1, "plimsoll-masks")
+            self._under_way = self._pool.submit(self._masks, slots)
 
-    def finish(self, slots: Sequence[int], device: torch.device) -> TokenMasks | None:
-        """The masks that were begun for these rows, on a device; None where no row has one."""
+    def finish(self, device: torch.device) -> TokenMasks | None:
+        """The masks that were begun, on a device; None where no row has one."""
         if self._under_way is None:
             return None
-        limited, bits, done = self._under_way
+        found = self._under_way.result()
         self._under_way = None
-        done.result()
-        rows = {slot: row for row, slot in enumerate(limited)}
-        masked = torch.tensor([rows.get(slot, -1) for slot in slots], dtype=torch.int32)
-        return TokenMasks(masked.to(device), bits.to(device))
+        return None if found is None else TokenMasks(found.masked.to(device), found.bits.to(device))
 
     def record(self, slots: Sequence[int], tokens: Sequence[int]) -> Recorded:
         """Take note of the chosen tokens (-1: none)."""
@@ -106,25 +111,50 @@ class ConstrainedRows:
                     assert token == self._forced[slot][0], "a token was chosen that the mask forbade"
                     forced[row] = self._forced[slot][1:]
                 else:
-                    guide.take(token)
+                    self._due[slot] = token
                 error = guide.error
             if error is not None:
                 failed[row] = f"the answer's grammar cannot be followed any further: {error}"
         self._forced.clear()
         return Recorded(failed, forced)
 
-    def _compute(self, slots: list[int], bits: Tensor) -> None:
-        guides = [self._guides[slot] for slot in slots]
-        matchers = [(guide.matcher.inner, row) for row, guide in enumerate(guides) if guide.matcher and guide.matches]
-        if matchers:
-            if self._executor is None:
-                from llguidance import LLExecutor
+    def _masks(self, slots: Sequence[int]) -> TokenMasks | None:
+        """Of these slots' rows, once their guides have taken what is due. A guide in error has none: see `record`."""
+        for slot, token in self._due.items():
+            self._guides[slot].take(token)
+        self._due.clear()
+        masked, limited = [-1] * len(slots), list[tuple[int, Guide]]()
+        for row, slot in enumerate(slots):
+            guide = self._guides.get(slot)
+            if guide is not None and guide.limits and guide.error is None:
+                masked[row] = len(limited)
+                limited.append((slot, guide))
+        if not limited:
+            return None
+        bits = torch.empty(len(limited), self._words, dtype=torch.int32)
+        self._compute(limited, bits)
+        return TokenMasks(torch.tensor(masked, dtype=torch.int32), bits)
 
-                self._executor = LLExecutor(min(MOST_THREADS, max(1, len(os.sched_getaffinity(0)) // 2)))
-            self._executor.unsafe_compute_mask_ptr(matchers, bits.data_ptr(), 4 * self._words, len(guides))
-        for slot, guide, row in zip(slots, guides, bits.numpy(), strict=True):
+    def _compute(self, limited: Sequence[tuple[int, Guide]], bits: Tensor) -> None:
+        matchers = [
+            (guide.matcher.inner, row) for row, (_, guide) in enumerate(limited) if guide.matcher and guide.matches
+        ]
+        place, row_bytes = bits.data_ptr(), 4 * self._words
+        if min(self._threads, len(matchers) // ROWS_A_THREAD) > 1:
+            self._shared().unsafe_compute_mask_ptr(matchers, place, row_bytes, len(limited))
+        else:
+            for matcher, row in matchers:
+                matcher.unsafe_compute_mask_ptr(place + row * row_bytes, row_bytes)
+        for (slot, guide), row in zip(limited, bits.numpy(), strict=True):
             guide.write(row)
             if self._most_forced and slot in self._silent:
                 tokens = take_forced(guide, row, self._grammars.ends(), self._most_forced)
                 if tokens:
                     self._forced[slot] = tokens
+
+    def _shared(self) -> LLExecutor:
+        if self._executor is None:
+            from llguidance import LLExecutor
+
+            self._executor = LLExecutor(self._threads)
+        return self._executor

@@ -20,16 +20,20 @@ class Guide:
     """Follows one sequence. A grammar holds for the answer proper: within a thought, nothing but the answer's end is
     forbidden to a sequence that has one.
 
-    - `matcher`: where it is in its grammar, None without one.
-    - `error`: why there is no next token; None: there is.
+    `matcher`: where it is in its grammar, None without one.
     """
 
     def __init__(self, matcher: Matcher | None, thoughts: Thoughts | None, ends: Sequence[int]) -> None:
         """`ends` are the tokens that end a text."""
         self.matcher = matcher
-        self.error: str | None = None
         self._thoughts = thoughts
         self._ends = ends
+        self._stray = False
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no next token: its grammar says so when it takes one or is asked for it. None: there is."""
+        return STRAY if self._stray else None if self.matcher is None else self.matcher.error
 
     @property
     def matches(self) -> bool:
@@ -46,12 +50,11 @@ class Guide:
         thoughts = self._thoughts
         if self.matches and self.matcher is not None and (thoughts is None or token != thoughts.opening):
             self.matcher.take(token)
-            self.error = self.matcher.error
         if thoughts is None:
             return
         thoughts.take(token)
         if thoughts.stray and self.matcher is not None:
-            self.error = STRAY
+            self._stray = True
         if thoughts.over:
             self._thoughts = None
 

@@ -68,7 +68,7 @@ class Sampler:
         """The same, without looking at what was chosen: `tell` is to be called with it before the next choice."""
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
-        masks = self._constrained.finish(slots, logits.device) if self.constrains and self._constrained else None
+        masks = self._constrained.finish(logits.device) if self.constrains and self._constrained else None
         raw = logits
         if rows.reported is not None and (rows.adjusted or masks is not None):
             raw = logits.clone()
