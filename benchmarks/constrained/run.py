@@ -87,7 +87,9 @@ def _seconds(llm: LLM, scale: float, number: int, constrained: bool) -> float:
     work = workload("W2", scale, number)
     wanted = schemas(f"turn {number}")
     params = [
-        SamplingParams(temperature=0.0, max_tokens=request.output_len, constraint=Constraint.json(wanted[i // 2 % 8]))
+        SamplingParams(
+            temperature=0.0, max_tokens=request.output_len, constraint=Constraint.json(wanted[i // 2 % len(wanted)])
+        )
         if constrained and i % 2 == 0
         else SamplingParams(temperature=0.0, max_tokens=request.output_len, ignore_eos=True)
         for i, request in enumerate(work.requests)

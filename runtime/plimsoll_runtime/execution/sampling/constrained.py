@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from llguidance import LLExecutor
 
 MOST_THREADS = 8
+"""Of llguidance's pool."""
 ROWS_A_THREAD = 16
 """Below two threads' worth one computes all masks, some microseconds each: llguidance's pool takes more to wake, and to
 fall asleep, than 32 masks do (0.16 s of processor time in 256 steps for 0.05; two cores, both of them computing)."""
