@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from model_support.tiny import make_model, save_model
+from server_support.host import START_SECONDS, hosting
 
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
@@ -32,7 +31,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="gives the host a loopback address of its own"),
 ]
 
-START_SECONDS = 240
 ADDRESS = f"127.{os.getpid() % 250 + 1}.{os.getpid() // 250 % 250 + 1}.7"
 """Pods answer on one port, so each needs an address."""
 TOKEN = "what-the-operator-has-and-the-gateway-does-not"
@@ -52,7 +50,6 @@ POD: dict[str, Any] = {
 class Hosted:
     """A `plimsoll host` that runs."""
 
-    process: subprocess.Popen[bytes]
     url: str
 
     def entry(self) -> dict[str, Any]:
@@ -89,23 +86,10 @@ def hosted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
     spec = {"model": {"source": f"file://{model}"}, "runtime": {"kvMemory": "1MiB"}}
     kind = {"apiVersion": "plimsoll.dev/v1alpha1", "kind": "ModelDeployment"}
     manifest.write_text(json.dumps(kind | {"metadata": {"namespace": "team", "name": "m"}, "spec": spec}))
-    command = [sys.executable, "-m", "plimsoll_runtime", "host", "--host", ADDRESS, "--host-port", "0"]
-    command += ["--models", str(manifest), "--sleepers", "64MiB", "--host-token-file", str(token)]
-    with log.open("wb") as file:
-        environment = os.environ | {"PLIMSOLL_CACHE": str(folder / "cache")}
-        process = subprocess.Popen(command, stderr=file, env=environment)
-    try:
-        deadline = time.monotonic() + START_SECONDS
-        while " ready: " not in (text := log.read_text()):
-            assert process.poll() is None, text
-            assert time.monotonic() < deadline, text
-            time.sleep(0.1)
-        found = re.search(rf"host API on (http://{ADDRESS}:\d+)", text)
-        assert found is not None, text
-        yield Hosted(process, found[1])
-    finally:
-        process.kill()
-        process.wait()
+    options = ("--host", ADDRESS, "--models", str(manifest), "--sleepers", "64MiB", "--host-token-file", str(token))
+    environment = os.environ | {"PLIMSOLL_CACHE": str(folder / "cache")}
+    with hosting(log, *options, environment=environment) as host:
+        yield Hosted(host.host_url)
 
 
 @asynccontextmanager

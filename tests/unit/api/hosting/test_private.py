@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 import pytest
 from model_support.hub import Hub, serving
+from server_support.host import HostProcess
+from server_support.host import hosting as hosted
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -27,9 +27,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Hosting:
-    process: subprocess.Popen[str]
-    url: str
-    host_url: str
+    host: HostProcess
     folder: Path
     said: list[str] = field(default_factory=list)
     _number: int = 0
@@ -37,7 +35,7 @@ class Hosting:
     def ask(self, method: str, path: str, body: Json | None = None) -> httpx.Response:
         answer = httpx.request(
             method,
-            f"{self.host_url}/host/v1/{path}",
+            f"{self.host.host_url}/host/v1/{path}",
             json=body,
             headers={"Authorization": f"Bearer {FULL}"},
             timeout=120,
@@ -63,7 +61,7 @@ class Hosting:
 
     def complete(self, name: str) -> httpx.Response:
         body = {"model": name, "prompt": "Hello", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
-        answer = httpx.post(f"{self.url}/v1/completions", json=body, timeout=120)
+        answer = httpx.post(f"{self.host.url}/v1/completions", json=body, timeout=120)
         self.said.append(answer.text)
         return answer
 
@@ -71,15 +69,16 @@ class Hosting:
         """All that anybody but the host itself can read of it."""
         yield from ((f"answer {number}", text) for number, text in enumerate(self.said))
         yield "the log", (self.folder / "log").read_text()
-        yield "metrics", httpx.get(f"{self.url}/metrics", timeout=120).text
-        yield "models", httpx.get(f"{self.url}/v1/models", timeout=120).text
-        me = psutil.Process(self.process.pid)
-        for process in (me, *me.children(recursive=True)):
+        yield "metrics", httpx.get(f"{self.host.url}/metrics", timeout=120).text
+        yield "models", httpx.get(f"{self.host.url}/v1/models", timeout=120).text
+        for pid in (self.host.process.pid, *(process.pid for process in self.host.family())):
             for name in ("cmdline", "environ"):
-                yield f"{name} of {process.pid}", Path(f"/proc/{process.pid}/{name}").read_text(errors="replace")
+                with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
+                    yield f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_text(errors="replace")
         for path in self.folder.rglob("*"):
-            if path.is_file() and path.stat().st_size < 2**20:
-                yield str(path), path.read_text(errors="replace")
+            with suppress(FileNotFoundError):  # a file that was being written has got its own name
+                if path.is_file() and path.stat().st_size < 2**20:
+                    yield str(path), path.read_text(errors="replace")
 
 
 @pytest.fixture
@@ -91,18 +90,6 @@ def hub(tiny_model: Path) -> Iterator[Hub]:
 
 @pytest.fixture
 def hosting(hub: Hub, tmp_path: Path) -> Iterator[Hosting]:
-    command = [
-        sys.executable,
-        "-m",
-        "plimsoll_runtime",
-        "host",
-        "--port",
-        "0",
-        "--host-port",
-        "0",
-        "--sleepers",
-        "64MiB",
-    ]
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
     environment = inherited | {
         "PLIMSOLL_CACHE": str(tmp_path / "cache"),
@@ -112,20 +99,9 @@ def hosting(hub: Hub, tmp_path: Path) -> Iterator[Hosting]:
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stderr=log, stdout=log, text=True, env=environment)
-    try:
-        text = ""
-        while " ready: " not in text:
-            assert process.poll() is None, text
-            text = (tmp_path / "log").read_text()
-        urls = re.findall(r"(?:listening|host API) on (http://127\.0\.0\.1:\d+)", text)
-        yield Hosting(process, urls[0], urls[1], tmp_path)
-    finally:
-        for child in psutil.Process(process.pid).children(recursive=True):
-            child.kill()
-        process.kill()
-        process.wait()
+    options = ("--port", "0", "--sleepers", "64MiB")
+    with hosted(tmp_path / "log", *options, environment=environment) as host:
+        yield Hosting(host, tmp_path)
 
 
 def test_a_token_opens_a_model_for_its_namespace_and_shows_nowhere(hosting: Hosting, hub: Hub) -> None:

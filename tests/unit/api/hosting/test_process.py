@@ -2,9 +2,7 @@
 
 import json
 import os
-import re
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,25 +12,19 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from server_support.host import HostProcess, hosting
 
 pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
-class Hosted:
-    process: subprocess.Popen[str]
-    url: str
-    host_url: str
-
+class Hosted(HostProcess):
     def complete(self, model: str, **fields: Any) -> httpx.Response:
         body = {"model": model, "prompt": "Hello", "max_tokens": 8, "temperature": 0, "ignore_eos": True, **fields}
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=120)
 
     def report(self) -> Any:
         return httpx.get(f"{self.host_url}/host/v1/report", timeout=120).json()
-
-    def engines(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
 
 
 @pytest.fixture
@@ -47,21 +39,10 @@ def hosted(tiny_model: Path, tmp_path: Path) -> Iterator[Hosted]:
         for name in ("one", "two")
     ]
     (tmp_path / "models.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
-    command = [sys.executable, "-m", "plimsoll_runtime", "host", "--port", "0", "--host-port", "0"]
-    command += ["--models", str(tmp_path / "models.yaml"), "--sleepers", "64MiB"]
+    options = ("--port", "0", "--models", str(tmp_path / "models.yaml"), "--sleepers", "64MiB")
     environment = os.environ | {"PLIMSOLL_CACHE": str(tmp_path / "cache")}
-    with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen(command, stderr=log, text=True, env=environment)
-    try:
-        text = ""
-        while " ready: " not in text:
-            assert process.poll() is None, text
-            text = (tmp_path / "log").read_text()
-        urls = re.findall(r"(?:listening|host API) on (http://127\.0\.0\.1:\d+)", text)
-        yield Hosted(process, *urls)
-    finally:
-        process.kill()
-        process.wait()
+    with hosting(tmp_path / "log", *options, environment=environment) as host:
+        yield Hosted(host.process, host.url, host.host_url)
 
 
 def test_the_life_of_a_host(hosted: Hosted) -> None:
@@ -77,12 +58,11 @@ def test_the_life_of_a_host(hosted: Hosted) -> None:
     (entry,) = [model for model in hosted.report()["models"] if model["name"] == "one"]
     assert (entry["state"], entry["loads"]) == ("Resident", 1)
     hosted.process.send_signal(signal.SIGTERM)
-    engines = hosted.engines()
+    engines = hosted.family()
     assert hosted.process.wait(120) == 0
     assert not psutil.wait_procs(engines, timeout=120)[1]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="finds an engine by what it maps")
 def maps_of(pid: int) -> str:
     """What a process has mapped; nothing where it ends meanwhile, as those do that only measure a model."""
     try:
@@ -91,11 +71,12 @@ def maps_of(pid: int) -> str:
         return ""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="finds an engine by what it maps")
 def test_an_engine_that_is_killed_is_replaced(hosted: Hosted) -> None:
     expected = hosted.complete("one").json()["choices"][0]["text"]
     assert hosted.complete("two").status_code == 200
     image = "plimsoll:default/one"
-    (doomed,) = [engine for engine in hosted.engines() if image in maps_of(engine.pid)]
+    (doomed,) = [engine for engine in hosted.family() if image in maps_of(engine.pid)]
     doomed.kill()
     assert hosted.complete("two").status_code == 200
     answer = hosted.complete("one")

@@ -1,0 +1,55 @@
+"""`plimsoll host` as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+START_SECONDS = 240
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    process: subprocess.Popen[bytes]
+    url: str
+    """Of the API of the models."""
+    host_url: str
+    """Of the host's own API."""
+
+    def family(self) -> list[psutil.Process]:
+        """The host's own children, and theirs: its engines and those that stand by."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+
+@contextmanager
+def hosting(log: Path, *options: str, environment: Mapping[str, str] = os.environ) -> Iterator[HostProcess]:
+    """A host that is ready; it is killed in the end, and its engines end with it. `log` gets what it says."""
+    command = [sys.executable, "-m", "plimsoll_runtime", "host", "--host-port", "0", *options]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+    family: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while " ready: " not in (text := log.read_text()):
+            assert process.poll() is None, text
+            assert time.monotonic() < deadline, text
+            time.sleep(0.1)
+        urls = re.findall(r"(?:listening|host API) on (http://[\d.]+:\d+)", text)
+        assert len(urls) == 2, text
+        host = HostProcess(process, *urls)
+        yield host
+        if process.poll() is None:
+            family = host.family()
+    finally:
+        process.kill()
+        process.wait()
+    assert not psutil.wait_procs(family, timeout=120)[1], "engines end with their host"
