@@ -1,5 +1,5 @@
-"""`python -m gateway.counted [--floor] [FOLDER ...]`: the instructions that a request takes in a gateway with keys, and
-the rounds of its event loop.
+"""`python -m gateway.counted [--floor] [--python FILE] [FOLDER ...]`: the instructions that a request takes in a
+gateway with keys, and the rounds of its event loop.
 
 callgrind (of valgrind, which must be installed) counts them, so that they are the same on a machine that is busy. One
 request is sent after another, so that none shares a round, and what the gateway does by the clock is left out. The
@@ -29,10 +29,14 @@ def main() -> int:
     """Count, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--floor", action="store_true", help="the least relay that there is, too")
+    parser.add_argument("--python", metavar="FILE", help="another interpreter, too, which finds these sources")
     parser.add_argument("folders", nargs="*", type=Path, help="sources of other versions, with keys")
     chosen = parser.parse_args()
     kinds = [Kind("the least relay", keyed=False, floor="asyncio")] if chosen.floor else []
     kinds.append(Kind("these sources", keyed=True, parts=("still",)))
+    if chosen.python is not None:
+        name = f"these sources, {started.version_of(chosen.python)}"
+        kinds.append(Kind(name, keyed=True, parts=("still",), python=chosen.python))
     kinds += [Kind(str(folder), keyed=True, source=folder, parts=("still",)) for folder in chosen.folders]
     for kind in kinds:
         instructions, rounds = _counted(kind)

@@ -37,6 +37,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15, help="medians are reported (%(default)s)")
     parser.add_argument("--port", type=int, default=18200, help="of the first gateway (%(default)s)")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="sources of another version, with keys")
+    parser.add_argument("--python", metavar="FILE", help="another interpreter, which finds these sources and libraries")
     parser.add_argument("--parts", action="store_true", help="another HTTP parser beside ours")
     parser.add_argument("--uvloop", action="store_true", help="uvloop beside asyncio (it must be installed)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")
@@ -56,6 +57,8 @@ def _kinds(chosen: argparse.Namespace) -> list[Kind]:
         kinds.append(Kind("the least relay, uvloop", keyed=False, floor="uvloop"))
     if chosen.parts:
         kinds.append(Kind("with keys, h11", keyed=True, parts=("h11",)))
+    if chosen.python is not None:
+        kinds.append(Kind(f"with keys, {started.version_of(chosen.python)}", keyed=True, python=chosen.python))
     if chosen.against is not None:
         kinds.append(Kind("the other version", keyed=True, source=chosen.against))
     return kinds

@@ -20,7 +20,8 @@ START_SECONDS = 60
 @dataclass(frozen=True, slots=True)
 class Kind:
     """How a gateway is started. `source`: a folder of sources to take instead of these; `parts`: what `other` takes;
-    `floor`: the event loop of the least relay there is, in place of a gateway; `under`: the program that runs it.
+    `floor`: the event loop of the least relay there is, in place of a gateway; `under`: the program that runs it;
+    `python`: the interpreter.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Kind:
     source: Path | None = None
     floor: str = ""
     under: tuple[str, ...] = ()
+    python: str = sys.executable
 
     def under_program(self, program: tuple[str, ...]) -> Kind:
         """The same, run by a program."""
@@ -51,6 +53,11 @@ class Gateway:
         """Its memory."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def version_of(python: str) -> str:
+    """What an interpreter says of itself, e.g. "Python 3.11.2"."""
+    return subprocess.run([python, "--version"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def table(ports: Sequence[int]) -> str:
@@ -102,7 +109,7 @@ def running(kind: Kind, folder: Path, port: int, core: int, replicas: Sequence[i
     arguments = [*program, *options, "--log-level", "error"]
     if kind.floor:
         arguments = ["gateway.floor", kind.floor, str(port), *map(str, replicas)]
-    command = ["taskset", "-c", str(core), *kind.under, sys.executable, "-m", *arguments]
+    command = ["taskset", "-c", str(core), *kind.under, kind.python, "-m", *arguments]
     process = subprocess.Popen(command, env=environment)
     try:
         _until_healthy(port)
