@@ -19,6 +19,8 @@ START_SECONDS = 240
 
 @dataclass(frozen=True)
 class HostProcess:
+    """One that runs."""
+
     process: subprocess.Popen[bytes]
     url: str
     """Of the API of the models."""

@@ -71,14 +71,20 @@ class Hosting:
         yield "the log", (self.folder / "log").read_text()
         yield "metrics", httpx.get(f"{self.host.url}/metrics", timeout=120).text
         yield "models", httpx.get(f"{self.host.url}/v1/models", timeout=120).text
-        for pid in (self.host.process.pid, *(process.pid for process in self.host.family())):
-            for name in ("cmdline", "environ"):
-                with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
-                    yield f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+        yield from shown_by(self.host.process.pid)
+        for process in self.host.family():
+            with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
+                yield from shown_by(process.pid)
         for path in self.folder.rglob("*"):
             with suppress(FileNotFoundError):  # a file that was being written has got its own name
                 if path.is_file() and path.stat().st_size < 2**20:
                     yield str(path), path.read_text(errors="replace")
+
+
+def shown_by(pid: int) -> Iterator[tuple[str, str]]:
+    """What a process shows to whoever may look into /proc."""
+    for name in ("cmdline", "environ"):
+        yield f"{name} of {pid}", Path(f"/proc/{pid}/{name}").read_text(errors="replace")
 
 
 @pytest.fixture
