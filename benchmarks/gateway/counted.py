@@ -29,7 +29,9 @@ def main() -> int:
     """Count, and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--floor", action="store_true", help="the least relay that there is, too")
-    parser.add_argument("--python", metavar="FILE", help="another interpreter, too, which finds these sources")
+    parser.add_argument(
+        "--python", metavar="FILE", help="another interpreter beside this one; it must find these sources"
+    )
     parser.add_argument("folders", nargs="*", type=Path, help="sources of other versions, with keys")
     chosen = parser.parse_args()
     kinds = [Kind("the least relay", keyed=False, floor="asyncio")] if chosen.floor else []

@@ -37,7 +37,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15, help="medians are reported (%(default)s)")
     parser.add_argument("--port", type=int, default=18200, help="of the first gateway (%(default)s)")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="sources of another version, with keys")
-    parser.add_argument("--python", metavar="FILE", help="another interpreter, which finds these sources and libraries")
+    parser.add_argument(
+        "--python", metavar="FILE", help="another interpreter beside this one; it must find these sources"
+    )
     parser.add_argument("--parts", action="store_true", help="another HTTP parser beside ours")
     parser.add_argument("--uvloop", action="store_true", help="uvloop beside asyncio (it must be installed)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there")

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 from model_support.tiny import make_model, save_model
-from server_support.host import START_SECONDS, hosting
+from server_support.host import START_SECONDS, running_host
 
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
@@ -88,7 +88,7 @@ def hosted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosted]:
     manifest.write_text(json.dumps(kind | {"metadata": {"namespace": "team", "name": "m"}, "spec": spec}))
     options = ("--host", ADDRESS, "--models", str(manifest), "--sleepers", "64MiB", "--host-token-file", str(token))
     environment = os.environ | {"PLIMSOLL_CACHE": str(folder / "cache")}
-    with hosting(log, *options, environment=environment) as host:
+    with running_host(log, *options, environment=environment, address=ADDRESS) as host:
         yield Hosted(host.host_url)
 
 

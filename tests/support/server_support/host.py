@@ -19,7 +19,7 @@ START_SECONDS = 240
 
 @dataclass(frozen=True)
 class HostProcess:
-    """One that runs."""
+    """A `plimsoll host` that runs."""
 
     process: subprocess.Popen[bytes]
     url: str
@@ -33,8 +33,12 @@ class HostProcess:
 
 
 @contextmanager
-def hosting(log: Path, *options: str, environment: Mapping[str, str] = os.environ) -> Iterator[HostProcess]:
-    """A host that is ready; it is killed in the end, and its engines end with it. `log` gets what it says."""
+def running_host(
+    log: Path, *options: str, environment: Mapping[str, str] = os.environ, address: str = "127.0.0.1"
+) -> Iterator[HostProcess]:
+    """A host that is ready, on this address; it is killed in the end, and its engines end with it. `log` gets what it
+    says.
+    """
     command = [sys.executable, "-m", "plimsoll_runtime", "host", "--host-port", "0", *options]
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
@@ -45,7 +49,7 @@ def hosting(log: Path, *options: str, environment: Mapping[str, str] = os.enviro
             assert process.poll() is None, text
             assert time.monotonic() < deadline, text
             time.sleep(0.1)
-        urls = re.findall(r"(?:listening|host API) on (http://[\d.]+:\d+)", text)
+        urls = re.findall(rf"(?:listening|host API) on (http://{re.escape(address)}:\d+)", text)
         assert len(urls) == 2, text
         host = HostProcess(process, *urls)
         yield host

@@ -14,8 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from model_support.hub import Hub, serving
-from server_support.host import HostProcess
-from server_support.host import hosting as hosted
+from server_support.host import HostProcess, running_host
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 
@@ -76,7 +75,7 @@ class Hosting:
             with suppress(ProcessLookupError, FileNotFoundError):  # it has just ended
                 yield from shown_by(process.pid)
         for path in self.folder.rglob("*"):
-            with suppress(FileNotFoundError):  # a file that was being written has got its own name
+            with suppress(FileNotFoundError):  # it was renamed or removed meanwhile
                 if path.is_file() and path.stat().st_size < 2**20:
                     yield str(path), path.read_text(errors="replace")
 
@@ -106,7 +105,7 @@ def hosting(hub: Hub, tmp_path: Path) -> Iterator[Hosting]:
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     options = ("--port", "0", "--sleepers", "64MiB")
-    with hosted(tmp_path / "log", *options, environment=environment) as host:
+    with running_host(tmp_path / "log", *options, environment=environment) as host:
         yield Hosting(host, tmp_path)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from server_support.host import HostProcess, hosting
+from server_support.host import HostProcess, running_host
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def hosted(tiny_model: Path, tmp_path: Path) -> Iterator[Hosted]:
     (tmp_path / "models.yaml").write_text("\n---\n".join(map(json.dumps, documents)))
     options = ("--port", "0", "--models", str(tmp_path / "models.yaml"), "--sleepers", "64MiB")
     environment = os.environ | {"PLIMSOLL_CACHE": str(tmp_path / "cache")}
-    with hosting(tmp_path / "log", *options, environment=environment) as host:
+    with running_host(tmp_path / "log", *options, environment=environment) as host:
         yield Hosted(host.process, host.url, host.host_url)
 
 
