@@ -154,6 +154,7 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
             own_cluster="yes" if target.own else "",
             length="long" if args.long else "short",
             results=folder,
+            runs=str(args.runs.resolve()) if args.runs else "",
         )
         environment = os.environ | settings.environment()
         results: list[runs.Result] = []
@@ -267,6 +268,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", action="append", default=[], metavar="WORD", help="scenarios whose name holds WORD")
     parser.add_argument("--long", action="store_true", help="full length, as `make e2e-long` does")
     parser.add_argument("--record", type=Path, metavar="FILE", help="keep results and figures there, as JSON")
+    parser.add_argument(
+        "--runs", type=Path, metavar="FOLDER", help="keep there what was asked and loaded, for placement.recorded"
+    )
     parser.add_argument("pytest", nargs="*", help="passed on to pytest, after --")
     args = parser.parse_args()
     try:

@@ -11,8 +11,9 @@ due and ends after it can begin when it is due. At each moment the models of a g
 more than the group has room for. Shares of schedules are allowed, so that the optimum is a lower bound; every whole
 schedule pays whole loads and wakes, so that the least such sum above the optimum is one too.
 
-Times are in ticks of a tenth of a second, of which all that the replay knows is made. Images of all models are taken to
-fit beside each other: a model comes from its files once.
+Times are in ticks of a tenth of a second, of which all that the replay knows is made; a load or a wake that takes no
+whole ticks has ended a little sooner here. Images of all models are taken to fit beside each other: a model
+comes from its files once.
 """
 
 from __future__ import annotations
@@ -62,10 +63,19 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of a model's first load, from its files, and of each wake after it."""
+    """Seconds that are paid for a model's first load, from its files, and for each wake after it.
+
+    `shortest`: in how many seconds a load and a wake are done at the least, where some were done sooner than others.
+    """
 
     load: float
     wake: float
+    shortest: tuple[float, float] | None = None
+
+    def loading(self, first: bool) -> int:
+        """Whole ticks that the first load takes, or any wake."""
+        load, wake = self.shortest or (self.load, self.wake)
+        return math.floor((load if first else wake) / TICK + SLACK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +90,24 @@ class _Arc:
 
 
 def least(
-    asked: Mapping[str, Sequence[tuple[float, float]]], groups: Sequence[Group], cost: Cost, duties: Duties
+    asked: Mapping[str, Sequence[tuple[float, float]]],
+    groups: Sequence[Group],
+    cost: Cost | Mapping[str, Cost],
+    duties: Duties,
 ) -> float:
     """Seconds of loading. `asked` has, for each model, when its requests came and by when they were to begin.
 
+    `cost` is of all models, or has one for each; then the optimum is not rounded up to whole loads.
     Raises NoScheduleError where nobody could have had them begin in time, ValueError for times between ticks.
     """
     program = _Program()
     for group in groups:
         for model in sorted(group.models & asked.keys()):
-            program.enter(_ways(asked[model], cost, duties))
+            program.enter(_ways(asked[model], cost if isinstance(cost, Cost) else cost[model], duties))
         program.confine(group.room)
     found = program.solve()
+    if not isinstance(cost, Cost):
+        return found
     first = cost.load * sum(1 for group in groups for model in group.models if asked.get(model))
     return first + cost.wake * max(0, math.ceil((found - first) / cost.wake - SLACK))
 
@@ -126,7 +142,7 @@ def _ways(asked: Sequence[tuple[float, float]], cost: Cost, duties: Duties) -> I
     ends = {at + answer for at in came}
     for place, at in enumerate(came):
         seconds = cost.wake if place else cost.load
-        loading = _ticks(seconds)
+        loading = cost.loading(first=not place)
         free = came[place - 1] + answer + stop if place else 0
         earliest = max(free + loading, at + loading if duties.on_demand else at + answer - stays)
         until = soonest[place]

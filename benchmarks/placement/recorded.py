@@ -2,23 +2,29 @@
 
 The run is recorded as samples of the pool's ModelHosts (`kubectl get modelhosts -o json`, the items) and a list of its
 requests. Every load and wake is counted by the hosts themselves; a host's process that ended between two samples takes
-with it only what it paid after the last one. Sizes of a model are the least that were seen, seconds the mean.
+with it only what it paid after the last one. Sizes of a model are the least that were seen, prices the mean.
 
 `PYTHONPATH=benchmarks python -m placement.recorded RUN.json` judges a record in a file:
-`{"samples": [[ModelHost, ...], ...], "requests": [{"at": s, "model": "namespace/name", "seconds": s}, ...]}`.
+`{"samples": [[ModelHost, ...], ...], "requests": [{"at": s, "model": "namespace/name", "seconds": s}, ...],
+"residency": s}`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from placement import bound, schedules
+from placement.program import TICK, Cost, Duties, Group, NoScheduleError, least
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.model import Model, Need
 from plimsoll_operator.simulation.pool import Host
@@ -26,7 +32,7 @@ from plimsoll_operator.simulation.trace import Request, Trace
 
 Json = Mapping[str, Any]
 CELL = 0.25
-"""Seconds: answers take about as long."""
+"""Seconds."""
 
 
 class RecordError(ValueError):
@@ -43,17 +49,51 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Of a pool whose models stay awake for `residency` seconds at the least.
+
+    `samples` are its ModelHosts as the API server has them, in the order of time: the first one before the requests.
+    What was awake or slept as an image at the first sample was paid for before, and so was not for the bound: start
+    with all models on disk, or the ratio flatters.
+    """
+
+    samples: Sequence[Sequence[Json]]
+    requests: Sequence[Asked]
+    residency: float
+
+    def save(self, path: Path) -> None:
+        """Keep it in a file, whose folder is made where it is missing. Raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Run:
+        """Out of a file. Raises RecordError, OSError."""
+        try:
+            found = json.loads(path.read_text())
+            asked = [Asked(float(r["at"]), str(r["model"]), float(r["seconds"])) for r in found["requests"]]
+            return cls(found["samples"], asked, float(found["residency"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecordError(f"{path} is no record of a run: {type(error).__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
-    """Seconds of loading: `paid`, in so many `loads` and `wakes`, and two bounds for it. `bound` is the least that any
-    schedule pays under which no request takes longer, from its arrival to its end, than it did in this run; `ratio` is
-    the one by the other. `patient_bound` and `patient_ratio` are for schedules that may let every request take as long
-    as the longest one did. The bounds' loads are priced with the seconds that each model's own took in this run, so a
-    slow machine raises all of them; `seconds_each` is their mean.
+    """Seconds of loading: `paid`, in so many `loads` and `wakes`, and three bounds for it.
+
+    `bound` is the least that any schedule pays which leaves models awake for as long as the pool orders, and under
+    which no request takes longer, from its arrival to its end, than it did in this run; `ratio` is the one by the
+    other. `free_bound` and `free_ratio` are for schedules that need not obey that order, `patient_bound` and
+    `patient_ratio` for those that may, moreover, let every request take as long as the longest one did. The bounds'
+    loads are priced with the seconds that each model's own took in this run, so a slow machine raises all of them;
+    `seconds_each` is their mean.
     """
 
     paid: float
     bound: float
     ratio: float
+    free_bound: float
+    free_ratio: float
     patient_bound: float
     patient_ratio: float
     seconds_each: float
@@ -63,29 +103,33 @@ class Judged:
     longest: float
 
 
-def judge(samples: Sequence[Sequence[Json]], requests: Sequence[Asked], steps: int = 3000) -> Judged:
-    """`samples` are ModelHosts as the API server has them, in the order of time: the first one before the requests.
-
-    What was awake or slept as an image at the first sample was paid for before, and so was not for the bound: start
-    with all models on disk, or the ratio flatters. Raises RecordError.
-    """
+def judge(run: Run, steps: int = 3000) -> Judged:
+    """Beside what it could have paid. Raises RecordError."""
+    samples, requests = run.samples, run.requests
     if len(samples) < 2 or not requests:
         raise RecordError("a record needs two samples of ModelHosts at least, and the requests between them")
     paid = _paid(samples)
-    models = {key: _model(key, samples, paid) for key in sorted({request.model for request in requests})}
+    seen = {key: _seen(key, samples) for key in sorted({request.model for request in requests})}
+    models = {key: one.priced(key, paid[key]) for key, one in seen.items()}
     start = min(request.at for request in requests)
     made = sorted((Request(r.at - start, models[r.model].key, r.seconds) for r in requests), key=lambda r: r.at)
     longest = max(request.seconds for request in requests)
     trace, hosts = Trace("recorded", tuple(models.values()), tuple(made)), _hosts(samples)
-    # Two ways to bound the same from below: the higher one counts.
+    # Several ways to bound the same from below: the highest one counts.
     patient = max(bound.lower_bound(trace, hosts, longest, steps), schedules.lower_bound(trace, hosts, longest))
-    least = max(patient, schedules.lower_bound(trace, hosts, [request.seconds for request in made], cell=CELL))
+    costs = {key: one.cost(models[key]) for key, one in seen.items()}
+    room, waits = _room(models.values(), hosts), [request.seconds for request in made]
+    by_price = schedules.lower_bound(trace, hosts, waits, cell=CELL)
+    free = max(patient, by_price, _optimum(requests, costs, room, residency=0.0))
+    best = max(free, _optimum(requests, costs, room, run.residency))
     seconds = sum(each.seconds for each in paid.values())
     events = sum(each.loads + each.wakes for each in paid.values())
     return Judged(
         paid=round(seconds, 2),
-        bound=round(least, 2),
-        ratio=round(seconds / least, 3),
+        bound=round(best, 2),
+        ratio=round(seconds / best, 3),
+        free_bound=round(free, 2),
+        free_ratio=round(seconds / free, 3),
         patient_bound=round(patient, 2),
         patient_ratio=round(seconds / patient, 3),
         seconds_each=round(seconds / events, 2) if events else 0.0,
@@ -94,17 +138,6 @@ def judge(samples: Sequence[Sequence[Json]], requests: Sequence[Asked], steps: i
         requests=len(requests),
         longest=round(longest, 2),
     )
-
-
-def read(path: Path) -> Judged:
-    """The same of a file. Raises RecordError, OSError."""
-    try:
-        found = json.loads(path.read_text())
-        asked = [Asked(float(r["at"]), str(r["model"]), float(r["seconds"])) for r in found["requests"]]
-        samples = found["samples"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is no record of a run: {type(error).__name__}: {error}") from error
-    return judge(samples, asked)
 
 
 @dataclass(slots=True)
@@ -143,27 +176,76 @@ def _entries(sample: Sequence[Json]) -> Iterator[tuple[tuple[str, str], str, Jso
             yield place, f"{entry['namespace']}/{entry['name']}", entry
 
 
-def _model(key: str, samples: Sequence[Sequence[Json]], paid: Mapping[str, _Paid]) -> Model:
-    """With the sizes that were seen. Seconds are scaled so that what was paid is what its loads and wakes cost."""
-    device: list[int] = []
-    image: list[int] = []
-    loads: list[float] = []
-    wakes: list[float] = []
+@dataclass(slots=True)
+class _Seen:
+    """What the samples say of a model: bytes while awake and as an image, seconds of loads and of wakes."""
+
+    device: list[int] = field(default_factory=list)
+    image: list[int] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
+    wakes: list[float] = field(default_factory=list)
+
+    def priced(self, key: str, paid: _Paid) -> Model:
+        """Seconds are scaled so that what was paid is what its loads and wakes cost."""
+        load, wake = fmean(self.loads), fmean(self.wakes or [0.0])
+        scale = paid.seconds / (paid.loads * load + paid.wakes * wake) if paid.loads else 1.0
+        namespace, _, name = key.partition("/")
+        need = Need(weights=min(self.device), host=min(self.image, default=min(self.device)))
+        return Model(ObjectKey(namespace, name), "1", (need,), load_seconds=scale * load, wake_seconds=scale * wake)
+
+    def cost(self, model: Model) -> Cost:
+        """At the same prices; the shortest took no longer than any that was seen."""
+        shortest = (min(self.loads), min(self.wakes or [0.0]))
+        return Cost(model.load_seconds, min(model.load_seconds, model.wake_seconds), shortest)
+
+
+def _seen(key: str, samples: Sequence[Sequence[Json]]) -> _Seen:
+    seen = _Seen()
     for sample in samples:
         for _, model, entry in _entries(sample):
             if model == key:
-                device += [entry["bytes"]] if entry.get("bytes") else []
-                image += [entry["hostBytes"]] if entry.get("hostBytes") else []
-                loads += [float(entry["loadSeconds"])] if "loadSeconds" in entry else []
-                wakes += [float(entry["wakeSeconds"])] if "wakeSeconds" in entry else []
-    if not device or not loads:
+                seen.device += [entry["bytes"]] if entry.get("bytes") else []
+                seen.image += [entry["hostBytes"]] if entry.get("hostBytes") else []
+                seen.loads += [float(entry["loadSeconds"])] if "loadSeconds" in entry else []
+                seen.wakes += [float(entry["wakeSeconds"])] if "wakeSeconds" in entry else []
+    if not seen.device or not seen.loads:
         raise RecordError(f"{key} was asked for, but no sample has it awake with the seconds that its load took")
-    load, wake = sum(loads) / len(loads), sum(wakes) / len(wakes) if wakes else 0.0
-    found = paid[key]
-    scale = found.seconds / (found.loads * load + found.wakes * wake) if found.loads else 1.0
-    namespace, _, name = key.partition("/")
-    need = Need(weights=min(device), host=min(image, default=min(device)))
-    return Model(ObjectKey(namespace, name), "1", (need,), load_seconds=scale * load, wake_seconds=scale * wake)
+    return seen
+
+
+def _optimum(requests: Sequence[Asked], costs: Mapping[str, Cost], room: int, residency: float) -> float:
+    """The least, were models of one size, and so many of them fitted.
+
+    No answer takes less time than the shortest request did, unless that one waited, too: where no schedule is left,
+    answers take none, and where there is none even then (a load took less than any that was seen) nothing is known.
+    """
+    shortest = min(request.seconds for request in requests)
+    for answer in (math.floor(shortest / TICK), 0):
+        duties = Duties(answer=TICK * answer, residency=TICK * math.floor(residency / TICK))
+        try:
+            return least(_due(requests, costs, answer), [Group(frozenset(costs), room)], costs, duties)
+        except NoScheduleError:
+            continue
+    return 0.0
+
+
+def _due(requests: Sequence[Asked], costs: Mapping[str, Cost], answer: int) -> dict[str, list[tuple[float, float]]]:
+    """When each model's requests came, and when they had to begin: no later than they did, and no sooner.
+
+    Any model may be loaded before the first request.
+    """
+    start = min(request.at for request in requests) - max(cost.load for cost in costs.values())
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in requests:
+        at, end = math.floor((one.at - start) / TICK), math.ceil((one.at - start + one.seconds) / TICK)
+        found[one.model].append((TICK * at, TICK * (end - answer)))
+    return dict(found)
+
+
+def _room(models: Iterable[Model], hosts: Sequence[Host]) -> int:
+    """How many models all hosts hold, were each to hold the smallest ones."""
+    sums = list(accumulate(sorted(model.need.device for model in models)))
+    return sum(bisect_right(sums, host.line) for host in hosts)
 
 
 def _hosts(samples: Sequence[Sequence[Json]]) -> list[Host]:
@@ -189,6 +271,6 @@ def _devices(samples: Sequence[Sequence[Json]], name: str) -> Iterator[Json]:
 
 if __name__ == "__main__":
     try:
-        print(json.dumps(asdict(read(Path(sys.argv[1]))), indent=2))
+        print(json.dumps(asdict(judge(Run.read(Path(sys.argv[1])))), indent=2))
     except (RecordError, OSError) as error:
         sys.exit(str(error))

@@ -14,9 +14,11 @@ from harness.waiting import until
 NAME = "shared"
 PODS = 2
 SETTLED_SECONDS = 300
+RESIDENCY = 2
+"""Seconds that a model stays awake at the least."""
 
 
-def pool(replicas: int = PODS, *, memory: str = "2Gi", sleepers: str = "256Mi", residency: int = 2) -> Object:
+def pool(replicas: int = PODS, *, memory: str = "2Gi", sleepers: str = "256Mi", residency: int = RESIDENCY) -> Object:
     """A pool. As it is, each pod has memory for eight of the models awake, and for all of them asleep."""
     return {
         "apiVersion": GROUP,

@@ -16,7 +16,7 @@ class Settings:
     operator and the gateway. `shared_files`: a folder that every node sees, for a volume with a model; empty on
     clusters where there is none, and the scenarios then use the demo model for everything. `own_cluster`: "yes" where
     it is this machine's own, whose daemons can be stopped. `length`: "short" or "long". `results`: a folder that
-    scenarios leave their figures in.
+    scenarios leave their figures in. `runs`: one for what a whole run was, to be judged again; empty to keep none.
     """
 
     url: str
@@ -27,6 +27,7 @@ class Settings:
     own_cluster: str
     length: str
     results: str
+    runs: str
 
     @property
     def long(self) -> bool:

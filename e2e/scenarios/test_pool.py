@@ -16,13 +16,13 @@ import pytest
 from harness import pool
 from harness.figures import Figures, told
 from harness.host_api import HostApi
-from harness.kube import Kube, Object, fresh_namespace
+from harness.kube import Kube, fresh_namespace
 from harness.load import Outcome, load
 from harness.pool import PODS
 from harness.release import Release
 from harness.settings import Settings
 from harness.waiting import Stopwatch, hold, until
-from placement.recorded import Asked, Judged, judge
+from placement.recorded import Asked, Run, judge
 
 MODELS = pool.names("pooled", 8)
 MEMORY = "1Gi"
@@ -84,7 +84,11 @@ def test_more_models_than_memory_answer_and_nothing_is_killed(
     samples.append(kube.model_hosts())
     measured |= watched.figures(began.seconds) | {"load": outcome.summary(), "asked": dict(_asked(outcome))}
     measured["seconds_of_first_requests"] = {name: round(_first(outcome, name), 1) for name in outcome.texts}
-    loading = _loading(kube, samples, outcome)
+    asked = [Asked(r.began, f"{kube.namespace}/{r.model}", r.seconds) for r in outcome.requests if r.fault is None]
+    run = Run(samples, asked, pool.RESIDENCY)
+    if settings.runs:
+        run.save(Path(settings.runs) / "pool.json")
+    loading = judge(run)
     goal = {"goal_ratio": LOADING_RATIO, "goal": "met" if loading.ratio <= LOADING_RATIO else "missed"}
     measured["loading"] = asdict(loading) | goal
     assert outcome.failures == [], told(measured)
@@ -203,12 +207,6 @@ def _follows(awake: Counter[str]) -> bool:
     return awake[MODELS[0]] > awake[MODELS[-1]] and sum(awake[name] for name in MODELS[:half]) > sum(
         awake[name] for name in MODELS[half:]
     )
-
-
-def _loading(kube: Kube, samples: list[list[Object]], outcome: Outcome) -> Judged:
-    """What was paid in loading, beside the least that any schedule of these requests pays."""
-    asked = [Asked(r.began, f"{kube.namespace}/{r.model}", r.seconds) for r in outcome.requests if r.fault is None]
-    return judge(samples, asked)
 
 
 def _asked(outcome: Outcome) -> Counter[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from placement.recorded import Asked, RecordError, judge, read
+from placement.recorded import Asked, Judged, RecordError, Run, judge
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.level import State
 from plimsoll_operator.placement.model import Model, Need
@@ -33,8 +33,12 @@ def sample(*entries: dict[str, Any], host: str = "h", instance: str = "i", reser
 ASKED = [Asked(0.0, "t/a", 5.0), Asked(100.0, "t/a", 1.0)]
 
 
+def judged(samples: list[list[Any]], asked: list[Asked], residency: float = 0.0) -> Judged:
+    return judge(Run(samples, asked, residency))
+
+
 def test_only_what_was_counted_between_the_samples_is_paid() -> None:
-    found = judge([[sample(entry("a", 3, 1, 13.0))], [sample(entry("a", 4, 1, 17.0))]], ASKED)
+    found = judged([[sample(entry("a", 3, 1, 13.0))], [sample(entry("a", 4, 1, 17.0))]], ASKED)
     assert (found.paid, found.loads, found.wakes) == (4.0, 1, 0)
     assert (found.bound, found.ratio, found.longest) == (4.0, 1.0, 5.0)
 
@@ -42,13 +46,13 @@ def test_only_what_was_counted_between_the_samples_is_paid() -> None:
 def test_a_host_that_is_new_or_begins_anew_is_counted_from_zero() -> None:
     other = sample(entry("a", 1, 0, 5.0), host="h2")
     for last in ([sample(entry("a", 1, 0, 4.0), instance="i2")], [sample(entry("a", 3, 0, 12.0)), other]):
-        found = judge([[sample(entry("a", 3, 0, 12.0))], last], ASKED)
+        found = judged([[sample(entry("a", 3, 0, 12.0))], last], ASKED)
         assert found.loads == 1
         assert found.paid == float(last[-1]["status"]["models"][0]["loadingSeconds"])
 
 
 def test_a_model_that_was_placed_again_on_the_same_process_is_counted_from_zero() -> None:
-    found = judge([[sample(entry("a", 3, 0, 12.0))], [sample()], [sample(entry("a", 1, 0, 4.0))]], ASKED)
+    found = judged([[sample(entry("a", 3, 0, 12.0))], [sample()], [sample(entry("a", 1, 0, 4.0))]], ASKED)
     assert (found.paid, found.loads) == (4.0, 1)
 
 
@@ -58,11 +62,11 @@ def test_memory_that_the_runtime_takes_and_kv_that_could_shrink_do_not_raise_the
     asked = [Asked(100 * one.at, one.model, one.seconds) for one in asked]
     before = [sample(entry("a"), entry("b"), reserved=GIB)]
     later = [sample(entry("a", 1, 0, 4.0, bytes=2 * GIB), entry("b", 1, 0, 4.0), reserved=GIB)]
-    assert judge([before, later], asked).bound == 8.0
+    assert judged([before, later], asked).bound == 8.0
     large = {"bytes": 3 * GIB // 2}
     before = [sample(entry("a", **large), entry("b", **large))]
     later = [sample(entry("a", 1, 0, 4.0, **large), entry("b", 1, 0, 4.0, **large))]
-    assert judge([before, later], asked).bound > 8.0
+    assert judged([before, later], asked).bound > 8.0
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_memory_that_the_runtime_takes_and_kv_that_could_shrink_do_not_raise_the
 )
 def test_what_a_record_lacks_is_told(samples: list[list[Any]], asked: list[Asked], told: str) -> None:
     with pytest.raises(RecordError, match=told):
-        judge(samples, asked)
+        judged(samples, asked)
 
 
 def test_who_is_asked_for_more_often_than_requests_wait_has_to_be_awake_for_it() -> None:
@@ -85,20 +89,34 @@ def test_who_is_asked_for_more_often_than_requests_wait_has_to_be_awake_for_it()
     asked = [Asked(10.0 * at, f"t/{name}", 25.0) for at, name in enumerate("ab" * 8)]
     large: dict[str, Any] = {"bytes": 2 * GIB, "wakeSeconds": "4"}
     before = [sample(entry("a", **large), entry("b", **large))]
-    found = judge([before, [sample(entry("a", 4, 0, 24.0, **large), entry("b", 4, 0, 24.0, **large))]], asked)
+    found = judged([before, [sample(entry("a", 4, 0, 24.0, **large), entry("b", 4, 0, 24.0, **large))]], asked)
     assert (found.paid, found.loads, found.seconds_each) == (48.0, 8, 6.0)
     # Loads are priced with the 6 s that they took, and not with the 4 that the last one did.
     assert 2 * 6.0 < found.bound <= 48.0
 
 
-def test_a_file_is_read_and_what_is_no_record_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "run.json"
+def test_what_the_pool_orders_to_stay_awake_raises_the_bound_for_those_who_obey_and_no_other() -> None:
+    """Room for one of A, B and C, who stay for 20 s. Without that order C comes between B and A; with it A has to come
+    first, and wakes again after C."""
+    held: dict[str, Any] = {"bytes": 2 * GIB, "hostBytes": GIB, "wakeSeconds": "4"}
+    asked = [Asked(0, "t/b", 1), Asked(0, "t/a", 25), Asked(0, "t/c", 49), Asked(50, "t/a", 23)]
+    before = [sample(*(entry(name, **held) for name in "abc"))]
+    later = [sample(entry("a", 1, 1, 8.0, **held), *(entry(name, 1, 0, 4.0, **held) for name in "bc"))]
+    free, ordered = judged([before, later], asked), judged([before, later], asked, residency=20.0)
+    assert (free.bound, free.free_bound, ordered.free_bound) == (12.0, 12.0, 12.0)
+    assert (ordered.bound, ordered.ratio, ordered.free_ratio) == (16.0, 1.0, 1.333)
+
+
+def test_a_run_is_kept_and_what_is_no_record_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "run.json"
     samples = [[sample(entry("a"))], [sample(entry("a", 1, 0, 4.0))]]
-    path.write_text(json.dumps({"samples": samples, "requests": [{"at": 3, "model": "t/a", "seconds": 5}]}))
-    assert read(path).ratio == 1.0
+    run = Run(samples, [Asked(3.0, "t/a", 5.0)], 2.0)
+    run.save(path)
+    assert Run.read(path) == run
+    assert judge(run).ratio == 1.0
     path.write_text(json.dumps({"samples": samples}))
     with pytest.raises(RecordError, match=r"run\.json is no record of a run: KeyError: 'requests'"):
-        read(path)
+        Run.read(path)
 
 
 def test_what_a_simulated_pool_pays_is_what_its_samples_say_and_no_less_than_the_bound() -> None:
@@ -110,7 +128,7 @@ def test_what_a_simulated_pool_pays_is_what_its_samples_say_and_no_less_than_the
     before = counted.sample()
     outcome = counted.run()
     asked = [Asked(r.at, str(r.model), w + r.seconds) for r, w in zip(requests, outcome.waits, strict=True)]
-    found = judge([before, *counted.samples, counted.sample()], asked)
+    found = judged([before, *counted.samples, counted.sample()], asked)
     assert (found.paid, found.loads, found.wakes) == (outcome.seconds, outcome.loads, outcome.wakes)
     assert 1.0 < found.ratio < 5.0
 
