@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from model_support.forward import backend_of
 from model_support.tiny import make_model, save_model
 
-from offline.memory import forget_peak, peak_bytes
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.execution import workspace as module
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.execution.workspace import LargestStep
 
-CPU = torch.device("cpu")
 ROWS, SEQUENCES = 2048, 200
 SIZES = {"hidden_size": 768, "intermediate_size": 1536, "num_hidden_layers": 2, "vocab_size": 30000}
 
@@ -57,24 +49,11 @@ def test_as_measured(kind: str, backend: str, least: float, most: float, tmp_pat
     if backend == "cpu" and kernels(torch.float32) is None:
         pytest.skip("this processor has no kernels for float32, or they were not built")
     save_model(make_model(kind, {**SIZES, **OWN.get(kind, {})}), tmp_path)
-    files = resolve(str(tmp_path))
-    program, chosen = program_of(describe(files.config)), backend_of(files, torch.float32, backend)
-    decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)
-    step = LargestStep(ROWS, SEQUENCES, ROWS)
-    predicted = on_a_cpu(decoder, step) - module._choosing(program.facts, step)
-    cache = KvCache(program.facts.attention, ROWS // 16 + 2, 16, torch.float32, CPU)
-    for tensor in (*cache.keys, *cache.values):
-        tensor.zero_()
-    attention = chosen(cache)
-    cells = torch.arange(16, 16 + ROWS)
-    batch = AttentionBatch([ROWS], [ROWS], BlockTables.of([list(range(1, ROWS // 16 + 1))]), cells)
-    ctypes.CDLL(None).malloc_trim(0)  # what other tests have given back would hide what is taken here
-    before = _resident()
-    forget_peak()
-    with torch.inference_mode():
-        hidden = decoder(torch.zeros(ROWS, dtype=torch.int64), torch.arange(ROWS), attention.begin(batch))
-        decoder.logits(hidden[:1].repeat(step.logits_rows(program.facts.vocab_size), 1))
-    assert least < predicted / (peak_bytes() - before) < most
+    command = [sys.executable, "-m", "model_support.step_memory", str(tmp_path), backend, str(ROWS), str(SEQUENCES)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert least < float(done.stdout) < most
 
 
 def test_logits_of_prompts_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +61,3 @@ def test_logits_of_prompts_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert LargestStep(rows=2048, sequences=4, longest=10).logits_rows(vocab_size=10) == 100
     assert LargestStep(rows=50, sequences=4, longest=10).logits_rows(vocab_size=10) == 50
     assert LargestStep(rows=50, sequences=4, longest=10).logits_rows(vocab_size=5000) == 4
-
-
-def _resident() -> int:
-    rows = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(row.split()[1]) for row in rows if row.startswith("VmRSS"))

@@ -1,0 +1,58 @@
+"""`python -m model_support.step_memory FOLDER cpu|torch ROWS SEQUENCES`: what the largest step is predicted to take, by
+what it takes, in float32.
+
+A process of its own: memory that others took before and gave back would hide what a step takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+
+import torch
+from model_support.forward import backend_of
+
+from offline.memory import forget_peak, peak_bytes
+from plimsoll_runtime.execution import workspace
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.weights.sources import resolve
+
+CPU = torch.device("cpu")
+
+
+def predicted_by_taken(folder: str, backend: str, rows: int, sequences: int) -> float:
+    """Activations and logits of one step, without what choosing tokens takes."""
+    files = resolve(folder)
+    program, chosen = program_of(describe(files.config)), backend_of(files, torch.float32, backend)
+    decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)
+    step = LargestStep(rows, sequences, rows)
+    predicted = on_a_cpu(decoder, step) - workspace._choosing(program.facts, step)
+    cache = KvCache(program.facts.attention, rows // 16 + 2, 16, torch.float32, CPU)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.zero_()
+    attention = chosen(cache)
+    cells = torch.arange(16, 16 + rows)
+    batch = AttentionBatch([rows], [rows], BlockTables.of([list(range(1, rows // 16 + 1))]), cells)
+    ctypes.CDLL(None).malloc_trim(0)  # what loading has given back would hide it, too
+    before = _resident()
+    forget_peak()
+    with torch.inference_mode():
+        hidden = decoder(torch.zeros(rows, dtype=torch.int64), torch.arange(rows), attention.begin(batch))
+        decoder.logits(hidden[:1].repeat(step.logits_rows(program.facts.vocab_size), 1))
+    return predicted / (peak_bytes() - before)
+
+
+def _resident() -> int:
+    rows = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(row.split()[1]) for row in rows if row.startswith("VmRSS"))
+
+
+if __name__ == "__main__":
+    print(predicted_by_taken(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
