@@ -50,7 +50,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Of a pool whose models stay awake for `residency` seconds at the least.
+    """What a pool was asked for and loaded, whose spec has models stay awake for `residency` seconds at the least.
 
     `samples` are its ModelHosts as the API server has them, in the order of time: the first one before the requests.
     What was awake or slept as an image at the first sample was paid for before, and so was not for the bound: start

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from pathlib import Path
 
 import torch
 from model_support.forward import backend_of
@@ -41,17 +40,12 @@ def predicted_by_taken(folder: str, backend: str, rows: int, sequences: int) -> 
     cells = torch.arange(16, 16 + rows)
     batch = AttentionBatch([rows], [rows], BlockTables.of([list(range(1, rows // 16 + 1))]), cells)
     ctypes.CDLL(None).malloc_trim(0)  # what loading has given back would hide it, too
-    before = _resident()
     forget_peak()
+    before = peak_bytes()
     with torch.inference_mode():
         hidden = decoder(torch.zeros(rows, dtype=torch.int64), torch.arange(rows), attention.begin(batch))
         decoder.logits(hidden[:1].repeat(step.logits_rows(program.facts.vocab_size), 1))
     return predicted / (peak_bytes() - before)
-
-
-def _resident() -> int:
-    rows = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(row.split()[1]) for row in rows if row.startswith("VmRSS"))
 
 
 if __name__ == "__main__":
