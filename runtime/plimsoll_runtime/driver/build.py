@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Sequence
 
 import torch
 
 from plimsoll_kernels.cpu.library import speed
-from plimsoll_kernels.cpu.threads import ThreadShare, share, take_over
+from plimsoll_kernels.cpu.threads import take_over
 from plimsoll_runtime.driver.budget import Budget, check_grant, share_out
 from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded, load_model
+from plimsoll_runtime.driver.threads import take_threads
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
 from plimsoll_runtime.engine.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.config import EngineConfig
@@ -53,7 +53,7 @@ def build_engine(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     check_options(config, device)
     check_grant(config, grant)
-    threads = _set_threads(config.threads)
+    threads = take_threads(config.threads)
     check_instructions()
     loaded = load_model(config, device, image, grant, progress)
     budget = share_out(config, loaded, grant)
@@ -127,14 +127,6 @@ def _info(
             info.snapshot_bytes / 2**30,
         )
     return info
-
-
-def _set_threads(threads: int | None) -> ThreadShare:
-    """Computing threads: as asked, else one per core that this process may use (its affinity, not the machine's)."""
-    cores = len(os.sched_getaffinity(0))
-    if threads is not None and threads > cores:
-        logger.warning("%d threads on %d cores take turns, which is slower: give at most %d", threads, cores, cores)
-    return share(threads or cores)
 
 
 def _warm_up(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:

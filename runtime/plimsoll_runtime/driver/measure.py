@@ -7,6 +7,7 @@ import torch
 from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
+from plimsoll_runtime.driver.threads import take_threads
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
@@ -23,6 +24,7 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     """
     overhead = private_bytes()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    take_threads(config.threads)
     files = resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
     model = from_files(config, files, device)
     facts = model.outline.facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
+from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.driver import budget, loading
 from plimsoll_runtime.driver import build as build_module
 from plimsoll_runtime.driver import model as model_module
@@ -29,6 +31,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
+from plimsoll_runtime.execution.attention import select
 from plimsoll_runtime.weights.image.header import ImageFacts
 from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.sources import resolve
@@ -116,6 +119,26 @@ def test_it_takes_what_was_granted_whatever_is_free(
         assert info.workspace_bytes == needs.workspace
     assert info.image_bytes <= needs.image
     assert info.weight_bytes == info.image_bytes + needs.private
+
+
+def test_what_it_takes_is_measured_with_the_threads_that_it_will_have(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How fast a backend attends depends on them: what another one takes is of no use to the engine."""
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
+    monkeypatch.setattr(select, "CPU_SECONDS", 60.0)
+    before = thread_count()
+    try:
+        share(3)
+        config = config_of(folder)
+        measure(config)
+        [remembered] = (cache / select.FOLDER).iterdir()
+        assert json.loads(remembered.read_text())["key"]["threads"] == config.threads == 1
+        build(config)
+        assert list((cache / select.FOLDER).iterdir()) == [remembered]
+    finally:
+        share(before)
 
 
 def test_without_a_length_the_longest_sequence_is_what_the_least_holds(folder: Path, image: Image) -> None:

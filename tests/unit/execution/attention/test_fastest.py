@@ -21,6 +21,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.select import fastest_first
+from plimsoll_runtime.execution.attention.trial import MOST_REPEATS
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -28,6 +29,8 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 CPU = torch.device("cpu")
 TARGET = Target(CPU, torch.float32, [AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)] * 3, 16)
 LOGGER = "plimsoll_runtime.execution.attention"
+STALL = 0.003
+"""Seconds that a run takes longer while another process has the core."""
 
 
 @dataclass
@@ -62,8 +65,9 @@ def entry(
     is_fused: bool = False,
     why_not: str | None = None,
     last_resort: bool = False,
+    stalled_until: float = 0.0,
 ) -> Entry:
-    """A backend that computes what the reference does, and takes so long for a layer."""
+    """A backend that computes what the reference does, and takes so long for a layer; STALL more at first."""
 
     class Fake:
         name: ClassVar[str] = named
@@ -80,7 +84,7 @@ def entry(
             def attention(
                 layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
             ) -> Tensor:
-                clock.now += seconds
+                clock.now += seconds + (STALL if clock.now < stalled_until else 0.0)
                 clock.calls.append(named)
                 if fails == "run":
                     raise RuntimeError("illegal instruction")
@@ -153,6 +157,21 @@ def test_nothing_runs(clock: FakeClock) -> None:
 def test_a_rival_has_to_make_up_for_the_fused_decoder(clock: FakeClock, rival: float, taken: str) -> None:
     entries = {"fused": entry(clock, "fused", 0.01, is_fused=True), "rival": entry(clock, "rival", rival)}
     assert chosen(clock, **entries) == taken
+
+
+def test_a_core_that_was_busy_for_a_while_says_nothing_of_a_short_run(clock: FakeClock) -> None:
+    until = 6.5 * STALL  # Two steps of the check, the run beforehand, and three that count.
+    entries = {
+        "stalled": entry(clock, "stalled", 0.0001, stalled_until=until),
+        "rival": entry(clock, "rival", 0.001),
+    }
+    for _ in ("measured", "remembered"):
+        assert chosen(clock, **entries) == "stalled"
+
+
+def test_runs_that_take_no_time_come_to_an_end(clock: FakeClock) -> None:
+    assert chosen(clock, instant=entry(clock, "instant", 0.0)) == "instant"
+    assert clock.calls.count("instant") == 2 + 2 * (1 + MOST_REPEATS), "the check, and both batches after a run each"
 
 
 def test_who_follows_where_one_fails_in_service(clock: FakeClock) -> None:
