@@ -66,7 +66,7 @@ def instructions() -> str | None:
         return None
     if wanted not in INSTRUCTION_SETS:
         raise InstructionsError(f"{VARIABLE}={wanted} is unknown; choose {', '.join(INSTRUCTION_SETS)}, or unset it")
-    if _library() is None:
+    if library() is None:
         raise InstructionsError(f"{VARIABLE}={wanted} asks for CPU kernels, and there are none here; unset it")
     if _find(torch.bfloat16, wanted) is None:
         able = ", ".join(runnable()) or "none of them"
@@ -125,29 +125,28 @@ def speed(dtype: torch.dtype) -> Speed | None:
 @lru_cache(maxsize=1)
 def _refusal() -> str | None:
     """Why this processor's AMX may not be used, if so; None too where it has none."""
-    library = _library()
-    error = 0 if library is None else library.plimsoll_amx()
+    found = library()
+    error = 0 if found is None else found.plimsoll_amx()
     return f"the system grants this process no AMX tiles: {os.strerror(error)}" if error > 0 else None
 
 
 @lru_cache
 def _find(dtype: torch.dtype, name: str | None) -> KernelsRecord | None:
-    library = _library()
-    if library is None or dtype not in DTYPES:
+    opened = library()
+    if opened is None or dtype not in DTYPES:
         return None
-    found = library.plimsoll_kernels(DTYPES[dtype].encode(), None if name is None else name.encode())
+    found = opened.plimsoll_kernels(DTYPES[dtype].encode(), None if name is None else name.encode())
     return found.contents if found else None
 
 
 @lru_cache(maxsize=1)
-def _library() -> ctypes.CDLL | None:
+def library() -> ctypes.CDLL | None:
     """The library, where it was built, is whole and has kernels for this processor; otherwise says why not, once."""
     try:
-        library = _open(library_path())
+        return _open(library_path())
     except (CompileError, OSError) as error:
         logger.warning("stock torch computes instead of our CPU kernels (slower, same results): %s", error)
         return None
-    return library
 
 
 def _open(path: Path) -> ctypes.CDLL:
@@ -157,11 +156,13 @@ def _open(path: Path) -> ctypes.CDLL:
     if not is_whole(path):
         state = f"{path} is damaged" if path.exists() else "those of this version were not built"
         raise CompileError(f"{state}; install a C++ compiler, then python -m plimsoll_kernels.cpu.compile")
-    library = ctypes.CDLL(str(path))
-    library.plimsoll_kernels.argtypes = [c_char_p, c_char_p]
-    library.plimsoll_kernels.restype = POINTER(KernelsRecord)
-    library.plimsoll_amx.restype = c_int32
-    if not library.plimsoll_kernels(b"float32", None):
+    opened = ctypes.CDLL(str(path))
+    opened.plimsoll_kernels.argtypes = [c_char_p, c_char_p]
+    opened.plimsoll_kernels.restype = POINTER(KernelsRecord)
+    opened.plimsoll_amx.restype = c_int32
+    opened.plimsoll_leave.argtypes = [c_int32]
+    opened.plimsoll_leave.restype = None
+    if not opened.plimsoll_kernels(b"float32", None):
         raise CompileError("this processor has no AVX2 with FMA, the least that they need")
-    check_layout(library)
-    return library
+    check_layout(opened)
+    return opened

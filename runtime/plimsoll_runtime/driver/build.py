@@ -8,19 +8,21 @@ from collections.abc import Sequence
 
 import torch
 
+from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import take_over
 from plimsoll_runtime.driver.budget import Budget, check_grant, share_out
 from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded, load_model
-from plimsoll_runtime.driver.threads import take_threads
+from plimsoll_runtime.driver.threads import cores, take_threads
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
 from plimsoll_runtime.engine.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.pipeline import keep_all
 from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
 from plimsoll_runtime.execution.memory import KvBudget
 from plimsoll_runtime.execution.precision import check_instructions
@@ -63,7 +65,8 @@ def build_engine(
     prompt_len = max(1, min(config.max_batch_tokens, budget.kv.max_model_len - 1, warm_up))
     prompt_seconds = _warm_up(wired.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
     progress("warm-up", 1.0)
-    if budget.backends[0].fused:
+    fused = budget.backends[0].fused
+    if fused:
         if not loaded.woken and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
             logger.info("CPU kernels: %s", speed(loaded.model.dtype))
         # Last of all: where there is no engine after all, the process has its threads.
@@ -72,7 +75,16 @@ def build_engine(
     own = OwnThreads(wired.runner, threads)
     runner = own if probe is None else probe.watch_runner(own)
     index = None if wired.tiers is None else wired.tiers.index
-    core = EngineCore(config, info, runner, wired.timeline, wired.runner_timeline, tiers=index, compiler=wired.grammars)
+    core = EngineCore(
+        config,
+        info,
+        runner,
+        wired.timeline,
+        wired.runner_timeline,
+        tiers=index,
+        compiler=wired.grammars,
+        leave=leave if fused and threads.kernels >= cores() else keep_all,
+    )
     core.durations.learn(prompt_len, prompt_seconds)
     return core
 

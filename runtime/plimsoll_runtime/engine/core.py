@@ -14,7 +14,7 @@ from plimsoll_runtime.engine.durations import StepDurations
 from plimsoll_runtime.engine.held import Compiler, HeldRequests
 from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence, step_tokens
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, StepOutputs, Vocabulary
-from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
+from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, ThreadedSteps, keep_all
 from plimsoll_runtime.engine.plan import Launched, StepPlan
 from plimsoll_runtime.engine.policy import new_policy
 from plimsoll_runtime.engine.scheduler import Scheduler
@@ -51,6 +51,8 @@ class EngineCore:
     be wrong.
 
     `compiler` prepares constraints; a request with one joins the line when its own is ready.
+
+    `leave` has the runner leave cores to whoever calls `step`, where steps overlap and the runner would take them all.
     """
 
     def __init__(
@@ -63,10 +65,13 @@ class EngineCore:
         *,
         tiers: TierIndex | None = None,
         compiler: Compiler | None = None,
+        leave: Leave = keep_all,
     ) -> None:
         self.info = info
         self._pipeline: Pipeline = (
-            ThreadedSteps(runner.run, runner_timeline) if overlaps(config, info.device) else InlineSteps(runner.run)
+            ThreadedSteps(runner.run, runner_timeline, leave)
+            if overlaps(config, info.device)
+            else InlineSteps(runner.run)
         )
         self._plans_first = config.offline and self._pipeline.depth > 1
         self._under_way: deque[Step] = deque()

@@ -14,6 +14,8 @@ from plimsoll_runtime.engine.plan import Launched, StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import Timeline
 
 Run = Callable[[StepPlan], Launched]
+Leave = Callable[[int], None]
+"""Is told a number of cores: whatever computes steps leaves so many to others from then on."""
 
 
 class Pipeline(Protocol):
@@ -47,6 +49,10 @@ class InlineSteps:
         return self._run(self._plans.popleft()).result()
 
 
+def keep_all(cores: int) -> None:
+    """A Leave that leaves none."""
+
+
 Orders = SimpleQueue[StepPlan | Literal["result"] | None]
 """Plans to run, and that a result is asked for; None ends the thread."""
 
@@ -56,22 +62,25 @@ class ThreadedSteps:
 
     While it computes outside of Python, the caller plans the next step and handles the last result. A step that a
     device has only begun with is waited for when its result is asked for, so that the device has the next one by then.
-    It says in `timeline` when a step begins.
+    It says in `timeline` when a step begins. `leave` is told how many cores the caller has work for while steps run.
     """
 
     depth: ClassVar[int] = 2
 
-    def __init__(self, run: Run, timeline: Timeline | None = None) -> None:
+    def __init__(self, run: Run, timeline: Timeline | None = None, leave: Leave = keep_all) -> None:
         self._orders: Orders = SimpleQueue()
         self._results: SimpleQueue[StepResult | BaseException] = SimpleQueue()
+        self._leave = leave
+        self._under_way = 0
         arguments = (run, timeline, self._orders, self._results)
         thread = threading.Thread(target=_work, args=arguments, name="plimsoll-steps", daemon=True)
-        weakref.finalize(self, _end, self._orders, thread)
+        weakref.finalize(self, _end, self._orders, thread, leave)
         thread.start()
         self._thread = thread
 
     def submit(self, plan: StepPlan) -> None:
         """See Pipeline."""
+        self._under_way += 1
         self._orders.put(plan)
 
     def result(self) -> StepResult:
@@ -82,13 +91,18 @@ class ThreadedSteps:
                 "load it after the fork, or with overlap=False"
             )
         self._orders.put("result")
+        if self._results.empty():
+            self._leave(0)
         result = self._results.get()
+        self._under_way -= 1
         if isinstance(result, BaseException):
+            self._leave(0)
             raise result
+        self._leave(1 if self._under_way else 0)
         return result
 
 
-def _end(orders: Orders, thread: threading.Thread) -> None:
+def _end(orders: Orders, thread: threading.Thread, leave: Leave) -> None:
     """Wait for the thread, at the interpreter's end too: it must not let go of a model while that is taken apart.
 
     The plans that it has not begun are dropped, since nobody will ask what came of them.
@@ -97,6 +111,7 @@ def _end(orders: Orders, thread: threading.Thread) -> None:
         while True:
             orders.get_nowait()
     orders.put(None)
+    leave(0)
     if thread is not threading.current_thread():
         thread.join()
 

@@ -17,6 +17,7 @@ from model_support.tiny import make_model, save_model
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.driver import budget, loading
+from plimsoll_runtime.driver import build as building
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
@@ -159,6 +160,27 @@ def test_torch_has_one_thread_left_where_every_step_is_our_kernels(folder: Path,
         assert torch.get_num_threads() == (1 if backend == "cpu" else 2)
         build(folder, threads=1, attention_backend=backend, kv_memory="1MiB")
         assert thread_count() == torch.get_num_threads() == 1
+    finally:
+        share(before)
+
+
+@pytest.mark.parametrize(("threads", "backend", "left"), [(2, "cpu", {0, 1}), (1, "cpu", set()), (2, "torch", set())])
+def test_kernels_that_have_all_cores_leave_one_while_its_caller_computes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int, backend: str, left: set[int]
+) -> None:
+    if not runnable():
+        pytest.skip("no CPU kernels here")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
+    told: list[int] = []
+    monkeypatch.setattr(building, "leave", told.append)
+    before = thread_count()
+    try:
+        engine = build(folder, threads=threads, attention_backend=backend, kv_memory="1MiB", overlap=True)
+        engine.add(AddRequest("r", [1, 2, 3], SamplingParams(max_tokens=5, temperature=0.0)))
+        while engine.has_work:
+            engine.step()
+        assert set(told) == left
+        assert not left or told[-1] == 0
     finally:
         share(before)
 

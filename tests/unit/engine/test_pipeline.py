@@ -6,7 +6,9 @@ import gc
 import os
 import signal
 import threading
+import time
 import weakref
+from collections.abc import Callable
 
 import pytest
 from builders import drain, make_core, request, tokens_of
@@ -37,6 +39,22 @@ def fail_on(bad: int) -> tuple[list[int], Pipeline]:
         return echo(plan)
 
     return seen, ThreadedSteps(run)
+
+
+def comes(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(0.001)
+    return False
+
+
+class Echo:
+    """A runner whose tokens are its slots."""
+
+    def run(self, plan: StepPlan) -> Launched:
+        return echo(plan)
 
 
 class Held:
@@ -207,6 +225,51 @@ def test_what_was_not_begun_is_not_run_when_nobody_is_there_to_ask() -> None:
     assert (seen, thread.is_alive()) == ([0], False)
 
 
+def test_a_core_is_left_to_the_caller_while_it_does_not_wait_and_steps_run() -> None:
+    left: list[int] = []
+    runner = Held(Echo())
+    steps = ThreadedSteps(runner.run, leave=left.append)
+    for number in range(2):
+        steps.submit(plan(number))
+    waiting = threading.Thread(target=steps.result)
+    waiting.start()
+    assert runner.started.acquire(timeout=30)
+    assert comes(lambda: left == [0])
+    runner.go.release()
+    waiting.join(timeout=30)
+    assert left == [0, 1]
+    runner.go.release()
+    assert comes(lambda: not steps._results.empty())
+    steps.result()
+    assert left == [0, 1, 0], "a result that is there is not waited for, and behind the last one nothing runs"
+
+
+def test_no_core_is_left_once_a_step_has_failed() -> None:
+    left: list[int] = []
+
+    def run(plan: StepPlan) -> StepResult:
+        raise RuntimeError("the device is gone")
+
+    steps = ThreadedSteps(run, leave=left.append)
+    for number in range(2):
+        steps.submit(plan(number))
+    with pytest.raises(RuntimeError):
+        steps.result()
+    assert left[-1] == 0
+
+
+def test_no_core_is_left_once_the_object_is_gone() -> None:
+    left: list[int] = []
+    steps = ThreadedSteps(echo, leave=left.append)
+    for number in range(2):
+        steps.submit(plan(number))
+    steps.result()
+    assert left[-1] == 1
+    del steps
+    gc.collect()
+    assert left[-1] == 0
+
+
 def test_a_fork_does_not_wait_for_a_thread_that_it_has_not() -> None:
     core, _ = make_core(overlap=True)
     core.add(request("r", [1, 2]))
@@ -304,7 +367,7 @@ def test_what_breaks_a_step_off_ends_the_engine(overlap: bool) -> None:
         core.step()
 
 
-def test_a_step_that_fails_ahead_ends_the_engine_when_its_turn_comes() -> None:
+def test_a_step_that_fails_ahead_ends_the_engine_when_its_turncomes() -> None:
     core, runner = make_core(overlap=True)
     runner.failure = RuntimeError("the device is gone")
     core.add(request("r", [1, 2]))

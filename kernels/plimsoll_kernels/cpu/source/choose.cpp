@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "crew.h"
 #include "interface.h"
 
 extern const PlimsollKernels plimsoll_float32_avx2, plimsoll_float32_avx512;
@@ -84,3 +85,6 @@ extern "C" __attribute__((visibility("default"))) int32_t plimsoll_amx() {
   __builtin_cpu_init();
   return has_amx() ? ask_for_tiles() : -1;
 }
+
+// Crews of this process leave so many cores to others from now on (crew.h).
+extern "C" __attribute__((visibility("default"))) void plimsoll_leave(int32_t cores) { plimsoll::leave(cores); }

@@ -41,6 +41,7 @@ struct Board {
   alignas(64) Word finished{0};
   alignas(64) Word phase{0};
   Word sleepers{0}, leader_asleep{0};
+  alignas(64) Word left{0};  // cores that are left to others
   alignas(64) std::atomic<int> items{0}, least{1}, threads{1};
   std::atomic<void (*)(const void *, int, int, int)> call{nullptr};
   std::atomic<const void *> context{nullptr};
@@ -84,10 +85,15 @@ Range claim_of(int owner) {
   }
 }
 
+// Whether a helper is to leave its core to others, while so many are.
+bool stands_back(int member, uint32_t left) {
+  return member > 0 && member + static_cast<int>(left) >= board.threads.load(std::memory_order_acquire);
+}
+
 // The next range for a member: of its own share, which it goes through in order, else of somebody who is slower.
 Range claim(int member) {
   const int threads = board.threads.load(std::memory_order_acquire);
-  if (member >= threads) return {0, 0};
+  if (member >= threads || stands_back(member, board.left.load(std::memory_order_relaxed))) return {0, 0};
   for (int i = 0; i < threads; i++) {
     const Range range = claim_of((member + i) % threads);
     if (range.end > range.begin) return range;
@@ -109,7 +115,13 @@ void *help(void *argument) {
   const int member = static_cast<int>(reinterpret_cast<intptr_t>(argument));
   for (;;) {
     const uint32_t phase = board.phase.load(std::memory_order_acquire);
+    const uint32_t left = board.left.load(std::memory_order_acquire);
     work(member);
+    if (left > 0 && stands_back(member, left)) {
+      rest();
+      sleep_while(board.left, left);
+      continue;
+    }
     int spins = 0;
     while (board.phase.load(std::memory_order_acquire) == phase && spins++ < PATIENCE) _mm_pause();
     if (spins <= PATIENCE) continue;
@@ -138,11 +150,17 @@ void after_fork() {
   pthread_mutex_init(&leading, nullptr);
   board.sleepers.store(0);
   board.leader_asleep.store(0);
+  board.left.store(0);
 }
 
 }  // namespace
 
 void at_rest(void (*call)()) { rest_call.store(call, std::memory_order_relaxed); }
+
+void leave(int cores) {
+  const uint32_t left = static_cast<uint32_t>(cores < 0 ? 0 : cores > MOST_THREADS ? MOST_THREADS : cores);
+  if (board.left.exchange(left, std::memory_order_seq_cst) > left) wake(board.left);
+}
 
 Crew::Crew(int threads) : threads_(threads < 1 ? 1 : threads > MOST_THREADS ? MOST_THREADS : threads) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;

@@ -12,6 +12,10 @@ namespace plimsoll {
 // keeps for it. There is one such call; a later one takes the place of an earlier one.
 void at_rest(void (*rest)());
 
+// From now on crews leave so many cores to others, as far as they have helpers: those stand back before the next range
+// that they would take, and come back when fewer cores are left to others. Nobody waits for that.
+void leave(int cores);
+
 class Crew {
  public:
   // Leads a crew of so many threads, its own included, until destroyed; calls from several threads take turns.

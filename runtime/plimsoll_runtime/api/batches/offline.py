@@ -32,6 +32,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.heap import seldom_collected
 from plimsoll_runtime.progress import Progress, silent
+from plimsoll_runtime.switching import quick_switches
 
 UNBOUNDED = 2**62
 AHEAD = 2
@@ -173,7 +174,7 @@ async def _answer(
         board.begin(sum(file.size for file in inputs), len(store.done))
         answering = Answering(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told, board.passed)
-        with seldom_collected():  # what the load has left is looked through first, as part of it
+        with quick_switches(), seldom_collected():  # what the load has left is looked through first, as part of it
             store.start()
             await runner.run(read_rows(inputs, config.shard, config.prompting))
         if model.engine.failure is not None:

@@ -27,7 +27,7 @@ ROOT = Path(library.__file__).parents[3]
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What was found out about this machine is found out anew, before and after."""
-    cached: list[Any] = [library._find, library._best, library._library, library._refusal, library.runnable]
+    cached: list[Any] = [library._find, library._best, library.library, library._refusal, library.runnable]
     monkeypatch.delenv(library.VARIABLE, raising=False)
     monkeypatch.setattr(library._chosen, "name", None)
     for function in cached:
@@ -75,7 +75,11 @@ def old_processor(path: Path, patch: pytest.MonkeyPatch) -> None:
     def found(dtype: bytes, name: bytes | None) -> None:
         return None
 
-    patch.setattr(ctypes, "CDLL", lambda path: SimpleNamespace(plimsoll_kernels=found, plimsoll_amx=lambda: -1))
+    def leave(cores: int) -> None:
+        return None
+
+    functions = SimpleNamespace(plimsoll_kernels=found, plimsoll_amx=lambda: -1, plimsoll_leave=leave)
+    patch.setattr(ctypes, "CDLL", lambda path: functions)
 
 
 def arm(path: Path, patch: pytest.MonkeyPatch) -> None:
@@ -105,7 +109,7 @@ def test_torch_computes_and_one_line_says_why(
     params = row_params(Wish(1.0, top_k=9), Wish(0.7), Wish(0.0))
     asked = torch.randn(3, 1000), params, torch.rand(3, dtype=torch.float64)
     expected = sample(*asked)
-    for function in (library._find, library._best, library._library, library.runnable):
+    for function in (library._find, library._best, library.library, library.runnable):
         function.cache_clear()
     copy = Path(shutil.copy(built, tmp_path))
     monkeypatch.setattr(library, "library_path", lambda: copy)
