@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll_kernels.cpu import library
+from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.driver import linked
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.weights.image.image import Image
@@ -25,6 +26,14 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def kernels_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """What an engine chooses, its process computes with from then on."""
     monkeypatch.setattr(library._chosen, "name", None)
+
+
+@pytest.fixture
+def threads_as_before() -> Iterator[None]:
+    """What an engine computes with, its process keeps."""
+    before = thread_count()
+    yield
+    share(before)
 
 
 @pytest.fixture

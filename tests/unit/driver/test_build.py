@@ -15,7 +15,7 @@ from model_support.gguf_files import write_gguf
 from model_support.tiny import make_model, save_model
 
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
-from plimsoll_kernels.cpu.threads import share, thread_count
+from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_runtime.driver import budget, loading
 from plimsoll_runtime.driver import build as building
 from plimsoll_runtime.driver.build import build_engine
@@ -134,36 +134,31 @@ def test_instructions_that_cannot_be_had(folder: Path, monkeypatch: pytest.Monke
         build(folder)
 
 
+@pytest.mark.usefixtures("threads_as_before")
 def test_more_threads_than_cores(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
-    before = thread_count()
-    try:
-        for threads, warned in ((2, 0), (3, 1), (None, 0)):
-            caplog.clear()
-            build(folder, threads=threads, kv_memory="1MiB")
-            assert thread_count() == (threads or 2)
-            assert sum("threads on 2 cores" in r.getMessage() for r in caplog.records) == warned
-    finally:
-        share(before)
+    for threads, warned in ((2, 0), (3, 1), (None, 0)):
+        caplog.clear()
+        build(folder, threads=threads, kv_memory="1MiB")
+        assert thread_count() == (threads or 2)
+        assert sum("threads on 2 cores" in r.getMessage() for r in caplog.records) == warned
 
 
+@pytest.mark.usefixtures("threads_as_before")
 @pytest.mark.parametrize("backend", ["cpu", "torch"])
 def test_torch_has_one_thread_left_where_every_step_is_our_kernels(folder: Path, backend: str) -> None:
     if backend == "cpu" and not runnable():
         pytest.skip("no CPU kernels here")
-    before = thread_count()
-    try:
-        build(folder, threads=2, attention_backend=backend, kv_memory="1MiB")
-        assert thread_count() == 2
-        assert torch.get_num_threads() == (1 if backend == "cpu" else 2)
-        build(folder, threads=1, attention_backend=backend, kv_memory="1MiB")
-        assert thread_count() == torch.get_num_threads() == 1
-    finally:
-        share(before)
+    build(folder, threads=2, attention_backend=backend, kv_memory="1MiB")
+    assert thread_count() == 2
+    assert torch.get_num_threads() == (1 if backend == "cpu" else 2)
+    build(folder, threads=1, attention_backend=backend, kv_memory="1MiB")
+    assert thread_count() == torch.get_num_threads() == 1
 
 
+@pytest.mark.usefixtures("threads_as_before")
 @pytest.mark.parametrize(("threads", "backend", "left"), [(2, "cpu", {0, 1}), (1, "cpu", set()), (2, "torch", set())])
 def test_kernels_that_have_all_cores_leave_one_while_its_caller_computes(
     folder: Path, monkeypatch: pytest.MonkeyPatch, threads: int, backend: str, left: set[int]
@@ -173,24 +168,20 @@ def test_kernels_that_have_all_cores_leave_one_while_its_caller_computes(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
     told: list[int] = []
     monkeypatch.setattr(building, "leave", told.append)
-    before = thread_count()
-    try:
-        engine = build(folder, threads=threads, attention_backend=backend, kv_memory="1MiB", overlap=True)
-        engine.add(AddRequest("r", [1, 2, 3], SamplingParams(max_tokens=5, temperature=0.0)))
-        while engine.has_work:
-            engine.step()
-        assert set(told) == left
-        assert not left or told[-1] == 0
-    finally:
-        share(before)
+    engine = build(folder, threads=threads, attention_backend=backend, kv_memory="1MiB", overlap=True)
+    engine.add(AddRequest("r", [1, 2, 3], SamplingParams(max_tokens=5, temperature=0.0)))
+    while engine.has_work:
+        engine.step()
+    assert set(told) == left
+    assert not left or told[-1] == 0
 
 
+@pytest.mark.usefixtures("threads_as_before")
 @pytest.mark.parametrize("overlap", [True, False])
 def test_each_of_two_engines_computes_with_its_own_threads(folder: Path, overlap: bool) -> None:
     """Torch's backend keeps its two, although an engine that leaves torch one was loaded after it."""
     if not runnable():
         pytest.skip("no CPU kernels here")
-    before = thread_count()
     seen: dict[str, set[tuple[int, int]]] = {}
 
     class Watch:
@@ -215,32 +206,26 @@ def test_each_of_two_engines_computes_with_its_own_threads(folder: Path, overlap
             return runner
 
     options: dict[str, Any] = {"kv_memory": "1MiB", "overlap": overlap}
-    try:
-        engines = [
-            build_engine(
-                EngineConfig(model=str(folder), dtype="float32", attention_backend=backend, threads=threads, **options),
-                lambda stage, fraction: None,
-                Watch(backend),
-            )
-            for backend, threads in (("torch", 2), ("cpu", 1))
-        ]
-        for name, engine in enumerate([*engines, engines[0]]):
-            engine.add(AddRequest(str(name), [1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True)))
-            while engine.has_work:
-                engine.step()
-    finally:
-        share(before)
+    engines = [
+        build_engine(
+            EngineConfig(model=str(folder), dtype="float32", attention_backend=backend, threads=threads, **options),
+            lambda stage, fraction: None,
+            Watch(backend),
+        )
+        for backend, threads in (("torch", 2), ("cpu", 1))
+    ]
+    for name, engine in enumerate([*engines, engines[0]]):
+        engine.add(AddRequest(str(name), [1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True)))
+        while engine.has_work:
+            engine.step()
     assert seen == {"torch": {(2, 2)}, "cpu": {(1, 1)}}
 
 
+@pytest.mark.usefixtures("threads_as_before")
 def test_torch_keeps_its_threads_where_there_is_no_engine_after_all(folder: Path) -> None:
-    before = thread_count()
-    try:
-        with pytest.raises(MemoryLimitError):
-            build(folder, threads=2, kv_memory="900TiB")
-        assert torch.get_num_threads() == 2
-    finally:
-        share(before)
+    with pytest.raises(MemoryLimitError):
+        build(folder, threads=2, kv_memory="900TiB")
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("threads", [0, -1])

@@ -16,7 +16,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
-from plimsoll_kernels.cpu.threads import share, thread_count
+from plimsoll_kernels.cpu.threads import share
 from plimsoll_runtime.driver import budget, loading
 from plimsoll_runtime.driver import build as build_module
 from plimsoll_runtime.driver import model as model_module
@@ -121,6 +121,7 @@ def test_it_takes_what_was_granted_whatever_is_free(
     assert info.weight_bytes == info.image_bytes + needs.private
 
 
+@pytest.mark.usefixtures("threads_as_before")
 def test_what_it_takes_is_measured_with_the_threads_that_it_will_have(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,17 +129,13 @@ def test_what_it_takes_is_measured_with_the_threads_that_it_will_have(
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
     monkeypatch.setattr(select, "CPU_SECONDS", 60.0)
-    before = thread_count()
-    try:
-        share(3)
-        config = config_of(folder)
-        measure(config)
-        [remembered] = (cache / select.FOLDER).iterdir()
-        assert json.loads(remembered.read_text())["key"]["threads"] == config.threads == 1
-        build(config)
-        assert list((cache / select.FOLDER).iterdir()) == [remembered]
-    finally:
-        share(before)
+    share(3)
+    config = config_of(folder)
+    measure(config)
+    [remembered] = (cache / select.FOLDER).iterdir()
+    assert json.loads(remembered.read_text())["key"]["threads"] == config.threads == 1
+    build(config)
+    assert list((cache / select.FOLDER).iterdir()) == [remembered]
 
 
 def test_without_a_length_the_longest_sequence_is_what_the_least_holds(folder: Path, image: Image) -> None:

@@ -367,7 +367,7 @@ def test_what_breaks_a_step_off_ends_the_engine(overlap: bool) -> None:
         core.step()
 
 
-def test_a_step_that_fails_ahead_ends_the_engine_when_its_turncomes() -> None:
+def test_a_step_that_fails_ahead_ends_the_engine_when_its_turn_comes() -> None:
     core, runner = make_core(overlap=True)
     runner.failure = RuntimeError("the device is gone")
     core.add(request("r", [1, 2]))

@@ -23,8 +23,8 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 REPEATS, MOST_REPEATS = 3, 50
 """Runs of which the shortest counts: disturbances only make a run longer."""
 LEAST_SECONDS = 0.02
-"""What the runs cover together, where `MOST_REPEATS` suffice: for a few milliseconds another process may have the core,
-which is longer than three runs of a small model."""
+"""The runs go on for so long, up to `MOST_REPEATS`. Another process may have the core for some milliseconds, and all
+three runs of a small model may fall into them."""
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
 
