@@ -12,80 +12,65 @@ namespace PLIMSOLL_ISA {
 
 using plimsoll::Crew;
 
-// Rows that are taken through all panels together: their words should stay in the second level cache. Of wide rows it is
-// at least so many tiles: each chunk reads the whole weight again.
-constexpr int CHUNK_BYTES = 1152 * 1024, CHUNK_TILES = 4;
 // Queries that are attended together.
 constexpr int ROWS = TILE_ROWS;
 // Tiles of columns in a panel.
 constexpr int PANEL_TILES = PANEL / TILE_WORDS;
 // Of rows, in a block. Two tiles of either side make four sums of four loads; any other shape loads more for each sum.
 constexpr int BLOCK_TILES = 2;
-constexpr int COLUMNS_TILE = 7;
+// The first of two tiles of columns, which take turns: the next one is loaded while one is multiplied.
+constexpr int COLUMNS_TILE = 6;
 
-// Sums and rows in the first seven tiles, in the last one columns.
+// Where there are several blocks of rows, they take a *slice* of K together: what a panel has of it, 16 KiB, stays in the
+// first level cache while their rows come from the second. Between two slices sums lie in memory, which changes none.
+constexpr int SLICE_STEPS = 8;
+// Rows that are multiplied together, in tiles, and panels for which they are, at most: a thread's sums of them stay in the
+// second level cache.
+constexpr int CHUNK_TILES = 32, GROUP_PANELS = 8;
+constexpr int CHUNK_SUMS = 64 * 1024;
+// Rows of more bytes do not stay in the second level cache from one panel to the next: their slices then take several panels.
+constexpr size_t CHUNK_BYTES = 1024 * 1024;
+
+// Sums and rows in the first six tiles, in the last two columns.
 inline Shapes product_shapes(int rows) {
   Shapes shapes;
   for (int tile = 0; tile < COLUMNS_TILE; tile++) shapes.set(tile, rows, TILE_WORDS);
-  shapes.set(COLUMNS_TILE, TILE_WORDS, TILE_WORDS);
+  for (int tile = COLUMNS_TILE; tile < COLUMNS_TILE + 2; tile++) shapes.set(tile, TILE_WORDS, TILE_WORDS);
   return shapes;
 }
 
-// What comes from memory beside a product, so many lines a step: into the first level cache what is used a little later
-// (by way of the second it took a tenth longer), into the second what waits for other rows.
-struct Beside {
-  const char *from;
-  int lines;
-  bool soon;
-  // From this step on what is wanted lies so many bytes further.
-  int turn = 0;
-  size_t further = 0;
-
-  inline __attribute__((always_inline)) void fetch(int step) const {
-    const char *at = from + static_cast<size_t>(step) * lines * 64 + (step >= turn ? further : 0);
-    if (soon)
-      for (int i = 0; i < lines; i++) prefetch_near(at + i * 64);
-    else
-      for (int i = 0; i < lines; i++) prefetch_far(at + i * 64);
-  }
-};
-
-// sums [R x TILE_ROWS, P x PANEL] = tiles of rows that begin at x[0] ... x[R - 1], times P panels.
-template <class T, int R, int P>
-inline void multiply_block(const typename T::operand *const (&x)[R], size_t stride, const typename T::weight *panel, int k,
-                           const Beside (&ahead)[P], float *sums) {
+// sums [R x TILE_ROWS, P x PANEL] (+)= `steps` steps of tiles of rows that begin at x[0] ... x[R - 1], times those of P
+// panels, `panel_bytes` apart. BEGINS: there are no sums yet. beside(step) is done while a step is multiplied.
+template <class T, int R, int P, bool BEGINS, class Side>
+inline void multiply_block(const typename T::operand *const (&x)[R], size_t stride, const typename T::weight *panel,
+                           size_t panel_bytes, int steps, float *sums, const Side &beside) {
   constexpr int COLUMNS = P * PANEL_TILES, ROWS_TILE = R * COLUMNS;
   static_assert(ROWS_TILE + R <= COLUMNS_TILE);
-  const size_t row_bytes = stride * sizeof(typename T::operand);
-  const size_t panel_bytes = panel_elements<T>(k) * sizeof(typename T::weight);
+  const size_t row_bytes = stride * sizeof(typename T::operand), sum_bytes = P * PANEL * sizeof(float);
   const char *rows[R], *columns = reinterpret_cast<const char *>(panel);
   for (int r = 0; r < R; r++) rows[r] = reinterpret_cast<const char *>(x[r]);
-  each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE { tile_zero<i>(); });
-  const int steps = words<T>(k) / T::STEP;
+  const auto sums_at = [&](int i) ALWAYS_INLINE {
+    return sums + i / COLUMNS * TILE_ROWS * P * PANEL + i % COLUMNS * TILE_WORDS;
+  };
+  each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE {
+    if constexpr (BEGINS)
+      tile_zero<i>();
+    else
+      tile_load<i>(sums_at(i), sum_bytes);
+  });
   for (int step = 0; step < steps; step++) {
-    for (const Beside &beside : ahead) beside.fetch(step);
     each_tile<COLUMNS>([&](auto c) ALWAYS_INLINE {
-      tile_load<COLUMNS_TILE>(columns + c / PANEL_TILES * panel_bytes + c % PANEL_TILES * 64, PANEL * 4);
+      tile_load<COLUMNS_TILE + c % 2>(columns + c / PANEL_TILES * panel_bytes + c % PANEL_TILES * 64, PANEL * 4);
       each_tile<R>([&](auto r) ALWAYS_INLINE {
         if constexpr (c == 0) tile_load<ROWS_TILE + r>(rows[r], row_bytes);
-        T::template multiply_tiles<r * COLUMNS + c, ROWS_TILE + r, COLUMNS_TILE>();
+        if constexpr (c == 1 && r == 0) beside(step);
+        T::template multiply_tiles<r * COLUMNS + c, ROWS_TILE + r, COLUMNS_TILE + c % 2>();
       });
     });
     for (int r = 0; r < R; r++) rows[r] += T::STEP * 4;
     columns += T::STEP * PANEL * 4;
   }
-  each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE {
-    tile_store<i>(sums + i / COLUMNS * TILE_ROWS * P * PANEL + i % COLUMNS * TILE_WORDS, P * PANEL * 4);
-  });
-}
-
-// Rows of sums, `width` apart, to where they belong.
-template <class Emit>
-inline void emit_rows(const Emit &emit, int row, const float *sums, int first, int last, int width) {
-  for (int r = first; r < last; r++) {
-    const floats parts[1][2] = {{load(sums + r * width), load(sums + r * width + LANES)}};
-    emit.template operator()<1>(row + r, parts);
-  }
+  each_tile<ROWS_TILE>([&](auto i) ALWAYS_INLINE { tile_store<i>(sums_at(i), sum_bytes); });
 }
 
 // The tiles of rows that all of x is cut into, as even as they can be. Tiles have one height, so the last may begin in the
@@ -97,7 +82,49 @@ struct RowTiles {
       : rows(count), tiles((count + TILE_ROWS - 1) / TILE_ROWS), height((count + tiles - 1) / tiles) {}
 
   int begin(int tile) const { return tile * height < rows - height ? tile * height : rows - height; }
-  int first_new(int tile) const { return tile * height - begin(tile); }
+  // The rows from here on belong to this tile or to later ones.
+  int first(int tile) const { return tile * height < rows ? tile * height : rows; }
+};
+
+// What comes from memory beside a product, so many lines a step: into the first level cache what is used a little later
+// (by way of the second it took a tenth longer), into the second what waits for other rows.
+struct Streamed {
+  const char *from;
+  int lines;
+  // From this step on what is wanted lies so many bytes further.
+  int turn;
+  size_t further;
+
+  inline __attribute__((always_inline)) void fetch(int step) const {
+    const char *at = from + static_cast<size_t>(step) * lines * 64 + (step >= turn ? further : 0);
+    for (int i = 0; i < lines; i++) prefetch_near(at + i * 64);
+  }
+};
+
+// A block's rows on their way from sums to where they belong, some at a time beside what is computed next.
+template <class Panel>
+struct Leaving {
+  Panel to;
+  const float *sums[BLOCK_TILES] = {};  // of each tile's first row
+  int begins[BLOCK_TILES] = {};         // that row
+  int next = 0, second = 0, end = 0;    // rows; from `second` on they are the second tile's
+
+  // So many of them, or one to three more.
+  inline __attribute__((always_inline)) void some(int count) {
+    while (count > 0 && next < end) count -= next + 4 <= (next < second ? second : end) ? put<4>() : put<1>();
+  }
+
+  template <int R>
+  inline __attribute__((always_inline)) int put() {
+    const int tile = next >= second;
+    const float *from = sums[tile] + (next - begins[tile]) * PANEL;
+    floats parts[R][2];
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < 2; v++) parts[r][v] = load(from + r * PANEL + v * LANES);
+    to.template operator()<R>(next, parts);
+    next += R;
+    return R;
+  }
 };
 
 // All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` operands apart, and padded with zeros to whole
@@ -109,24 +136,36 @@ class TileProduct {
   using operand = typename T::operand;
 
   TileProduct(const operand *x, size_t stride, int rows, const weight *weight, int k, int count, const Emit &emit)
-      : x_(x), stride_(stride), weight_(weight), k_(k), count_(count), emit_(emit), rows_(rows) {
-    const int fits = CHUNK_BYTES / (rows_.height * static_cast<int>(stride * sizeof(operand)));
-    const int chunk = fits > CHUNK_TILES ? fits : CHUNK_TILES;
-    chunks_ = (rows_.tiles + chunk - 1) / chunk;
-  }
+      : x_(x),
+        stride_(stride),
+        weight_(weight),
+        count_(count),
+        steps_(words<T>(k) / T::STEP),
+        panel_bytes_(panel_elements<T>(k) * sizeof(*weight)),
+        emit_(emit),
+        rows_(rows),
+        chunks_((rows_.tiles + CHUNK_TILES - 1) / CHUNK_TILES) {}
 
   void run(const Crew &crew) const {
     const Shapes shapes = product_shapes(rows_.height);
-    crew.each(chunks_ * count_, 1, [&](int begin, int end, int) {
+    if (rows_.tiles <= BLOCK_TILES) {
+      crew.each(count_, 1, [&](int begin, int end, int) {
+        shape_tiles(shapes);
+        stream(begin, end);
+      });
+      return;
+    }
+    // Several for each thread, so that none waits long for the last one.
+    const int fair = chunks_ * count_ / (4 * crew.threads());
+    const int group = wanted_group() < fair ? wanted_group() : fair > 1 ? fair : 1;
+    const int groups = (count_ + group - 1) / group;
+    crew.each(chunks_ * groups, 1, [&](int begin, int end, int) {
       shape_tiles(shapes);
-      for (int item = begin; item < end; item++) {
-        const int panel = item % count_, chunk = item / count_;
-        if (rows_.tiles == 1 && panel + 1 < count_ && item + 1 < end) {
-          twin(panel);
-          item++;
-        } else {
-          all_tiles(panel, chunk_begin(chunk), chunk_begin(chunk + 1));
-        }
+      for (int item = begin; item < end;) {
+        const int chunk = item / groups, first = item % groups;
+        const int last = groups - first < end - item ? groups : first + end - item;
+        chunk_of(chunk, first * group, last * group < count_ ? last * group : count_, group);
+        item += last - first;
       }
     });
   }
@@ -134,77 +173,140 @@ class TileProduct {
   // All rows through panels [begin, count), by the calling thread.
   void run_from(int begin) const {
     shape_tiles(product_shapes(rows_.height));
-    for (int panel = begin; panel < count_; panel++) {
-      if (rows_.tiles == 1 && panel + 1 < count_) {
-        twin(panel);
-        panel++;
-      } else {
-        all_tiles(panel, 0, rows_.tiles);
-      }
-    }
+    if (rows_.tiles <= BLOCK_TILES) return stream(begin, count_);
+    for (int chunk = 0; chunk < chunks_; chunk++) chunk_of(chunk, begin, count_, wanted_group());
   }
 
  private:
+  using Panel = decltype(std::declval<const Emit &>()(0));
+
   // Far enough ahead for memory to answer.
   static constexpr int DISTANCE = 8192;
-  // Cache lines of a panel in a step.
-  static constexpr int STEP_LINES = T::STEP * PANEL * 4 / 64;
+  // Bytes of a panel in a step, and their cache lines.
+  static constexpr int STEP_BYTES = T::STEP * PANEL * 4, STEP_LINES = STEP_BYTES / 64;
 
   const operand *x_;
   size_t stride_;
   const weight *weight_;
-  int k_, count_, chunks_;
+  int count_, steps_;
+  size_t panel_bytes_;
   const Emit &emit_;
   RowTiles rows_;
+  int chunks_;
 
+  const char *bytes_of(int panel) const { return reinterpret_cast<const char *>(weight_) + panel * panel_bytes_; }
+  const weight *weight_of(int panel, int step) const {
+    return reinterpret_cast<const weight *>(bytes_of(panel) + static_cast<size_t>(step) * STEP_BYTES);
+  }
+  const operand *rows_of(int tile) const { return x_ + rows_.begin(tile) * stride_; }
   int chunk_begin(int chunk) const { return static_cast<int>(static_cast<int64_t>(rows_.tiles) * chunk / chunks_); }
-  const weight *weight_of(int panel) const { return weight_ + panel * panel_elements<T>(k_); }
+
+  // Panels that a slice of a chunk's rows takes, before the next slice does.
+  int wanted_group() const {
+    const int tiles = (rows_.tiles + chunks_ - 1) / chunks_;
+    if (static_cast<size_t>(tiles) * TILE_ROWS * stride_ * sizeof(operand) <= CHUNK_BYTES) return 1;
+    const int fits = CHUNK_SUMS / (tiles * TILE_ROWS * PANEL);
+    return fits < GROUP_PANELS ? fits : GROUP_PANELS;
+  }
 
   // A panel as memory brings it, each of whose words is used soon, and then the one that many panels after it.
-  Beside streamed(int panel, int then) const {
-    const int turn = words<T>(k_) / T::STEP - DISTANCE / (STEP_LINES * 64);
-    const size_t between = (then - 1) * panel_elements<T>(k_) * sizeof(weight);
-    return {reinterpret_cast<const char *>(weight_of(panel)) + DISTANCE, STEP_LINES, true, turn, between};
+  Streamed streamed(int panel, int then) const {
+    return {bytes_of(panel) + DISTANCE, STEP_LINES, steps_ - DISTANCE / STEP_BYTES, (then - 1) * panel_bytes_};
   }
 
-  // One tile of rows through two panels.
-  void twin(int panel) const {
-    alignas(64) float sums[TILE_ROWS * 2 * PANEL];
-    const auto one = emit_(panel), other = emit_(panel + 1);
-    one.prefetch(0, rows_.height);
-    other.prefetch(0, rows_.height);
-    multiply_block<T, 1, 2>({x_}, stride_, weight_of(panel), k_, {streamed(panel, 2), streamed(panel + 1, 2)}, sums);
-    emit_rows(one, 0, sums, 0, rows_.height, 2 * PANEL);
-    emit_rows(other, 0, sums + PANEL, 0, rows_.height, 2 * PANEL);
+  // Few rows through panels [begin, end): one tile of them takes two panels at once.
+  void stream(int begin, int end) const {
+    for (int panel = begin; panel < end;) {
+      if (rows_.tiles == 1 && panel + 1 < end) {
+        streamed_block<1, 2>(panel);
+        panel += 2;
+      } else {
+        rows_.tiles == 1 ? streamed_block<1, 1>(panel) : streamed_block<2, 1>(panel);
+        panel++;
+      }
+    }
   }
 
-  // Tiles of rows through one panel, block by block. Where those are several, the next panel comes in beside them.
-  void all_tiles(int panel, int first, int last) const {
+  template <int R, int P>
+  void streamed_block(int panel) const {
+    alignas(64) float sums[R * TILE_ROWS * P * PANEL];
+    const operand *x[R];
+    for (int r = 0; r < R; r++) x[r] = rows_of(r);
+    for (int p = 0; p < P; p++) emit_(panel + p).prefetch(0, rows_.rows);
+    Streamed ahead[P];
+    for (int p = 0; p < P; p++) ahead[p] = streamed(panel + p, P);
+    multiply_block<T, R, P, true>(x, stride_, weight_of(panel, 0), panel_bytes_, steps_, sums, [&](int step) ALWAYS_INLINE {
+      for (const Streamed &each : ahead) each.fetch(step);
+    });
+    for (int p = 0; p < P; p++) {
+      const auto emit = emit_(panel + p);
+      for (int row = 0; row < rows_.rows; row++) {
+        const int tile = row >= rows_.first(1);
+        const float *from = sums + ((tile * TILE_ROWS + row - rows_.begin(tile)) * P + p) * PANEL;
+        const floats parts[1][2] = {{load(from), load(from + LANES)}};
+        emit.template operator()<1>(row, parts);
+      }
+    }
+  }
+
+  // A chunk of rows through panels [begin, end), `group` at a time, slice by slice.
+  void chunk_of(int chunk, int begin, int end, int group) const {
+    alignas(64) float sums[CHUNK_SUMS];
+    const int first = chunk_begin(chunk), last = chunk_begin(chunk + 1);
+    const size_t panel_sums = static_cast<size_t>(last - first) * TILE_ROWS * PANEL;
+    Leaving<Panel> leaving{emit_(begin)};
+    for (int from = begin; from < end; from += group) {
+      const int to = from + group < end ? from + group : end;
+      for (int step = 0; step < steps_; step += SLICE_STEPS) {
+        const int until = step + SLICE_STEPS < steps_ ? step + SLICE_STEPS : steps_;
+        for (int panel = from; panel < to; panel++) {
+          const char *next = panel + 1 < to    ? bytes_of(panel + 1) + static_cast<size_t>(step) * STEP_BYTES
+                             : until < steps_ ? bytes_of(from) + static_cast<size_t>(until) * STEP_BYTES
+                             : to < end       ? bytes_of(to)
+                                              : nullptr;
+          slice(panel, first, last, step, until, sums + (panel - from) * panel_sums, next, leaving);
+        }
+      }
+    }
+    leaving.some(leaving.end);
+  }
+
+  // Tiles of rows through steps [begin, end) of a panel, block by block, while what is at `next` comes in.
+  void slice(int panel, int first, int last, int begin, int end, float *sums, const char *next,
+             Leaving<Panel> &leaving) const {
     const int blocks = (last - first + BLOCK_TILES - 1) / BLOCK_TILES;
-    const int lines = panel + 1 < count_ ? (STEP_LINES + blocks - 1) / blocks : 0;
-    const char *next = reinterpret_cast<const char *>(weight_of(panel + 1));
+    const int lines = next ? (STEP_LINES + blocks - 1) / blocks : 0;
     for (int tile = first; tile < last; tile += BLOCK_TILES) {
-      const Beside ahead = blocks == 1 ? streamed(panel, 1) : Beside{next, lines, false};
-      next += static_cast<size_t>(words<T>(k_) / T::STEP) * lines * 64;
+      float *own = sums + static_cast<size_t>(tile - first) * TILE_ROWS * PANEL;
       if (tile + 1 < last)
-        block<2>(panel, tile, ahead);
+        sliced_block<2>(panel, tile, begin, end, own, next, lines, leaving);
       else
-        block<1>(panel, tile, ahead);
+        sliced_block<1>(panel, tile, begin, end, own, next, lines, leaving);
+      next += static_cast<size_t>(end - begin) * lines * 64;
     }
   }
 
   template <int R>
-  void block(int panel, int tile, const Beside &ahead) const {
-    alignas(64) float sums[R * TILE_ROWS * PANEL];
-    const auto emit = emit_(panel);
+  void sliced_block(int panel, int tile, int begin, int end, float *sums, const char *next, int lines,
+                    Leaving<Panel> &leaving) const {
     const operand *x[R];
-    for (int r = 0; r < R; r++) {
-      x[r] = x_ + rows_.begin(tile + r) * stride_;
-      emit.prefetch(rows_.begin(tile + r), rows_.height);
-    }
-    multiply_block<T, R, 1>(x, stride_, weight_of(panel), k_, {ahead}, sums);
-    for (int r = 0; r < R; r++)
-      emit_rows(emit, rows_.begin(tile + r), sums + r * TILE_ROWS * PANEL, rows_.first_new(tile + r), rows_.height, PANEL);
+    for (int r = 0; r < R; r++) x[r] = rows_of(tile + r) + static_cast<size_t>(begin) * T::STEP * T::PAIR;
+    const int share = (leaving.end - leaving.next + end - begin - 1) / (end - begin);
+    const auto beside = [&](int step) ALWAYS_INLINE {
+      for (int i = 0; i < lines; i++) prefetch_far(next + (static_cast<size_t>(step) * lines + i) * 64);
+      leaving.some(share);
+    };
+    if (begin == 0)
+      multiply_block<T, R, 1, true>(x, stride_, weight_of(panel, begin), 0, end - begin, sums, beside);
+    else
+      multiply_block<T, R, 1, false>(x, stride_, weight_of(panel, begin), 0, end - begin, sums, beside);
+    if (end < steps_) return;
+    const int after = rows_.first(tile + R);
+    leaving.to = emit_(panel);
+    for (int r = 0; r < R; r++) leaving.sums[r] = sums + r * TILE_ROWS * PANEL, leaving.begins[r] = rows_.begin(tile + r);
+    leaving.next = rows_.first(tile);
+    leaving.second = R == 2 ? rows_.first(tile + 1) : after;
+    leaving.end = after;
   }
 };
 
@@ -217,9 +319,8 @@ void multiply_panels(const Crew &crew, const typename T::operand *x, size_t stri
 
 // Rows of one chunk.
 template <class T>
-inline int chunk_rows(size_t stride) {
-  const int fits = CHUNK_BYTES / (TILE_ROWS * static_cast<int>(stride * sizeof(typename T::operand)));
-  return (fits > CHUNK_TILES ? fits : CHUNK_TILES) * TILE_ROWS;
+inline int chunk_rows(size_t) {
+  return CHUNK_TILES * TILE_ROWS;
 }
 
 // At most a chunk's rows through panels [begin, end), by the calling thread. What it reads next is not asked for here.
