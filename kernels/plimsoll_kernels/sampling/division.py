@@ -1,0 +1,32 @@
+"""Among how many programs rows of logits are divided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TILES_AT_ONCE = 8
+"""Tiles that a program holds: 1,024 tokens, 8 a thread."""
+PROGRAMS_PER_PROCESSOR = 16
+"""Programs of 4 warps that a multiprocessor holds at once."""
+MOST_LOOPS = 8
+"""More would leave the last programs of a launch alone for longer than starting others costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """`splits` programs a row, each of which takes `loops` times `TILES_AT_ONCE` tiles."""
+
+    splits: int
+    loops: int
+
+    @classmethod
+    def of(cls, rows: int, tiles: int, processors: int) -> Division:
+        """Enough programs to fill the device; only then more loops.
+
+        Raises ValueError for less than one of anything.
+        """
+        if min(rows, tiles, processors) < 1:
+            raise ValueError(f"{rows} rows, {tiles} tiles and {processors} processors: each must be at least 1")
+        steps = -(-tiles // TILES_AT_ONCE)
+        loops = min(MOST_LOOPS, steps, max(1, rows * steps // (processors * PROGRAMS_PER_PROCESSOR)))
+        return cls(-(-steps // loops), loops)

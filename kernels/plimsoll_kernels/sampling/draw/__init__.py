@@ -1,0 +1,1 @@
+"""The token in which a uniform number falls."""

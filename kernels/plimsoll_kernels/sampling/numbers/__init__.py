@@ -1,0 +1,1 @@
+"""Logits as the sampling kernels see them: ordered integers, weights in whole numbers, bins."""
