@@ -28,6 +28,7 @@ class Reason(StrEnum):
     MODEL_INVALID = "ModelInvalid"
     OUT_OF_MEMORY = "OutOfMemory"
     ENGINE_DIED = "EngineDied"
+    DEVICE_FAILED = "DeviceFailed"
     CRASHED = "Crashed"
 
     ROUTABLE = "Routable"
@@ -97,6 +98,7 @@ EXIT_REASONS = {
     4: Reason.MODEL_INVALID,
     5: Reason.OUT_OF_MEMORY,
     6: Reason.ENGINE_DIED,
+    8: Reason.DEVICE_FAILED,
 }
 """What the runtime's exit codes mean (plimsoll_runtime.errors; a contract test compares)."""
 

@@ -13,6 +13,7 @@ class ErrorKind(Enum):
     MODEL = "model-invalid"
     MEMORY = "out-of-memory"
     ENGINE = "engine-died"
+    DEVICE = "device-failed"
 
     @property
     def exit_code(self) -> int:
@@ -26,6 +27,7 @@ _EXIT_CODES = {
     ErrorKind.MODEL: 4,
     ErrorKind.MEMORY: 5,
     ErrorKind.ENGINE: 6,
+    ErrorKind.DEVICE: 8,
 }
 
 
@@ -65,3 +67,9 @@ class EngineDeadError(PlimsollError):
     """The engine process ended or broke; nothing can be served until a restart."""
 
     kind = ErrorKind.ENGINE
+
+
+class DeviceFailedError(EngineDeadError):
+    """The engine's device faulted, has damaged memory or is gone; the message says which, and what to do."""
+
+    kind = ErrorKind.DEVICE

@@ -17,6 +17,7 @@ REASONS = {
     ErrorKind.MODEL: Reason.MODEL_INVALID,
     ErrorKind.MEMORY: Reason.OUT_OF_MEMORY,
     ErrorKind.ENGINE: Reason.ENGINE_DIED,
+    ErrorKind.DEVICE: Reason.DEVICE_FAILED,
 }
 
 

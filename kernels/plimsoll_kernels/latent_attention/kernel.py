@@ -29,7 +29,7 @@ def _share(context, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
     return tl.cdiv(tl.cdiv(context, BLOCK_N), SPLITS) * BLOCK_N
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_sequences", "table_stride"], do_not_specialize_on_alignment=["partial_sum"])
 def _latent(
     out,
     partial,
@@ -135,7 +135,7 @@ def _latent(
         tl.store(partial_sum + place, total, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["partial_sum"])
 def _join_latent(
     out,
     partial,

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["cells"])
 def _write_cache(
     keys,
     values,

@@ -19,7 +19,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, *, implementation: Implement
         return rms_norm_reference(x, weight, eps)
     from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 
-    return launch_rms_norm(_rows(x), None, weight.contiguous(), eps)[0].view(x.shape)
+    return launch_rms_norm(_rows(x, weight), None, weight.contiguous(), eps)[0].view(x.shape)
 
 
 def add_rms_norm(
@@ -33,7 +33,7 @@ def add_rms_norm(
         return add_rms_norm_reference(x, residual, weight, eps)
     from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 
-    normed, total = launch_rms_norm(_rows(x), _rows(residual), weight.contiguous(), eps)
+    normed, total = launch_rms_norm(_rows(x, weight), _rows(residual, weight), weight.contiguous(), eps)
     return normed.view(x.shape), total.view(x.shape)
 
 
@@ -45,6 +45,9 @@ def _check(x: Tensor, weight: Tensor) -> None:
         raise ValueError(f"weight is on {weight.device}, but x is on {x.device}")
 
 
-def _rows(x: Tensor) -> Tensor:
-    """x as `[A, B, D]`: three dimensions stay as they lie in memory, others are brought to them."""
-    return x if x.dim() == 3 else x.reshape(-1, x.shape[-2] if x.dim() > 1 else 1, x.shape[-1])
+def _rows(x: Tensor, weight: Tensor) -> Tensor:
+    """x as `[A, B, D]`: three dimensions stay as they lie in memory, others are brought to them.
+
+    The kernel is compiled for each B: it is a model's number of heads, or 1, and never the rows of a step.
+    """
+    return x if x.dim() == 3 else x.reshape(-1, x.shape[-2] if weight.dim() == 2 else 1, x.shape[-1])

@@ -11,7 +11,7 @@ TILE = 8
 """Heads of a program: a row of a large model is then spread over several, also when there is only one row."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["cells"])
 def _rotary_cache(
     query,
     keys,

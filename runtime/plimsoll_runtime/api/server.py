@@ -110,8 +110,8 @@ class Server:
             return None
         try:
             model = loading.result()
-        except BaseException:
-            self.state.phase = Phase.FAILED
+        except BaseException as error:
+            self.state.fail(error)
             raise
         self._front.ready(OneModel(model))
         _log_summary(model)
@@ -129,9 +129,10 @@ class Server:
 
     async def _tell_death(self, engine: Engine) -> None:
         """Every request in flight gets its error, then the process ends. Raises what the engine died of."""
-        self.state.phase = Phase.FAILED
+        error = engine.failure or EngineDeadError("the engine process died; its log says why")
+        self.state.fail(error)
         await first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
-        raise engine.failure or EngineDeadError("the engine process died; its log says why")
+        raise error
 
     async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
         """No new requests; those in flight may end within the time that is set."""

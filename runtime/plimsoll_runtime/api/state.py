@@ -13,6 +13,7 @@ from plimsoll_runtime.api.callers.keys import ApiKeys
 from plimsoll_runtime.api.callers.tenants import Tenants
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.table import ModelTable
+from plimsoll_runtime.errors import PlimsollError
 
 
 class Phase(Enum):
@@ -35,6 +36,7 @@ class ServerState:
     phase: Phase = Phase.LOADING
     stage: str = "start"
     fraction: float = 0.0
+    reason: str = ""
     models: ModelTable | None = None
     in_flight: int = 0
     idle: asyncio.Event = field(default_factory=asyncio.Event)
@@ -51,6 +53,11 @@ class ServerState:
         """There are models to ask. Too late when the server is already on its way out."""
         if self.phase is Phase.LOADING:
             self.phase, self.models = Phase.READY, models
+
+    def fail(self, error: BaseException) -> None:
+        """Nothing can be served any more, because of this."""
+        self.phase = Phase.FAILED
+        self.reason = error.kind.value if isinstance(error, PlimsollError) else "internal"
 
     def admit(self) -> None:
         """A request begins. Raises ApiError (503) unless ready."""
@@ -93,4 +100,6 @@ class ServerState:
         """What /health says."""
         if self.phase is Phase.LOADING:
             return {"status": self.phase.value, "stage": self.stage, "fraction": round(self.fraction, 3)}
+        if self.phase is Phase.FAILED:
+            return {"status": self.phase.value, "reason": self.reason}
         return {"status": self.phase.value}

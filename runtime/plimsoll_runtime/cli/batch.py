@@ -41,7 +41,7 @@ examples:
   plimsoll batch questions.jsonl answers.jsonl --model demo://gemma-3-270m
   plimsoll batch reviews.csv labels.parquet --model M --template 'Is this friendly? {{ text }}' --set max_tokens=8
 
-exit status: 0 all rows are answered; 7 some failed, see OUTPUT's .errors.jsonl; 2 to 6 as of `plimsoll serve`,
+exit status: 0 all rows are answered; 7 some failed, see OUTPUT's .errors.jsonl; 2 to 6 and 8 as of `plimsoll serve`,
 and 130 or a signal's for a run that was broken off: there the same command goes on.
 """
 

@@ -46,6 +46,8 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         policy=args.policy,
         overlap=args.overlap,
         step_timeout=args.step_timeout,
+        graph_seconds=args.graph_seconds,
+        graph_memory=args.graph_memory,
         check_integrity_every=args.check_integrity_every,
     )
 
@@ -184,6 +186,21 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
         default=DEFAULTS.attention_backend,
         help="what computes attention; auto: the fastest that runs here, and the next one where it fails "
         "(default: %(default)s)",
+    )
+    group.add_argument(
+        "--graph-seconds",
+        type=values.seconds,
+        default=DEFAULTS.graph_seconds,
+        metavar="S",
+        help="on a GPU: how long steps are captured as graphs before the first request; sizes that then have none are "
+        "launched kernel by kernel; 0: no graphs (default: %(default)g)",
+    )
+    group.add_argument(
+        "--graph-memory",
+        type=values.memory,
+        default=DEFAULTS.graph_memory,
+        metavar="SIZE",
+        help="on a GPU: memory that these graphs may take (default: %(default)s)",
     )
     group.add_argument(
         "--check-integrity-every",

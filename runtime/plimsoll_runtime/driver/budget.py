@@ -26,6 +26,7 @@ from plimsoll_runtime.execution.memory import (
 from plimsoll_runtime.execution.tiers.open import staging_beside
 from plimsoll_runtime.execution.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.sizes import is_share, parse_size
 
 
@@ -33,13 +34,14 @@ from plimsoll_runtime.sizes import is_share, parse_size
 class Budget:
     """What the KV cache gets, bytes that the largest step takes, and the backends but those that have failed at it.
 
-    `groups`: the layers that share tables of the cache.
+    `groups`: the layers that share tables of the cache. `graphs`: bytes of the workspace that graphs may take.
     """
 
     kv: KvBudget
     groups: Sequence[Sequence[int]]
     workspace: int
     backends: Backends
+    graphs: int
 
 
 def check_grant(config: EngineConfig, grant: Grant | None) -> None:
@@ -73,8 +75,9 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
         # The longest sequence that memory could hold.
         held = config.max_model_len or longest_held(free, layout, facts.max_positions)
         workspace, backends = _workspace(config, model, decoder, held)
-        kv = _of_free(config, model, layout, Room(loaded.weight_bytes, free, workspace))
-        return Budget(kv, layout.groups, workspace, backends)
+        graphs = graph_bytes(config, model, free)
+        kv = _of_free(config, model, layout, Room(loaded.weight_bytes, free, workspace + graphs))
+        return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
     kv = granted_kv_cache(
         kv=grant.kv,
         least=grant.least,
@@ -84,8 +87,8 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
         model_limit=facts.max_positions,
     )
     workspace, backends = _workspace(config, model, decoder, kv.max_model_len)
-    grant.check_workspace(workspace)
-    return Budget(kv, layout.groups, workspace, backends)
+    graphs = _granted_graphs(config, model, grant, workspace)
+    return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
 
 
 def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
@@ -94,10 +97,24 @@ def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) ->
     kv = no_kv_cache(config, model.outline.facts)
     workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
     if grant is not None:
-        grant.check_workspace(workspace)
+        graphs = _granted_graphs(config, model, grant, workspace)
     else:
-        check_step_fits(Room(loaded.weight_bytes, free_memory(model.device), workspace))
-    return Budget(kv, [()], workspace, backends)
+        free = free_memory(model.device)
+        graphs = graph_bytes(config, model, free)
+        check_step_fits(Room(loaded.weight_bytes, free, workspace + graphs))
+    return Budget(kv, [()], workspace + graphs, backends, graphs)
+
+
+def graph_bytes(config: EngineConfig, model: Model, free: int) -> int:
+    """What graphs of steps may take of so many free bytes: 0 where there are none, on a CPU above all."""
+    captured = model.device.type == "cuda" and model.pooling is None and isinstance(model.outline, Program)
+    return parse_size(config.graph_memory, free) if captured and config.graph_seconds else 0
+
+
+def _granted_graphs(config: EngineConfig, model: Model, grant: Grant, workspace: int) -> int:
+    """The same of what a grant has beside the largest step. Raises MemoryLimitError where it has less than that."""
+    grant.check_workspace(workspace)
+    return min(graph_bytes(config, model, grant.workspace), grant.workspace - workspace)
 
 
 def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 
+from plimsoll_kernels.compilations import watch_triton
 from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import take_over
@@ -16,15 +16,12 @@ from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded, load_model
 from plimsoll_runtime.driver.threads import cores, take_threads
+from plimsoll_runtime.driver.warm_up import warm_up
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
-from plimsoll_runtime.engine.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import EngineInfo
-from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.pipeline import keep_all
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
-from plimsoll_runtime.execution.memory import KvBudget
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.tiers.open import check_options
 from plimsoll_runtime.progress import Progress
@@ -32,9 +29,6 @@ from plimsoll_runtime.weights.image.arena import name_of
 from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)
-
-LOADED_PROMPT, WOKEN_PROMPT = 64, 16
-"""Tokens of the prompt that an engine warms up with: one that wakes has somebody waiting for it."""
 
 
 def build_engine(
@@ -57,14 +51,12 @@ def build_engine(
     check_grant(config, grant)
     threads = take_threads(config.threads)
     check_instructions()
-    loaded = load_model(config, device, image, grant, progress)
-    budget = share_out(config, loaded, grant)
-    wired = wire(config, loaded, budget, probe)
-    progress("warm-up", 0.0)
-    warm_up = WOKEN_PROMPT if loaded.woken else LOADED_PROMPT
-    prompt_len = max(1, min(config.max_batch_tokens, budget.kv.max_model_len - 1, warm_up))
-    prompt_seconds = _warm_up(wired.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
-    progress("warm-up", 1.0)
+    compilations = watch_triton() if device.type == "cuda" else None
+    with nullcontext() if compilations is None else compilations.paused():
+        loaded = load_model(config, device, image, grant, progress)
+        budget = share_out(config, loaded, grant)
+        wired = wire(config, loaded, budget, probe)
+        prompt_len, prompt_seconds = warm_up(config, loaded, budget, wired, progress)
     fused = budget.backends[0].fused
     if fused:
         if not loaded.woken and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
@@ -84,8 +76,11 @@ def build_engine(
         tiers=index,
         compiler=wired.grammars,
         leave=leave if fused and threads.kernels >= cores() else keep_all,
+        compiled=compilations,
     )
     core.durations.learn(prompt_len, prompt_seconds)
+    if compilations is not None:
+        compilations.begin()
     return core
 
 
@@ -139,27 +134,3 @@ def _info(
             info.snapshot_bytes / 2**30,
         )
     return info
-
-
-def _warm_up(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:
-    """A prefill and, of what generates, a decode step into the padding block, so that the first request pays for no
-    compilation.
-
-    Returns the seconds that the prefill took.
-    """
-    blocks = [PADDING_BLOCK] * -(-(prompt_len + 1) // kv.block_size)
-    tables = [TableChange(group, 0, 0, blocks) for group in range(len(kv.groups))]
-    params = SamplingParams(temperature=0.0)
-
-    def step(tokens: Sequence[int], start: int, init: bool) -> None:
-        new = [SlotInit(slot=0, params=params, seed=0, prompt_ids=tokens)] if init else []
-        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, changes=tables if init else (), sample=True)
-        runner.run(StepPlan([sequence], new_slots=new)).result()
-
-    began = time.monotonic()
-    step([0] * prompt_len, 0, init=True)
-    seconds = time.monotonic() - began
-    if decodes:
-        step([0], prompt_len, init=False)
-    runner.run(StepPlan([], freed_slots=[0])).result()
-    return seconds

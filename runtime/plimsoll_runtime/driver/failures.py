@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from plimsoll_runtime.errors import (
+    DeviceFailedError,
     EngineDeadError,
     ErrorKind,
     MemoryLimitError,
@@ -18,6 +19,7 @@ _ERRORS: dict[ErrorKind, type[PlimsollError]] = {
     ErrorKind.MODEL: ModelError,
     ErrorKind.MEMORY: MemoryLimitError,
     ErrorKind.ENGINE: EngineDeadError,
+    ErrorKind.DEVICE: DeviceFailedError,
 }
 
 

@@ -14,6 +14,7 @@ import torch
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.model import Model, facts_of, from_files, from_image
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.execution.device.read import log_findings
 from plimsoll_runtime.execution.memory import check_weights_fit, free_memory
 from plimsoll_runtime.execution.tiers.pinned import HostRegistry, pinned
 from plimsoll_runtime.models.decoder import Decoder
@@ -41,10 +42,11 @@ class Loaded:
 def load_model(
     config: EngineConfig, device: torch.device, image: Image | None, grant: Grant | None, progress: Progress
 ) -> Loaded:
-    """Read the weights, or take them from a filled image.
+    """Read the weights, or take them from a filled image. Before that the log tells what is amiss with GPUs.
 
     Raises SourceError, ModelError, MemoryLimitError, UsageError.
     """
+    log_findings()
     header = None if image is None else image.header()
     if image is not None and header is not None:
         model = from_image(config, header.facts, device)

@@ -51,6 +51,7 @@ from plimsoll_runtime.engine.messages import (
 )
 from plimsoll_runtime.engine.timeline import StepPhase
 from plimsoll_runtime.errors import ErrorKind, PlimsollError, UsageError
+from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
 from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)
@@ -105,12 +106,10 @@ class EngineProcess:
             self._send(core.info)
             while self._take_commands(core):
                 self._step(core)
-        except PlimsollError as error:
-            return self._fail(error.kind, str(error))
         except Exception as error:
-            logger.exception("the engine failed")
-            kind = ErrorKind.MEMORY if _is_out_of_memory(error) else ErrorKind.ENGINE
-            return self._fail(kind, f"{type(error).__name__}: {error}")
+            if not isinstance(error, PlimsollError):
+                logger.exception("the engine failed")
+            return self._fail(*_told(error))
         return 0
 
     def close(self) -> None:
@@ -221,9 +220,14 @@ def _factory(path: str) -> Factory:
     return factory
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Python's own error, or torch's for a device, which is told by its name: this module does not import torch."""
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+def _told(error: Exception) -> tuple[ErrorKind, str]:
+    """Of what kind an error is, and what is said of it: a device that has failed before what came of that."""
+    fault = fault_of(error)
+    if not fault.process_can_go_on:
+        return ErrorKind.DEVICE, fault.text
+    if isinstance(error, PlimsollError):
+        return error.kind, str(error)
+    return ErrorKind.MEMORY if fault.kind is FaultKind.MEMORY else ErrorKind.ENGINE, f"{type(error).__name__}: {error}"
 
 
 def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
@@ -299,9 +303,14 @@ def _serve(lifeline: ChildEnd) -> int:
     logging.basicConfig(level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     process = EngineProcess(start, page, Image(images[0]) if start.has_image else None)
     try:
-        return process.run()
+        code = process.run()
     finally:
         process.close()
+    if code == ErrorKind.DEVICE.exit_code:
+        # Python's end would give back what lies on the device, by a driver that may never answer.
+        logging.shutdown()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -22,13 +22,15 @@ from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
+from plimsoll_runtime.execution.pieces import PiecedDecoder
 from plimsoll_runtime.execution.pooling.runner import PoolingRunner
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.step_graphs import FirstOf, StepGraphs
 from plimsoll_runtime.execution.tiers.open import Tiers, open_tiers
-from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.structured.grammars import Grammars
@@ -68,6 +70,7 @@ class OwnThreads:
 class Wired:
     """What computes steps. The runner has a timeline of its own where steps overlap with their planning."""
 
+    cache: KvCache
     forward_pass: ForwardPass
     runner: Runner
     states: StateCache | OwnCaches | None
@@ -96,7 +99,7 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     grammars, overlapped = Grammars(), overlaps(config, model.device.type)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlapped else timeline
-    replays = probe is None and model.pooling is None
+    replays = probe is None and model.pooling is None and config.graph_seconds > 0
     graphs_of = partial(_graphs, config, decoder, cache, states, kv.max_model_len) if replays else None
     forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     host = None if tiers is None else tiers.host
@@ -109,7 +112,7 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
         runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
     else:
         runner = PoolingRunner(decoder, forward_pass, cache, config.max_sequences, runner_timeline, host)
-    return Wired(forward_pass, runner, states, tiers, grammars, timeline, runner_timeline)
+    return Wired(cache, forward_pass, runner, states, tiers, grammars, timeline, runner_timeline)
 
 
 def _graphs(
@@ -119,22 +122,22 @@ def _graphs(
     states: StateCache | OwnCaches | None,
     max_model_len: int,
     backend: AttentionBackend,
-) -> GraphedDecoder | None:
-    """Decodes as CUDA graphs, where there is CUDA and the backend's steps can be captured."""
-    if cache.device.type != "cuda" or not isinstance(backend, GraphBackend):
+) -> StepGraphs | None:
+    """Steps as CUDA graphs, where there is CUDA: whole decodes where the backend's steps can be captured, and pieces of
+    others where no layer keeps states.
+    """
+    if cache.device.type != "cuda":
         return None
     if not isinstance(decoder.outline, Program) or isinstance(states, OwnCaches):
         return None  # Transformers' code may look at numbers in the middle of a step
     capture = CudaCapture(cache.device)
-    return GraphedDecoder(
-        decoder,
-        backend,
-        cache,
-        capture,
-        max_sequences=config.max_sequences,
-        max_model_len=max_model_len,
-        states=states,
-    )
+    kinds: list[StepGraphs] = []
+    if isinstance(backend, GraphBackend):
+        limits = {"max_sequences": config.max_sequences, "max_model_len": max_model_len}
+        kinds.append(GraphedDecoder(decoder, backend, cache, capture, **limits, states=states))
+    if isinstance(decoder, TorchDecoder) and states is None:
+        kinds.append(PiecedDecoder(decoder, backend, cache, capture, max_rows=config.max_batch_tokens))
+    return FirstOf(kinds) if kinds else None
 
 
 def _states(config: EngineConfig, model: Model) -> StateCache | OwnCaches | None:

@@ -13,7 +13,7 @@ from plimsoll_runtime.engine.block_pool import PADDING_BLOCK, BlockPool
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, first_block, peak_blocks
 from plimsoll_runtime.engine.moves import Merge, Moves
-from plimsoll_runtime.engine.plan import TableChange
+from plimsoll_runtime.engine.plan import StepPlan, TableChange
 from plimsoll_runtime.engine.prefix_cache import Hit, PrefixCache, Run
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.engine.sharing import Sharing
@@ -203,6 +203,19 @@ class KvAllocator:
                 self.tiers.index.forget(name)
         if self.borders is not None:
             self.borders.disown(sequence)
+
+    def not_computed(self, plan: StepPlan, sequences: Sequence[SequenceState]) -> None:
+        """A step of these sequences came to nothing: what it was to fill and save, by whoever, cannot be found."""
+        size = self.block_size
+        for entry, sequence in zip(plan.sequences, sequences, strict=True):
+            end = (entry.start + len(entry.token_ids)) // size
+            for name in () if self._cache is None else self._cache.names_between(sequence, entry.start // size, end):
+                if (found := self.pool.find(name)) is not None:
+                    self.pool.forget(found)
+                if self.tiers is not None:
+                    self.tiers.index.forget(name)
+        if self.borders is not None:
+            self.borders.not_saved([row for _, row in plan.snapshots], sequences)
 
     def forget_all(self) -> None:
         """Make everything unfindable that any sequence has computed."""

@@ -15,6 +15,7 @@ from plimsoll_runtime.engine.pacing import Pacer
 from plimsoll_runtime.engine.plan import LAST_CHOSEN, MOST_FORCED, ScheduledSequence, SlotInit
 from plimsoll_runtime.engine.running import RunningSequences
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
+from plimsoll_runtime.engine.shortage import SmallSteps
 from plimsoll_runtime.engine.statistics import Counters
 from plimsoll_runtime.engine.step import StepBuilder
 
@@ -32,7 +33,8 @@ class Batching:
         self._running = running
         self._admission = admission
         self._counters = counters
-        self._pacer = Pacer(limits)
+        self._pacer: Pacer | SmallSteps = Pacer(limits)
+        self._whole_prompts = limits.whole_prompts
         self._borders = kv.borders
         self._block_size = limits.block_size
 
@@ -59,6 +61,18 @@ class Batching:
             self._plan_prompts(prompts, build)
         self._counters.computed_tokens += build.tokens
         return build
+
+    def shorten(self, tokens: int) -> None:
+        """Plan steps of so many tokens from now on, and larger ones later: the device had no memory for more."""
+        if isinstance(self._pacer, SmallSteps):
+            self._pacer.shrink(tokens)
+        else:
+            self._pacer = SmallSteps(tokens, self._most, self._first_whole)
+
+    def _first_whole(self) -> int:
+        """How many tokens the first in line must have at once; 0 where prompts may be cut."""
+        first = self._admission.waiting.peek() if self._whole_prompts else None
+        return 0 if first is None else first.length
 
     def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
         """Plan the sequences of which one token is to be computed, and what it forced; some may give way to others."""

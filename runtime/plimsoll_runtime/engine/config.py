@@ -21,7 +21,7 @@ _LEAST = {
     "check_integrity_every": 0,
 }
 STEP_SECONDS = 60.0
-"""Enough for what a step may have to do for the first time: compile kernels, capture a graph."""
+"""Enough for what a step may have to do for the first time, such as compiling a kernel."""
 LEAST_STEP_SECONDS = 1.0
 
 
@@ -43,6 +43,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
     `step_timeout`: seconds that every step may take; one that takes longer than that, and than ten times what steps of
     its size have taken, means that the engine's process has hung: it is ended. 0 is never.
+    `graph_seconds`, `graph_memory`: on a GPU, how long steps are captured as graphs before the first request (0: none
+    is), and what graphs may take of the device's memory (a text like those above); see `execution.captures`.
     `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.
     """
 
@@ -68,6 +70,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     overlap: bool | None = None
     offline: bool = False
     step_timeout: float = STEP_SECONDS
+    graph_seconds: float = 20.0
+    graph_memory: str = "512MiB"
     check_integrity_every: int = 0
 
     def __post_init__(self) -> None:
@@ -79,6 +83,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(
                 f"step_timeout must be 0 (never) or at least {LEAST_STEP_SECONDS:g}, not {self.step_timeout}"
             )
+        if not self.graph_seconds >= 0:
+            raise UsageError(f"graph_seconds must be 0 (no graphs) or more, not {self.graph_seconds}")
         if self.model_impl not in MODEL_IMPLS:
             raise UsageError(f"model_impl must be one of {', '.join(MODEL_IMPLS)}, not {self.model_impl}")
         if self.task not in TASKS:

@@ -18,6 +18,7 @@ from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, Threa
 from plimsoll_runtime.engine.plan import Launched, StepPlan
 from plimsoll_runtime.engine.policy import new_policy
 from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.shortage import StepMemoryError
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
@@ -32,7 +33,16 @@ class Runner(Protocol):
     """Computes steps on a device, in the order in which they come."""
 
     def run(self, plan: StepPlan) -> Launched:
-        """Compute a step, or have a device begin with it: one output for each of the plan's sequences."""
+        """Compute a step, or have a device begin with it: one output for each of the plan's sequences.
+
+        Raises StepMemoryError where the device has too little memory for it, and can go on.
+        """
+
+
+class Compiled(Protocol):
+    """Kernels that were compiled while requests waited, though all should have been before."""
+
+    count: int
 
 
 class EngineCore:
@@ -53,6 +63,8 @@ class EngineCore:
     `compiler` prepares constraints; a request with one joins the line when its own is ready.
 
     `leave` has the runner leave cores to whoever calls `step`, where steps overlap and the runner would take them all.
+
+    `compiled` is for `stats` to tell of; None: nothing is compiled on this device.
     """
 
     def __init__(
@@ -66,6 +78,7 @@ class EngineCore:
         tiers: TierIndex | None = None,
         compiler: Compiler | None = None,
         leave: Leave = keep_all,
+        compiled: Compiled | None = None,
     ) -> None:
         self.info = info
         self._pipeline: Pipeline = (
@@ -88,6 +101,7 @@ class EngineCore:
         self._block_bytes = info.kv_bytes // info.num_blocks
         self._failure: str | None = None
         self._attention_fallbacks = 0
+        self._compiled = compiled
 
     @property
     def has_work(self) -> bool:
@@ -113,6 +127,7 @@ class EngineCore:
             stats,
             waiting=stats.waiting + len(self._held or ()),
             attention_fallbacks=self._attention_fallbacks,
+            kernels_compiled=0 if self._compiled is None else self._compiled.count,
             phase_seconds=tuple(map(sum, totals)),
         )
 
@@ -156,7 +171,7 @@ class EngineCore:
         """The outputs of the next step; nothing is computed when there is no work.
 
         Raises EngineDeadError when the runner fails. Then every request is lost and so is the engine: what the
-        device holds is no longer known.
+        device holds is no longer known. Where it only had too little memory, nothing is lost: smaller steps follow.
         """
         self._raise_if_failed()
         timeline = self.timeline
@@ -177,14 +192,18 @@ class EngineCore:
         if self.on_step is not None:
             self.on_step(self.durations.allow(step.tokens))
         try:
-            result = self._pipeline.result()
-            self._learn(step)
-            if timeline is not None and self._pipeline.depth > 1:
-                timeline.lap(StepPhase.WAIT)
-            self._attention_fallbacks = result.attention_fallbacks
-            outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
-            if self._plans_first:
-                self._plan_ahead()
+            try:
+                result = self._pipeline.result()
+            except StepMemoryError:
+                outputs = expired + self._undo()
+            else:
+                self._learn(step)
+                if timeline is not None and self._pipeline.depth > 1:
+                    timeline.lap(StepPhase.WAIT)
+                self._attention_fallbacks = result.attention_fallbacks
+                outputs = expired + self._scheduler.commit(self._under_way.popleft(), result)
+                if self._plans_first:
+                    self._plan_ahead()
         except Exception as error:
             self._under_way.clear()
             self._failure = f"a step failed with {type(error).__name__}: {error}"
@@ -210,6 +229,15 @@ class EngineCore:
         if not step.tokens:
             return
         self.durations.learn(step.tokens, (self._ended_ns - began) / 1e9)
+
+    def _undo(self) -> list[RequestOutput]:
+        """The oldest step found no memory: it and those behind it are planned anew, smaller; what clients hear."""
+        steps = list(self._under_way)
+        self._under_way.clear()
+        for _ in steps[1:]:
+            self._pipeline.result()
+        self._pipeline.go_on()
+        return self._scheduler.undo(steps)
 
     def _take_held(self) -> list[RequestOutput]:
         """Queue the requests whose constraint is ready; what the others hear whose constraint will never be."""

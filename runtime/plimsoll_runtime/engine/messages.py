@@ -158,6 +158,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of an engine, taken after a step. Counters only grow.
 
     `phase_seconds`: seconds spent in each `timeline.StepPhase`; empty where nobody times the steps.
+    `kernels_compiled`: variants of Triton's kernels that were compiled since the warm-up, while requests waited.
     `cache_hit_tokens` counts what requests found when they were first admitted, in the cache or in the `tiers` (None
     where there are none). `snapshots` is None where there are none.
     """
@@ -178,6 +179,7 @@ class EngineStats(msgspec.Struct, frozen=True):
     expired: int = 0
     broken_off: int = 0
     attention_fallbacks: int = 0
+    kernels_compiled: int = 0
     phase_seconds: tuple[float, ...] = ()
     tiers: TierStats | None = None
     snapshots: SnapshotStats | None = None

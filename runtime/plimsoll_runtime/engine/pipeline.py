@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import ClassVar, Final, Literal, Protocol
 
 from plimsoll_runtime.engine.plan import Launched, StepPlan, StepResult
+from plimsoll_runtime.engine.shortage import StepMemoryError, moved_only
 from plimsoll_runtime.engine.timeline import Timeline
 
 Run = Callable[[StepPlan], Launched]
@@ -28,7 +29,13 @@ class Pipeline(Protocol):
         """Hand over a plan."""
 
     def result(self) -> StepResult:
-        """Of the oldest plan without one. Raises what running it raised; later plans are not run then."""
+        """Of the oldest plan without one. Raises what running it raised; later plans are not run then.
+
+        After a StepMemoryError their blocks are moved and nothing is computed, until `go_on`.
+        """
+
+    def go_on(self) -> None:
+        """Compute the plans that are handed over from now on: all before them have been asked for."""
 
 
 class InlineSteps:
@@ -48,13 +55,16 @@ class InlineSteps:
         """See Pipeline."""
         return self._run(self._plans.popleft()).result()
 
+    def go_on(self) -> None:
+        """See Pipeline."""
+
 
 def keep_all(cores: int) -> None:
     """A Leave that leaves none."""
 
 
-Orders = SimpleQueue[StepPlan | Literal["result"] | None]
-"""Plans to run, and that a result is asked for; None ends the thread."""
+Orders = SimpleQueue[StepPlan | Literal["result", "go on"] | None]
+"""Plans to run, that a result is asked for, and that plans are computed again; None ends the thread."""
 
 
 class ThreadedSteps:
@@ -101,6 +111,10 @@ class ThreadedSteps:
         self._leave(1 if self._under_way else 0)
         return result
 
+    def go_on(self) -> None:
+        """See Pipeline."""
+        self._orders.put("go on")
+
 
 def _end(orders: Orders, thread: threading.Thread, leave: Leave) -> None:
     """Wait for the thread, at the interpreter's end too: it must not let go of a model while that is taken apart.
@@ -120,16 +134,26 @@ def _work(
     run: Run, timeline: Timeline | None, orders: Orders, results: SimpleQueue[StepResult | BaseException]
 ) -> None:
     launched, asked, told = deque[Launched](), 0, 0
+    failed: _Failed | None = None
     while (order := orders.get()) is not None:
         if not isinstance(order, StepPlan):
-            asked += 1
-        elif not (launched and isinstance(launched[-1], _Failed)):
+            if order == "result":
+                asked += 1
+            else:
+                failed = None
+        elif failed is None:
             if timeline is not None:
                 timeline.begin()
-            launched.append(_begun(run, order))
+            launched.append(begun := _begun(run, order))
+            if isinstance(begun, _Failed):
+                failed = begun
+        elif failed.may_go_on:
+            launched.append(_begun(run, moved_only(order)))
         while launched and (launched[0].ready or told < asked):
             try:
                 results.put(launched.popleft().result())
+            except StepMemoryError as error:
+                results.put(error)
             except BaseException as error:  # noqa: BLE001 (`result` raises it again)
                 results.put(error)
                 return
@@ -150,6 +174,11 @@ class _Failed:
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the device is as it was before."""
+        return isinstance(self._error, StepMemoryError)
 
     def result(self) -> StepResult:
         raise self._error

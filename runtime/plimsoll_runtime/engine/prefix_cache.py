@@ -239,6 +239,10 @@ class PrefixCache:
         """Of all blocks of a sequence that have been named, in all groups."""
         return (name + suffix for name in sequence.names[1:] for suffix in self._suffixes)
 
+    def names_between(self, sequence: SequenceState, first: int, end: int) -> Iterator[bytes]:
+        """The same of those with numbers from `first` to before `end`."""
+        return (name + suffix for name in sequence.names[1 + first : 1 + end] for suffix in self._suffixes)
+
     def name(self, sequence: SequenceState, group: int, index: int) -> bytes:
         """The name of a group's block with this number in the sequence; `names` starts with the root."""
         if len(sequence.names) < index + 2:

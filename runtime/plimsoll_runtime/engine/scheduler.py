@@ -14,7 +14,7 @@ for it comes to nothing: its row is computed, and its blocks are not used again 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from plimsoll_runtime.engine.admission import Admission
 from plimsoll_runtime.engine.allocator import KvAllocator
@@ -33,6 +33,10 @@ from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.costs import Costs
 from plimsoll_runtime.engine.tiers.index import TierIndex
 from plimsoll_runtime.errors import UsageError
+
+NO_MEMORY = "the device has too little memory left to compute it, even alone"
+ALONE_TRIES = 3
+"""What the client of a sequence hears that no step can be made small enough for, after so many tries."""
 
 
 class Scheduler:
@@ -69,6 +73,8 @@ class Scheduler:
         self._batching = Batching(limits, self._kv, self._running, self._admission, self._counters)
         self._deadlines = DeadlineQueue()
         self._committed_ns = 0
+        self._whole_prompts = limits.whole_prompts
+        self._alone = (("", 0), 0)
         self._wanted_blocks: int | None = None
 
     def __len__(self) -> int:
@@ -192,6 +198,32 @@ class Scheduler:
         if finished:
             self._running.drop_finished()
         return outputs
+
+    def undo(self, steps: Sequence[Step]) -> list[RequestOutput]:
+        """All steps that are under way came to nothing: the device had no memory for the first of them.
+
+        What they move is done. All sequences give way and are computed again, from where the prefix cache has them, in
+        smaller steps. One that finds no memory at the same place again and again, alone with one token or with a prompt
+        that cannot be cut, is broken off: what its client hears.
+        """
+        for step in steps:
+            for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
+                sequence.pending -= entry.sample
+            self._kv.not_computed(step.plan, step.sequences)
+        while self._running.sequences:
+            self._admission.preempt()
+        for step in steps:
+            if (tiers := self._kv.tiers) is not None:
+                tiers.over(step.plan.spills, step.plan.restores)
+            self._kv.sharing.merge(step.merges)
+        first = steps[0]
+        if first.tokens == 1 or (self._whole_prompts and len(first.sequences) == 1):
+            alone, place = first.sequences[0], (first.sequences[0].request_id, first.plan.sequences[0].start)
+            self._alone = (place, self._alone[1] + 1 if self._alone[0] == place else 1)
+            if self._alone[1] >= ALONE_TRIES and alone.phase is not Phase.FINISHED:
+                return [self._break_off(alone, NO_MEMORY)]
+        self._batching.shorten(max(1, first.tokens // 2))
+        return []
 
     def _learn(self, step: Step, costs: Costs) -> None:
         """What a step of prompts took: from when it was planned or, if that came later, the one before it was over."""

@@ -1,4 +1,4 @@
-"""The batch sizes for which decodes are captured: few enough to capture, near enough to waste little."""
+"""The sizes for which steps are captured: few enough to capture, near enough to waste little."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ def batch_buckets(most: int) -> list[int]:
     return [*(s for s in sizes if s < most), most]
 
 
-def bucket_of(sequences: int, buckets: Sequence[int]) -> int | None:
-    """The smallest bucket that holds `count` sequences; None where none does."""
-    index = bisect_left(buckets, sequences)
+def row_buckets(most: int) -> list[int]:
+    """Powers of two from 16 on, and those and their halves: 16, 24, 32, 48, 64; the last is `most`.
+
+    A step of more than 16 rows is so padded by at most a half of itself, by a quarter on average. Raises ValueError for
+    less than one row.
+    """
+    if most < 1:
+        raise ValueError(f"steps of up to {most} rows; there is at least one")
+    sizes = [size for k in range(4, most.bit_length()) for size in (1 << k, 3 << (k - 1))]
+    return [*(s for s in sizes if s < most), most]
+
+
+def bucket_of(count: int, buckets: Sequence[int]) -> int | None:
+    """The smallest bucket that holds `count` sequences, or rows; None where none does."""
+    index = bisect_left(buckets, count)
     return buckets[index] if index < len(buckets) else None

@@ -21,6 +21,10 @@ class Captured:
 class Capture(Protocol):
     """A way to keep work for later."""
 
+    @property
+    def used(self) -> int:
+        """Bytes of the device that are taken now, by whomever: what a capture adds is what it has cost."""
+
     def __call__(self, work: Callable[[], Tensor]) -> Captured:
         """Capture work that allocates nothing but on the device, and never waits for it. It is not done yet.
 
@@ -37,6 +41,13 @@ class CudaCapture:
     def __init__(self, device: torch.device) -> None:
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool: Any = torch.cuda.graph_pool_handle()
+        self._device = device
+
+    @property
+    def used(self) -> int:
+        """See Capture: by the driver, for a graph takes memory beside that of torch's allocator."""
+        free, total = torch.cuda.mem_get_info(self._device)
+        return int(total - free)
 
     def __call__(self, work: Callable[[], Tensor]) -> Captured:
         """See Capture. The work runs twice before: its kernels are compiled and its libraries have their workspaces."""

@@ -9,6 +9,7 @@ chooses are the runner's, before and after, and are done once.
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -18,11 +19,13 @@ from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make
-from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.captures import CaptureBounds, Clock, Told, capture_all
+from plimsoll_runtime.execution.device.fault import fault_of
 from plimsoll_runtime.execution.inputs import StepInputs
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.step_graphs import StepGraphs
 from plimsoll_runtime.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)
@@ -32,8 +35,8 @@ class NoBackendError(Exception):
     """No attention backend is left that could compute the step; the cause is the first one's error."""
 
 
-GraphsOf = Callable[[AttentionBackend], GraphedDecoder | None]
-"""Makes the graphs that run over a backend, where it has some."""
+GraphsOf = Callable[[AttentionBackend], StepGraphs | None]
+"""Makes what will have the graphs that run over a backend, where it may have some."""
 
 
 class ForwardPass:
@@ -58,12 +61,17 @@ class ForwardPass:
         self._graphs_of = graphs_of
         self._timeline = timeline
         self._states = states
-        self._graphs: GraphedDecoder | None = None
+        self._graphs: StepGraphs | None = None
         self.fallbacks = 0
         try:
             self._use_next()
         except AttentionError as failure:
             self._fall_back(failure, failure)
+
+    @property
+    def backend(self) -> AttentionBackend:
+        """The one in use."""
+        return self._backend
 
     @property
     def backends(self) -> list[type[AttentionBackend]]:
@@ -81,14 +89,27 @@ class ForwardPass:
         """
         first: AttentionError | None = None
         while True:
-            hidden = self._replayed(token_ids, positions, batch, slots)
-            if hidden is not None:
-                return hidden
             try:
-                return self._computed(token_ids, positions, batch, slots)
+                hidden = self._replayed(token_ids, positions, batch, slots)
+                return self._computed(token_ids, positions, batch, slots) if hidden is None else hidden
             except AttentionError as failure:
                 first = first or failure
                 self._fall_back(failure, first)
+
+    def capture_graphs(
+        self, bounds: CaptureBounds, told: Told = lambda fraction: None, clock: Clock = time.monotonic
+    ) -> None:
+        """Capture all graphs that the bounds allow, before the first request. Later nothing is captured any more.
+
+        So a backend that takes the place of one that fails in service has its steps launched kernel by kernel.
+        """
+        self._graphs_of = None
+        if self._graphs is None:
+            return
+        try:
+            capture_all(self._graphs.wanted(), self._graphs.capture, bounds, told, clock)
+        except Exception as error:  # noqa: BLE001 - whatever it is, steps are launched without graphs; it is logged
+            self._give_up_graphs(error)
 
     def step(self, plan: StepPlan, inputs: StepInputs) -> Tensor:
         """A call for a plan's rows, before which sequences resume from snapshots, and behind which some are taken."""
@@ -115,17 +136,22 @@ class ForwardPass:
             return None
         try:
             return self._graphs.run(token_ids, positions, batch, slots)
-        except OUT_OF_MEMORY:
+        except (*OUT_OF_MEMORY, AttentionError):
             raise
-        except Exception as error:
-            self._graphs = None
-            logger.warning(
-                "a CUDA graph failed with %s: %s; from now on steps are launched kernel by kernel",
-                type(error).__name__,
-                error,
-                exc_info=error,
-            )
+        except Exception as error:  # noqa: BLE001 - as above
+            self._give_up_graphs(error)
             return None
+
+    def _give_up_graphs(self, error: Exception) -> None:
+        if not fault_of(error).process_can_go_on:
+            raise error
+        self._graphs = None
+        logger.warning(
+            "a CUDA graph failed with %s: %s; from now on steps are launched kernel by kernel",
+            type(error).__name__,
+            error,
+            exc_info=error,
+        )
 
     def _computed(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]) -> Tensor:
         attention = begin(self._backend, batch)

@@ -1,14 +1,14 @@
-"""Decodes as CUDA graphs: a step's hundreds of launches in one, for each size of batch that occurs.
+"""Decodes as CUDA graphs: a step's hundreds of launches in one, for each size of batch that the limits allow.
 
-Launching a layer's kernels takes the host longer than a small batch takes the device. A graph is captured when its size
-first occurs, over buffers that stay where they are; a step copies its rows into them and replays. A batch is padded to
-its bucket with rows that attend to one token of block 0, which belongs to nobody.
+Launching a layer's kernels takes the host longer than a small batch takes the device. Graphs are captured before
+anybody is served, over buffers that stay where they are; a step copies its rows into them and replays. A batch is
+padded to its bucket with rows that attend to one token of block 0, which belongs to nobody.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -21,6 +21,7 @@ from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
 from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of
 from plimsoll_runtime.execution.capture import Capture, Captured
+from plimsoll_runtime.execution.captures import Wanted
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.sent import sent
 from plimsoll_runtime.execution.staging import Staging
@@ -28,7 +29,8 @@ from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.decoder import Decoder
 
-logger = logging.getLogger(__name__)
+KIND = "decodes"
+"""What these graphs are called."""
 
 
 @runtime_checkable
@@ -38,15 +40,18 @@ class GraphBackend(Protocol):
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         """A step over tables that are on the device already, of each group of the cache."""
 
-    def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
+    def launch_key(self, sequences: int, longest: int) -> Hashable:
         """What else of a batch of decodes its launches depend on; equal keys may share a graph.
 
-        `longest`: tokens of the longest context in each group.
+        `longest`: tokens of the longest context; in no group of the cache there are more.
         """
+
+    def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
+        """Of each key that contexts of up to `most` tokens may have, the longest of them, in rising order."""
 
 
 class GraphedDecoder:
-    """A decoder's steps of decodes, captured and replayed."""
+    """See StepGraphs: a decoder's steps of decodes."""
 
     def __init__(
         self,
@@ -62,10 +67,11 @@ class GraphedDecoder:
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
-        self._capture: Capture | None = capture
+        self.capture = capture
         self._buckets = batch_buckets(max_sequences)
         self._graphs: dict[Hashable, Captured] = {}
         width = min(-(-max_model_len // cache.block_size), cache.num_blocks)
+        self._longest = min(max_model_len, width * cache.block_size)
         self._token_ids, self._positions = (
             torch.zeros(max_sequences, dtype=torch.int64, device=cache.device) for _ in range(2)
         )
@@ -80,30 +86,30 @@ class GraphedDecoder:
         """How many graphs there are."""
         return len(self._graphs)
 
+    def wanted(self) -> list[Wanted]:
+        """See StepGraphs: one for each bucket and each key of its launches."""
+        return [
+            Wanted(KIND, bucket, partial(self._add, bucket, longest))
+            for bucket in self._buckets
+            for longest in self._backend.launch_lengths(bucket, self._longest)
+        ]
+
     def run(
         self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
     ) -> Tensor | None:
-        """Hidden states `[T, hidden]` of a step whose T rows are decodes, valid until the next call.
-
-        token_ids and positions: int64 `[T]`, on any device; `slots`: see ForwardPass. None: this step is none for a
-        graph (a chunk is in it, it is larger than all buckets, or capturing failed before); then the caller computes
-        it as it would without graphs.
-        """
+        """See StepGraphs. There is none of a step with a chunk in it, or with more sequences than the buckets have."""
         sequences = len(batch.query_lens)
         bucket = bucket_of(sequences, self._buckets)
         if bucket is None or max(batch.query_lens) > 1:
             return None
         groups = batch.groups
+        longest = batch.longest or max(max(group.context_lens) for group in groups)
+        graph = self._graphs.get((bucket, self._backend.launch_key(bucket, longest)))
+        if graph is None:
+            return None
         tables = [step_tables(group, self._cache.block_size) for group in groups]
-        longest = [int(each.context_lens.max()) for each in tables]
-        key = (bucket, self._backend.launch_key(bucket, longest))
-        if key not in self._graphs and self._capture is None:
-            return None
         self._fill(token_ids, positions, groups, tables, bucket)
-        if key not in self._graphs and not self._add(key, bucket, longest):
-            return None
         self._point_at(slots, bucket)
-        graph = self._graphs[key]
         graph.replay()
         return graph.out[:sequences]
 
@@ -138,8 +144,8 @@ class GraphedDecoder:
             rows = [*slots, *[self._states.nobody] * (bucket - len(slots))]
             self._rows[:bucket].copy_(sent(np.array(rows), self._cache.device))
 
-    def _add(self, key: Hashable, bucket: int, longest: Sequence[int]) -> bool:
-        """Capture a graph over the buffers' first rows; after a failure there is one warning, and no further try.
+    def _add(self, bucket: int, longest: int) -> None:
+        """Capture a graph over the buffers' first rows, which are as padding is before there was a step.
 
         The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
         """
@@ -150,14 +156,13 @@ class GraphedDecoder:
                 context_lens=own.contexts[:bucket],
                 block_tables=own.tables[:bucket],
                 max_query_len=1,
-                max_context_len=most,
+                max_context_len=longest,
                 decodes=bucket,
             )
-            for own, most in zip(self._groups, longest, strict=True)
+            for own in self._groups
         ]
         token_ids, positions = self._token_ids[:bucket], self._positions[:bucket]
         attention = self._backend.over(paged, [own.cells[:bucket] for own in self._groups])
-        assert self._capture is not None
 
         def work() -> Tensor:
             if self._states is None:
@@ -167,15 +172,7 @@ class GraphedDecoder:
             states.commit()
             return hidden
 
-        try:
-            self._graphs[key] = self._capture(work)
-        except RuntimeError as error:
-            logger.warning(
-                "no CUDA graph for %d decodes (%s): sizes without one are launched kernel by kernel", bucket, error
-            )
-            self._capture = None
-            return False
-        return True
+        self._graphs[bucket, self._backend.launch_key(bucket, longest)] = self.capture(work)
 
 
 class _GroupBuffers:

@@ -28,7 +28,7 @@ def bfloat16_is_fast(device: torch.device, *, ours: bool) -> bool:
     the processor can and else widen in registers. Stock torch is slower in bfloat16 where the CPU lacks it.
     """
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported())
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return ours or (_has_mkldnn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
 
 
@@ -43,10 +43,16 @@ def choose_dtype(
 
     "auto" keeps the checkpoint's own dtype where the device is fast at it. On a CPU float16 has no fast path and
     becomes float32, and bfloat16 stays where `bfloat16_is_fast`. A quantised file decodes to bfloat16 or float32.
+    Raises UsageError for an unknown name, and for bfloat16 on a GPU that has none.
     """
     if wanted != "auto":
         if wanted not in NAMES:
             raise UsageError(f"--dtype {wanted} is unknown; choose auto, {', '.join(NAMES)}")
+        if wanted == "bfloat16" and device.type == "cuda" and not bfloat16_is_fast(device, ours=ours):
+            raise UsageError(
+                f"--dtype bfloat16: {torch.cuda.get_device_name(device)} has no bfloat16; choose float16, or float32 "
+                "where float16's range is too small"
+            )
         return NAMES[wanted]
     stored = config.get("dtype") or config.get("torch_dtype") or ("bfloat16" if quantised else "float32")
     dtype = NAMES.get(str(stored).removeprefix("torch."), torch.float32)

@@ -20,6 +20,8 @@ from plimsoll_runtime.engine.plan import (
 )
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.device.fault import is_device_memory
+from plimsoll_runtime.execution.device.shortage import Shortages
 from plimsoll_runtime.execution.events import Event, device_event
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import step_inputs
@@ -62,6 +64,7 @@ class ModelRunner:
         )
         self._timeline = timeline
         self._moves = BlockMoves(cache, host)
+        self._shortages = Shortages()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> Launched:
@@ -70,12 +73,10 @@ class ModelRunner:
         A GPU is only told what to compute: its tokens stay there for the next step, and the host sees them when it has
         told the GPU most of that one too, or when somebody asks. On return it has read the host memory that the plan
         restores from: a disk may write there again.
-        """
-        result = self._run(plan)
-        self._moves.finish(plan)
-        return result
 
-    def _run(self, plan: StepPlan) -> Launched:
+        Raises StepMemoryError where the device has too little memory for what the plan computes. What torch keeps of
+        it for later is given back then.
+        """
         if self._late is not None and self._sampler.constrains:
             self._settle(self._late)
         self._state.begin(plan)
@@ -86,6 +87,21 @@ class ModelRunner:
         for init in plan.new_slots:
             self._sampler.fill(init)
         self._moves.begin(plan)
+        try:
+            result = self._compute(plan)
+        except Exception as error:
+            if not is_device_memory(error):
+                raise
+            told = str(error)
+        else:
+            self._moves.finish(plan)
+            return result
+        # The error is gone, and with it the frames that held what the step had allocated.
+        self._moves.finish(plan)
+        self._sampler.break_off()
+        raise self._shortages.error(plan, told)
+
+    def _compute(self, plan: StepPlan) -> Launched:
         if self._sampler.constrains:
             self._sampler.begin([s.slot for s in plan.sequences if s.sample])
         if not plan.sequences:

@@ -35,7 +35,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 RUNTIME_STOP_SECONDS = 5.0
 GATEWAY_STOP_MARGIN = 3.0
 # With --once, nobody waits for a cause that a restart does not cure, nor for ever.
-INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if kind is not ErrorKind.ENGINE)
+INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if kind not in (ErrorKind.ENGINE, ErrorKind.DEVICE))
 MOST_ENDS = 3
 
 

@@ -11,11 +11,15 @@ from torch import Tensor
 
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.attend import Attend
+from plimsoll_runtime.models.ops.attend_shared import AttendShared
+from plimsoll_runtime.models.ops.latent import AttendLatent
 from plimsoll_runtime.models.ops.op import Run, Step
 from plimsoll_runtime.models.outline import Outline
-from plimsoll_runtime.models.patterns import Part, parts_of
+from plimsoll_runtime.models.patterns import Part, TurnedAttention, parts_of
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.rope import RopeTable
+from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.states import States
 from plimsoll_runtime.models.weights import WeightReader
 
@@ -44,24 +48,44 @@ class Decoder(Protocol):
 
 @dataclass(slots=True)
 class Stage:
-    """A part of a program, ready to run: where its values lie, and which of them nobody reads any more after it."""
+    """A part of a program, ready to run: where its values lie, and which of them nobody reads any more after it.
+
+    `attends`: it calls the step's attention.
+    """
 
     kind: OpKind
     run: Run
     reads: Sequence[int]
     writes: Sequence[int]
     done: Sequence[int]
+    attends: bool
+
+
+def walk(stages: Sequence[Stage], step: Step, values: list[Tensor | None]) -> None:
+    """Run stages in order over values, by their places: each is there while it is read later on."""
+    for stage in stages:
+        result = stage.run(step, *[values[i] for i in stage.reads])
+        if isinstance(result, tuple):
+            for i, value in zip(stage.writes, result, strict=True):
+                values[i] = value
+        else:
+            values[stage.writes[0]] = result
+        for i in stage.done:
+            values[i] = None
+
+
+ATTENDS = (Attend, AttendShared, AttendLatent, TurnedAttention)
+"""The parts that call a step's attention."""
 
 
 class TorchDecoder:
-    """A decoder of torch's ops, one after the other."""
+    """A decoder of torch's ops, one after the other, over `count` values, the last of which is the result."""
 
     def __init__(self, program: Program, reader: WeightReader) -> None:
         self.program = program
         self.dtype = reader.dtype
         parts = list(parts_of(program.ops))
-        self._count, self.stages = _staged(parts, program.result, reader)
-        self._result = self._count - 1
+        self.count, self.stages = _staged(parts, program.result, reader)
         self._logits = program.head.compiled(reader)
         self._ropes = {rope: RopeTable(rope, reader.device) for rope in program.ropes}
         self.weight_bytes = reader.nbytes
@@ -75,21 +99,15 @@ class TorchDecoder:
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
         """See Decoder."""
-        turns = {rope: table(positions, self.dtype) for rope, table in self._ropes.items()}
-        step = Step(token_ids, positions, turns, attention, states)
-        values: list[Tensor | None] = [None] * self._count
-        for stage in self.stages:
-            result = stage.run(step, *[values[i] for i in stage.reads])
-            if isinstance(result, tuple):
-                for i, value in zip(stage.writes, result, strict=True):
-                    values[i] = value
-            else:
-                values[stage.writes[0]] = result
-            for i in stage.done:
-                values[i] = None
-        hidden = values[self._result]
+        values: list[Tensor | None] = [None] * self.count
+        walk(self.stages, Step(token_ids, positions, self.turns(positions), attention, states), values)
+        hidden = values[-1]
         assert hidden is not None
         return hidden
+
+    def turns(self, positions: Tensor) -> dict[RopeSpec, tuple[Tensor, Tensor]]:
+        """positions int64 [T] -> cosines and sines by rope [T, D / 2]."""
+        return {rope: table(positions, self.dtype) for rope, table in self._ropes.items()}
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [R, hidden] -> float32 [R, vocab]."""
@@ -102,8 +120,8 @@ def _staged(parts: Sequence[Part], result: str, reader: WeightReader) -> tuple[i
     places = {name: i for i, name in enumerate([*names, result])}
     stages = []
     for number, (part, done) in enumerate(zip(parts, _done_after(parts, result), strict=True), 1):
-        places_of = [[places[name] for name in row] for row in (part.reads, part.writes, done)]
-        stages.append(Stage(part.kind, part.compiled(reader), *places_of))
+        reads, writes, dead = ([places[name] for name in row] for row in (part.reads, part.writes, done))
+        stages.append(Stage(part.kind, part.compiled(reader), reads, writes, dead, isinstance(part, ATTENDS)))
         reader.done(number / len(parts))
     return len(places), stages
 

@@ -175,6 +175,7 @@ class FakeEngine:
             preemptions=3,
             evictions=7,
             attention_fallbacks=2,
+            kernels_compiled=5,
             phase_seconds=phases,
             tiers=TierStats(
                 host_blocks=4,

@@ -16,7 +16,7 @@ from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import RequestOutput
-from plimsoll_runtime.errors import EngineDeadError, SourceError, UsageError
+from plimsoll_runtime.errors import DeviceFailedError, EngineDeadError, SourceError, UsageError
 
 BODY = {"model": "fake", "prompt": "Hi"}
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -161,7 +161,8 @@ async def test_with_a_dead_engine_the_server_is_neither_ready_nor_live(
         assert (await http.get("/live")).status_code == 200
         fresh.engine.die()
         answers = [await http.get(path) for path in ("/live", "/health")]
-    assert [(a.status_code, a.json()) for a in answers] == [(503, {"status": "failed"})] * 2
+    failed = {"status": "failed", "reason": "engine-died"}
+    assert [(a.status_code, a.json()) for a in answers] == [(503, failed)] * 2
     told.set()
     with pytest.raises(openai.InternalServerError, match="the engine died: it hung"):
         await whole
@@ -193,6 +194,7 @@ def test_an_address_of_nobody_says_what_to_do() -> None:
     [
         (SourceError("no such\nmodel"), 3, "model-source: no such model"),
         (EngineDeadError("killed"), 6, "engine-died: killed"),
+        (DeviceFailedError("the GPU is lost"), 8, "device-failed: the GPU is lost"),
     ],
 )
 def test_a_fatal_error_leaves_one_line_and_its_exit_code(

@@ -241,6 +241,7 @@ async def test_metrics(fresh: Any) -> None:
         'plimsoll_prefix_hit_tokens_total{model="fake"} 300.0',
         'plimsoll_evictions_total{model="fake"} 7.0',
         'plimsoll_attention_fallbacks_total{model="fake"} 2.0',
+        'plimsoll_kernels_compiled_total{model="fake"} 5.0',
         'plimsoll_tier_host_blocks{model="fake"} 4.0',
         'plimsoll_tier_disk_blocks{model="fake"} 90.0',
         'plimsoll_tier_blocks_under_way{model="fake"} 3.0',

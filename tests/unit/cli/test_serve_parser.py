@@ -45,7 +45,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
         "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000 --share-prefix-cache "
-        "--tool-format hermes --reasoning-format none --thinking-budget 0"
+        "--tool-format hermes --reasoning-format none --thinking-budget 0 --graph-seconds 3.5 --graph-memory 1GiB"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -66,6 +66,8 @@ def test_every_flag_reaches_its_field() -> None:
         policy="sjf",
         check_integrity_every=1000,
         step_timeout=12.5,
+        graph_seconds=3.5,
+        graph_memory="1GiB",
     )
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)

@@ -19,7 +19,19 @@ FACTORY = "fake_engine:build"
 POISON_PROMPT = 40
 """A prompt that begins with this token makes the runner do what the model's name says."""
 
+
+class AcceleratorError(RuntimeError):
+    """What torch raises for a device that has failed."""
+
+
+DEVICE_ERRORS = {
+    "faults": "CUDA error: an illegal memory access was encountered\nCompile with `TORCH_USE_CUDA_DSA`.",
+    "ecc": "CUDA error: uncorrectable ECC error encountered\nCompile with `TORCH_USE_CUDA_DSA`.",
+    "lost": "CUDA error: no CUDA-capable device is detected",
+}
+
 LOAD_ERRORS = {
+    "ecc-while-loading": AcceleratorError(DEVICE_ERRORS["ecc"]),
     "source": SourceError("no such model"),
     "model": ModelError("an unexpected tensor"),
     "memory": MemoryLimitError("it needs 2 GiB"),
@@ -50,6 +62,8 @@ class TroubledRunner:
             raise RuntimeError("the device is gone")
         if self._trouble == "device-memory":
             raise OutOfMemoryError("the device is full")
+        if self._trouble in DEVICE_ERRORS:
+            raise AcceleratorError(DEVICE_ERRORS[self._trouble])
         if self._trouble == "exits":
             os._exit(77)
         if self._trouble == "hangs":

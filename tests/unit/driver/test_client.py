@@ -21,7 +21,7 @@ from simulated import oracle
 from plimsoll_runtime.driver.client import DEADLINE_SECONDS, AsyncEngine
 from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
-from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError, UsageError
+from plimsoll_runtime.errors import DeviceFailedError, EngineDeadError, ErrorKind, PlimsollError, UsageError
 
 MAX_LEN = 1999 * 4
 HUNG_SECONDS = 3
@@ -162,6 +162,9 @@ async def test_a_killed_engine_is_told_to_everyone_at_once() -> None:
         ("raises", "a step failed with RuntimeError: the device is gone", ErrorKind.ENGINE),
         ("device-memory", "OutOfMemoryError: the device is full", ErrorKind.ENGINE),
         ("exits", "ended with code 77", ErrorKind.ENGINE),
+        ("faults", "an illegal memory access was encountered.*CUDA_LAUNCH_BLOCKING=1", ErrorKind.DEVICE),
+        ("ecc", "AcceleratorError: CUDA error: uncorrectable ECC error.*kubectl cordon", ErrorKind.DEVICE),
+        ("lost", "no CUDA-capable device is detected.*no longer answers", ErrorKind.DEVICE),
     ],
 )
 async def test_an_engine_that_fails_is_told_with_its_reason(trouble: str, message: str, kind: ErrorKind) -> None:
@@ -175,6 +178,16 @@ async def test_an_engine_that_fails_is_told_with_its_reason(trouble: str, messag
             await other
 
 
+async def test_a_process_whose_device_has_failed_ends_with_a_code_of_its_own() -> None:
+    async with running("faults") as engine:
+        with pytest.raises(DeviceFailedError):
+            await answer(engine, request("r", [POISON_PROMPT]))
+        process = engine._child
+        async with asyncio.timeout(60):
+            await asyncio.to_thread(process.wait)
+        assert process.exit_code == 8 == ErrorKind.DEVICE.exit_code
+
+
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [
@@ -184,6 +197,7 @@ async def test_an_engine_that_fails_is_told_with_its_reason(trouble: str, messag
         ("usage", ErrorKind.USAGE, "cannot be"),
         ("bug", ErrorKind.ENGINE, "ValueError: a bug"),
         ("host-memory", ErrorKind.MEMORY, "MemoryError: no memory"),
+        ("ecc-while-loading", ErrorKind.DEVICE, "uncorrectable ECC error.*nvidia-smi"),
         ("killed-while-loading", ErrorKind.ENGINE, "killed by signal 9"),
     ],
 )

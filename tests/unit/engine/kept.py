@@ -49,6 +49,13 @@ class KeptBeside:
             if plan.sequences:
                 self._check_inputs(plan, state, expected)
 
+    def moved(self, plan: StepPlan) -> None:
+        """Of the next step only this is done."""
+        self._expected.popleft()
+        for state in self.states:
+            state.begin(plan)
+            state.check_integrity()
+
     def _check_inputs(self, plan: StepPlan, state: BatchState, expected: Sequence[Tables]) -> None:
         size = self._runner.block_size
         inputs = step_inputs(plan, state, size, CPU)

@@ -215,7 +215,7 @@ class SimulatedRunner:
         if self.failure is not None:
             raise self.failure
         assert plan.num_tokens <= self.max_batch_tokens
-        assert (plan.num_tokens > 0) == (plan.num_blocks is None), "a step that resizes the cache computes nothing"
+        assert not (plan.num_tokens and plan.num_blocks), "a step that resizes the cache computes nothing"
         self._fill_slots(plan)
         self._move_blocks(plan)
         self._resume(plan)
@@ -228,6 +228,23 @@ class SimulatedRunner:
         self._take_snapshots(plan)
         self.computed_tokens += plan.num_tokens
         return StepResult([self._output(sequence) for sequence in plan.sequences])
+
+    def move(self, plan: StepPlan) -> None:
+        """Do what a plan moves, and no more."""
+        self._fill_slots(plan)
+        self._move_blocks(plan)
+
+    def spoil(self, plan: StepPlan) -> None:
+        """A step that finds no memory when it has written to all that it was to compute, and nothing of it is true."""
+        self.move(plan)
+        for sequence in plan.sequences:
+            for group in range(len(self.rules)):
+                for position in range(sequence.start, sequence.start + len(sequence.token_ids)):
+                    for layer in range(2):
+                        self._write(layer, sequence, group, position, b"spoilt")
+            self.slots[sequence.slot].state = b"spoilt"
+        for _, row in plan.snapshots:
+            self.rows[row] = b"spoilt"
 
     def _resume(self, plan: StepPlan) -> None:
         slots = [slot for _, slot in plan.resumes]

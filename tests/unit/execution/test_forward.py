@@ -20,6 +20,7 @@ from plimsoll_runtime.execution import workspace
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.captures import CaptureBounds
 from plimsoll_runtime.execution.forward import ForwardPass, NoBackendError
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -38,6 +39,7 @@ CPU = torch.device("cpu")
 BLOCK, BLOCKS = 4, 20
 TABLE = [7, 2, 9, 4]
 GREEDY = SamplingParams(temperature=0.0)
+WIDE = CaptureBounds(60.0, 2**30)
 
 
 class Failing(ReferenceBackend):
@@ -219,11 +221,21 @@ class Graphable(ReferenceBackend):
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         [group], [own] = paged, cells
-        contexts, tables = group.context_lens.tolist(), BlockTables.of(group.block_tables.tolist())
-        return super().begin(AttentionBatch([1] * len(own), contexts, tables, own))
+        begin = super().begin
 
-    def launch_key(self, sequences: int, longest: Sequence[int]) -> int:
-        return longest[0]
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            contexts, tables = group.context_lens.tolist(), BlockTables.of(group.block_tables.tolist())
+            return begin(AttentionBatch([1] * len(own), contexts, tables, own))(layer, query, key, value)
+
+        return attention
+
+    def launch_key(self, sequences: int, longest: int) -> int:
+        return 0
+
+    def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
+        return [most]
 
 
 class GraphableThatFails(Graphable):
@@ -251,11 +263,30 @@ def test_graphs_go_with_their_backend(decoder: TorchDecoder, caplog: pytest.LogC
         return made[-1]
 
     forward_pass = ForwardPass(decoder, cache, [GraphableThatFails, Graphable], graphs_of)
+    forward_pass.capture_graphs(WIDE)
     torch.testing.assert_close(hidden_states(forward_pass, decoder), undisturbed(decoder)[0])
-    assert [graphs.captured for graphs in made] == [0, 2], "the second decode is captured anew, over the new backend"
+    assert [graphs.captured for graphs in made] == [0], "in service nothing is captured, over no backend"
     graph, backend = warnings_of(caplog)
     assert graph.startswith("a CUDA graph failed with TypeError: cannot be compiled; from now on steps are launched")
     assert "the attention backend broken failed with TypeError" in backend
+
+
+def test_graphs_of_the_backend_that_is_left(decoder: TorchDecoder) -> None:
+    """One that fails before the capturing has its follower's steps captured."""
+    cache = new_cache(decoder)
+    for tensor in (*cache.keys, *cache.values):
+        tensor[:, 0] = 0.0  # padding attends to it
+    made: list[GraphedDecoder] = []
+
+    def graphs_of(backend: Any) -> GraphedDecoder:
+        made.append(GraphedDecoder(decoder, backend, cache, Recorder(), max_sequences=2, max_model_len=16))
+        return made[-1]
+
+    forward_pass = ForwardPass(decoder, cache, [failing("begun"), Graphable], graphs_of)
+    hidden_states(forward_pass, decoder)
+    forward_pass.capture_graphs(WIDE)
+    torch.testing.assert_close(hidden_states(forward_pass, decoder), undisturbed(decoder)[0])
+    assert [graphs.captured for graphs in made] == [0, 2]
 
 
 def test_graphs_alone_may_fail(decoder: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
@@ -266,6 +297,7 @@ def test_graphs_alone_may_fail(decoder: TorchDecoder, caplog: pytest.LogCaptureF
         return GraphedDecoder(decoder, backend, cache, capture, max_sequences=2, max_model_len=16)
 
     forward_pass = ForwardPass(decoder, cache, [Graphable, ReferenceBackend], graphs_of)
+    forward_pass.capture_graphs(WIDE)
     torch.testing.assert_close(hidden_states(forward_pass, decoder), undisturbed(decoder)[0])
     assert capture.captures == len(warnings_of(caplog)) == 1
     assert forward_pass.fallbacks == 0

@@ -1,8 +1,7 @@
-"""Graphs of decodes: what is captured once is right for every later step; what cannot be captured costs a warning."""
+"""Graphs of decodes: what is captured once, before all steps, is right for every one of them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCK, BLOCKS, MOST, LONGEST = 4, 40, 20, 64
+BUCKETS = (1, 2, 4, 8, 16, MOST)
 SHAPE = AttentionShape(heads=2, kv_heads=1, head_dim=4, scale=0.5)
 
 
@@ -36,8 +36,11 @@ class Echo:
         self.launched = paged[0].max_context_len
         return list(zip(paged, cells, strict=True))
 
-    def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
-        return longest[0] > LONGEST // 2
+    def launch_key(self, sequences: int, longest: int) -> Hashable:
+        return longest > LONGEST // 2
+
+    def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
+        return [LONGEST // 2, most]
 
     def __call__(self, token_ids: Tensor, positions: Tensor, attention: Any, states: Any = None) -> Tensor:
         found = [token_ids, positions]
@@ -54,10 +57,14 @@ class Echo:
         raise NotImplementedError
 
 
-def graphed(capture: Any) -> GraphedDecoder:
+def graphed(capture: Any, *, captured: bool = True) -> GraphedDecoder:
     cache = KvCache([SHAPE] * 2, BLOCKS, BLOCK, torch.float32, torch.device("cpu"), groups=[[0], [1]])
     echo = Echo()
-    return GraphedDecoder(echo, echo, cache, capture, max_sequences=MOST, max_model_len=LONGEST)
+    graphs = GraphedDecoder(echo, echo, cache, capture, max_sequences=MOST, max_model_len=LONGEST)
+    if captured:
+        for each in graphs.wanted():
+            each.add()
+    return graphs
 
 
 def step(contexts: list[int], seed: int = 0) -> tuple[Tensor, Tensor, AttentionBatch]:
@@ -88,18 +95,15 @@ def expected(tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor
 @settings(deadline=None, max_examples=60)
 @given(steps=st.lists(st.lists(st.integers(1, LONGEST), min_size=1, max_size=MOST), min_size=1, max_size=8))
 def test_every_step_is_its_own(steps: list[list[int]]) -> None:
-    """Nothing of the step that was captured, or of a longer one since, is left in a later one."""
+    """Nothing of what was captured, or of a longer step since, is left in a later one; and none captures anything."""
     capture = Recorder()
     decoder = graphed(capture)
-    keys = set()
     for seed, contexts in enumerate(steps):
         made = step(contexts, seed)
         hidden = decoder.run(*made)
         assert hidden is not None
         torch.testing.assert_close(hidden, expected(*made))
-        bucket = next(b for b in (1, 2, 4, 8, 16, MOST) if b >= len(contexts))
-        keys.add((bucket, max(contexts) > LONGEST // 2))
-    assert capture.captures == decoder.captured == len(keys), "a size is captured when it first occurs, and once"
+    assert capture.captures == decoder.captured == 2 * len(BUCKETS), "one for each size and key, before all steps"
 
 
 def test_padding_attends_to_the_block_of_nobody() -> None:
@@ -115,31 +119,37 @@ def test_what_is_no_batch_of_decodes() -> None:
     assert decoder.run(*step([5] * (MOST + 1))) is None
     chunk = AttentionBatch([2, 1], [2, 3], BlockTables.of([[1], [2]]), torch.tensor([4, 5, 10]))
     assert decoder.run(torch.zeros(3).long(), torch.zeros(3).long(), chunk) is None
-    assert decoder.captured == 0
 
 
-def test_a_capture_that_fails_costs_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_size_without_a_graph_is_the_callers() -> None:
     capture = Recorder()
-    decoder = graphed(capture)
-    good = step([5])
-    assert decoder.run(*good) is not None
-    capture.failure = torch.OutOfMemoryError("no memory for a graph")
-    with caplog.at_level(logging.WARNING):
-        assert decoder.run(*step([5, 6, 7])) is None
-        assert decoder.run(*step([5] * 9)) is None
-    assert [r.getMessage() for r in caplog.records] == [
-        "no CUDA graph for 4 decodes (no memory for a graph): sizes without one are launched kernel by kernel"
-    ]
-    assert capture.captures == 2
-    hidden = decoder.run(*good)
-    assert hidden is not None, "what was captured before goes on"
-    torch.testing.assert_close(hidden, expected(*good))
+    decoder = graphed(capture, captured=False)
+    wanted = decoder.wanted()
+    assert [(each.kind, each.rows) for each in wanted] == [("decodes", size) for size in BUCKETS for _ in range(2)]
+    assert decoder.run(*step([5])) is None
+    for each in wanted[2:4]:
+        each.add()
+    assert decoder.run(*step([5])) is None, "one for more sequences would do, and would compute twice as much"
+    assert decoder.run(*step([5, 60])) is not None
+    assert decoder.run(*step([5, 6])) is not None
+    assert capture.captures == decoder.captured == 2
+
+
+def test_a_graph_is_captured_for_the_longest_of_its_key() -> None:
+    capture = Recorder()
+    decoder = graphed(capture, captured=False)
+    wanted = decoder.wanted()[:2]
+    launched = []
+    for each in wanted:
+        each.add()
+        launched.append(decoder._backend.launched)  # type: ignore[attr-defined]
+    assert launched == [LONGEST // 2, LONGEST]
 
 
 def test_errors_of_the_work_itself_come_out() -> None:
-    decoder = graphed(Recorder(TypeError("the model is wrong")))
+    decoder = graphed(Recorder(TypeError("the model is wrong")), captured=False)
     with pytest.raises(TypeError, match="the model is wrong"):
-        decoder.run(*step([5]))
+        decoder.wanted()[0].add()
 
 
 @pytest.mark.gpu
@@ -149,7 +159,9 @@ def test_a_graph_on_a_gpu() -> None:
         pytest.skip("no CUDA or ROCm device")
     device = torch.device("cuda")
     numbers = torch.zeros(1024, device=device)
-    captured = CudaCapture(device)(lambda: numbers.sin().cumsum(0) * 2)
+    capture = CudaCapture(device)
+    captured = capture(lambda: numbers.sin().cumsum(0) * 2)
+    assert 0 < capture.used <= torch.cuda.get_device_properties(device).total_memory
     for value in (0.5, 1.5):
         numbers.fill_(value)
         captured.replay()

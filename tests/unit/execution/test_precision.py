@@ -44,3 +44,19 @@ def test_instructions_that_cannot_be_had_are_refused(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PLIMSOLL_CPU_ISA", "sse2")
     with pytest.raises(UsageError, match="PLIMSOLL_CPU_ISA=sse2 is unknown; choose avx2, avx512, avx512_bf16, amx"):
         check_instructions()
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_bfloat16_on_a_gpu_is_its_own_or_none(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    """What CUDA only emulates is slow, and no kernel of ours computes in it."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or native)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    gpu = torch.device("cuda")
+    auto = choose_dtype("auto", STORED, gpu, quantised=False, ours=False)
+    assert auto is (torch.bfloat16 if native else torch.float16)
+    if native:
+        assert choose_dtype("bfloat16", STORED, gpu, quantised=False, ours=False) is torch.bfloat16
+    else:
+        with pytest.raises(UsageError, match="--dtype bfloat16: Tesla T4 has no bfloat16; choose float16, or float32"):
+            choose_dtype("bfloat16", STORED, gpu, quantised=False, ours=False)
+    assert choose_dtype("float16", STORED, gpu, quantised=False, ours=False) is torch.float16

@@ -22,6 +22,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.nothing import NoAttention
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.captures import CaptureBounds
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -121,6 +122,7 @@ def make_core(
         )
 
     forward = ForwardPass(decoder, cache, [NoAttention], graphs_of, states=states)
+    forward.capture_graphs(CaptureBounds(60.0, 2**30))
     runner = ModelRunner(decoder, forward, cache, Sampler(VOCAB, ()), SLOTS)
     config = EngineConfig(
         model="m", max_batch_tokens=tokens, max_sequences=SLOTS, overlap=overlap, check_integrity_every=1

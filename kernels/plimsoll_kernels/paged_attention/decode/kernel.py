@@ -34,7 +34,7 @@ def _bounds(context, WINDOW: tl.constexpr, CHUNK: tl.constexpr, BLOCK_N: tl.cons
     return low, tl.cdiv(tl.cdiv(context - low, BLOCK_N), SPLITS) * BLOCK_N
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["partial_sum"])
 def _decode(
     out,
     partial,
@@ -127,7 +127,7 @@ def _decode(
         tl.store(partial_sum + place, total, mask=valid)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["partial_sum"])
 def _join(
     out,
     partial,

@@ -26,6 +26,18 @@ def decode_splits(programs: int, longest: int, processors: int, window: int | No
     return 1 << (max(1, wanted).bit_length() - 1)
 
 
+def split_lengths(most: int) -> list[int]:
+    """In rising order, lengths up to `most` between which the number of splits does not change, whatever else it is of.
+
+    The last is `most`, those before it are the longest with their number.
+    """
+    lengths, border = [], 2 * MIN_SPLIT_TOKENS
+    while border <= min(most, MAX_SPLITS * MIN_SPLIT_TOKENS):
+        lengths.append(border - 1)
+        border *= 2
+    return [*lengths, most]
+
+
 def most_seen(window: int | None, chunk: int | None) -> int | None:
     """How many tokens a row sees at most; None: all."""
     return min((size for size in (window, chunk) if size is not None), default=None)

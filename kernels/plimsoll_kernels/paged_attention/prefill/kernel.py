@@ -71,7 +71,7 @@ def _span(
     return acc, total, largest
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_sequences", "table_stride"])
 def _prefill(
     out,
     query,

@@ -14,7 +14,11 @@ from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, OperationConflict, Superseded
 from plimsoll_runtime.residency.outcome import Outcome
 
-KINDS = {ErrorKind.MEMORY: HTTPStatus.INSUFFICIENT_STORAGE, ErrorKind.ENGINE: HTTPStatus.SERVICE_UNAVAILABLE}
+KINDS = {
+    ErrorKind.MEMORY: HTTPStatus.INSUFFICIENT_STORAGE,
+    ErrorKind.ENGINE: HTTPStatus.SERVICE_UNAVAILABLE,
+    ErrorKind.DEVICE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

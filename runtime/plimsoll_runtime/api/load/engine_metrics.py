@@ -41,6 +41,7 @@ STATS: tuple[Series, ...] = (
     (COUNTER, "plimsoll_expired", "Requests whose deadline passed before their first token.", "expired"),
     (COUNTER, "plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", "broken_off"),
     (COUNTER, "plimsoll_attention_fallbacks", "Attention backends that failed in service.", "attention_fallbacks"),
+    (COUNTER, "plimsoll_kernels_compiled", "Kernels compiled in service, not at the warm-up.", "kernels_compiled"),
 )
 TIERS: tuple[Series, ...] = (
     (GAUGE, "plimsoll_tier_host_blocks", "Blocks of cached prefixes in host memory.", "host_blocks"),

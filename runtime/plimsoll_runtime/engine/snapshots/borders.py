@@ -94,6 +94,14 @@ class Borders:
         if sequence.marks is not None:
             sequence.marks.named = True
 
+    def not_saved(self, rows: Sequence[int], sequences: Sequence[SequenceState]) -> None:
+        """A step of these sequences came to nothing: what it was to put into rows is not there."""
+        for row in rows:
+            self.rows.pool.forget(row)
+        for sequence in sequences:
+            if sequence.marks is not None and sequence.marks.row in rows:
+                sequence.marks.named = True
+
     def _keep_own(self, sequence: SequenceState, marks: Marks) -> None:
         border = sequence.computed
         known = sequence.known >= border

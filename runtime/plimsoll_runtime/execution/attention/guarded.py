@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
 
@@ -81,4 +82,7 @@ def _blamed(backend: str, work: Callable[..., _Result], *args: Any) -> _Result:
     except OUT_OF_MEMORY:
         raise
     except Exception as error:
+        # On a device that has failed, or is full, another backend would fail as well.
+        if fault_of(error).kind is not FaultKind.OTHER:
+            raise
         raise AttentionError(backend, error) from error

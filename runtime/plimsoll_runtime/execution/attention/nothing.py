@@ -31,9 +31,13 @@ class NoAttention:
         """See GraphBackend."""
         return _nobody_attends
 
-    def launch_key(self, sequences: int, longest: Sequence[int]) -> Hashable:
+    def launch_key(self, sequences: int, longest: int) -> Hashable:
         """See GraphBackend."""
         return None
+
+    def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
+        """See GraphBackend."""
+        return [most]
 
 
 def _nobody_attends(

@@ -40,6 +40,7 @@ from plimsoll_runtime.execution.attention.trial import (
     small_steps,
 )
 from plimsoll_runtime.execution.attention.whole import WholePrompts
+from plimsoll_runtime.execution.device.fault import fault_of
 from plimsoll_runtime.hardware import device_name
 from plimsoll_runtime.weights.cache import cache_root
 
@@ -175,7 +176,7 @@ def _measure_all(target: Target, mix: Mix, entries: Mapping[str, Entry], clock: 
 
 
 def _try(name: str, entry: Entry, target: Target, mix: Mix, watch: Stopwatch, expected: Sequence[Tensor]) -> _Row:
-    """Check and measure; a backend that fails, however it does, is left out with a warning."""
+    """Check and measure; a backend that fails, however it does, is left out with a warning, unless the device has."""
     try:
         backend = entry.load()
         check(backend, target, expected)
@@ -183,6 +184,8 @@ def _try(name: str, entry: Entry, target: Target, mix: Mix, watch: Stopwatch, ex
     except TimeUpError:
         return _Row(name, reason=NO_TIME)
     except Exception as error:
+        if not fault_of(error).process_can_go_on:
+            raise
         reason = f"failed: {type(error).__name__}: {error}"
         logger.warning("the attention backend %s %s; it is left out", name, reason, exc_info=True)
         return _Row(name, reason=reason)

@@ -11,7 +11,7 @@ from plimsoll_kernels.latent_attention.op import latent_attention
 from plimsoll_kernels.latent_attention.tiles import head_tiles
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
-from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors, split_lengths
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
 from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attention
 from plimsoll_kernels.rotary_cache.op import rotary_cache
@@ -67,14 +67,16 @@ class TritonBackend:
         """A step over tables that are on the device already, as a CUDA graph has them; a group's `cells` int64 [T]."""
         return TritonStep(self._cache, paged, cells, self._configs, self._slopes)
 
-    def launch_key(self, sequences: int, longest: Sequence[int]) -> tuple[int, ...]:
+    def launch_key(self, sequences: int, longest: int) -> tuple[int, ...]:
         """Among how many programs each shape of head has its contexts divided (see `execution.graphs`)."""
         processors = multiprocessors(self._cache.device)
-        kinds = zip(self._cache.group_of, self._cache.shapes, strict=True)
-        shapes = dict.fromkeys((group, _programs(shape), shape.most_seen) for group, shape in kinds)
-        return tuple(
-            decode_splits(sequences * each, longest[group], processors, window) for group, each, window in shapes
-        )
+        shapes = dict.fromkeys((_programs(shape), shape.most_seen) for shape in self._cache.shapes)
+        return tuple(decode_splits(sequences * each, longest, processors, window) for each, window in shapes)
+
+    def launch_lengths(self, sequences: int, most: int) -> list[int]:
+        """See GraphBackend."""
+        last = {self.launch_key(sequences, length): length for length in split_lengths(most)}
+        return list(last.values())
 
 
 def _programs(shape: AttentionShape) -> int:

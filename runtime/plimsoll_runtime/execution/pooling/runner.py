@@ -12,6 +12,8 @@ from torch import Tensor
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.device.fault import is_device_memory
+from plimsoll_runtime.execution.device.shortage import Shortages
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import StepInputs, step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -47,19 +49,32 @@ class PoolingRunner:
         self._second_texts = [0] * num_slots
         self._timeline = timeline
         self._moves = BlockMoves(cache, host)
+        self._shortages = Shortages()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step; the outputs stand in the order of the plan's sequences."""
+        """Compute one step; the outputs stand in the order of the plan's sequences.
+
+        Raises StepMemoryError where the device has too little memory for what the plan computes.
+        """
         self._state.begin(plan)
         if plan.freed_slots:
             self._forward_pass.free(plan.freed_slots)
         for init in plan.new_slots:
             self._second_texts[init.slot] = init.second_text
         self._moves.begin(plan)
-        outputs = self._computed(plan) if plan.sequences else ()
+        try:
+            outputs = self._computed(plan) if plan.sequences else ()
+        except Exception as error:
+            if not is_device_memory(error):
+                raise
+            told = str(error)
+        else:
+            self._moves.finish(plan)
+            return StepResult(outputs, self._forward_pass.fallbacks)
+        # The error is gone, and with it the frames that held what the step had allocated.
         self._moves.finish(plan)
-        return StepResult(outputs, self._forward_pass.fallbacks)
+        raise self._shortages.error(plan, told)
 
     def _computed(self, plan: StepPlan) -> Sequence[SequenceOutput]:
         sequences = plan.sequences

@@ -119,6 +119,13 @@ class ConstrainedRows:
         self._forced.clear()
         return Recorded(failed, forced)
 
+    def break_off(self) -> None:
+        """Of the step that was begun nothing comes. Its slots are freed next, for guides may be ahead of them."""
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+        self._forced.clear()
+
     def _masks(self, slots: Sequence[int]) -> TokenMasks | None:
         """Of these slots' rows, once their guides have taken what is due. A guide in error has none: see `record`."""
         for slot, token in self._due.items():

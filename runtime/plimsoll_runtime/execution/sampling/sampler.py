@@ -52,6 +52,11 @@ class Sampler:
         if self._constrained is not None:
             self._constrained.begin(slots)
 
+    def break_off(self) -> None:
+        """Nothing comes of the step that was begun; before the next one the slots are freed of whoever was in it."""
+        if self._constrained is not None:
+            self._constrained.break_off()
+
     def prompt_logprob_count(self, slot: int) -> int:
         """How many alternatives a prompt position of this slot reports."""
         return self._state.prompt_logprob_count(slot)

@@ -21,6 +21,7 @@ from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.pieces import PiecedDecoder
 from plimsoll_runtime.models.attention import RotatingAttention
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
@@ -94,6 +95,8 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         mine.copy_(theirs)
     capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
     graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, capture, max_sequences=4, max_model_len=200)
+    for each in graphs.wanted():
+        each.add()
     reference = ReferenceBackend(other)
     for contexts in ([30, 9, 150], [31, 10, 151], [1], [64, 64, 65, 17]):
         tables = [list(range(1 + 9 * i, 1 + 9 * i + 10)) for i in range(len(contexts))]
@@ -106,7 +109,36 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         assert actual is not None
         expected = plain(tokens, positions, reference.begin(batch))
         torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
-    assert graphs.captured == 2
+    assert graphs.captured == 3
+
+
+@torch.inference_mode()
+def test_chunks_in_pieces(folder: Path, triton_device: str) -> None:
+    """With decodes beside them and alone, padded to buckets, they equal the reference."""
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
+    cache, other = (
+        KvCache(decoder.outline.facts.attention, 9, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
+    )
+    capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
+    pieces = PiecedDecoder(decoder, TritonBackend(cache), cache, capture, max_rows=40)
+    for each in pieces.wanted():
+        each.add()
+    reference = ReferenceBackend(other)
+    tables, lengths = [[5, 2, 7], [1, 8, 3]], [0, 0]
+    for counts in ([20, 13], [1, 7], [1, 1], [3, 1]):
+        positions = [torch.arange(n, n + count) for n, count in zip(lengths, counts, strict=True)]
+        lengths = [n + count for n, count in zip(lengths, counts, strict=True)]
+        places = zip(positions, tables, strict=True)
+        cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
+        flat = torch.cat(positions)
+        tokens = flat * 7 % decoder.outline.facts.vocab_size
+        batch = AttentionBatch(counts, lengths, BlockTables.of(tables), cells.to(device))
+        actual = pieces.run(tokens.to(device), flat.to(device), batch)
+        assert actual is not None
+        expected = plain(tokens, flat, reference.begin(replace(batch, cells=cells)))
+        torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
 
 
 MIXTURES: Mapping[str, Mapping[str, Any]] = {
@@ -178,11 +210,17 @@ def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.M
     monkeypatch.setattr(triton, "multiprocessors", lambda device: 64)
     whole = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
     cache = KvCache([replace(whole, window=600), whole], 2, BLOCK, torch.float32, torch.device("cpu"))
-    key = triton.TritonBackend(cache).launch_key
+    backend = triton.TritonBackend(cache)
+    key = backend.launch_key
     # 2 x 64 programs for 2 heads a sequence, 128 tokens at least for each program, 600 of them in the window
-    assert [key(1, [longest]) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
-    assert [key(sequences, [4096]) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]
+    assert [key(1, longest) for longest in (100, 600, 4096, 2**20)] == [(1, 1), (4, 4), (4, 32), (4, 64)]
+    assert [key(sequences, 4096) for sequences in (4, 32, 64)] == [(4, 16), (2, 2), (1, 1)]
+    assert backend.launch_lengths(1, 3000) == [255, 511, 1023, 2047, 3000]
+    assert [backend.launch_lengths(sequences, 3000) for sequences in (32, 64)] == [[255, 3000], [3000]]
+    for sequences in (1, 2, 5, 16, 64):
+        last = {key(sequences, longest): longest for longest in range(1, 20_000)}
+        assert backend.launch_lengths(sequences, 19_999) == list(last.values()), "all there are, each by its longest"
     latent = AttentionShape(heads=128, kv_heads=1, head_dim=576, scale=0.1, latent=True)
     cache = KvCache([latent], 2, BLOCK, torch.float32, torch.device("cpu"))
     # a sequence's 128 heads are 4 programs
-    assert [triton.TritonBackend(cache).launch_key(count, [4096]) for count in (1, 2, 64)] == [(32,), (16,), (1,)]
+    assert [triton.TritonBackend(cache).launch_key(count, 4096) for count in (1, 2, 64)] == [(32,), (16,), (1,)]

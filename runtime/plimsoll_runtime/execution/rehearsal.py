@@ -1,0 +1,73 @@
+"""Steps that have every variant of a kernel compiled that serving will launch, before anybody is served.
+
+What Triton knows of numbers that differ by batch is left out of its variants (`do_not_specialize` of the kernels), so
+that few are left: the divisions of a context among programs, decodes beside chunks, and products of few and many rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
+from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY
+from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.graphs import GraphBackend
+from plimsoll_runtime.execution.kv_cache import KvCache
+
+logger = logging.getLogger(__name__)
+
+Rows = Sequence[tuple[int, int]]
+"""Of each sequence of a step: its rows, and the tokens of its context."""
+
+CHUNK = 17
+"""Rows of a chunk beside decodes: more than a tile of the smallest has."""
+
+
+def rehearsed(lengths: Sequence[int], longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
+    """A decode over each of these lengths; as many decodes as a step may have; some beside a chunk; and as many rows.
+
+    No context has more than `longest` tokens.
+    """
+    for length in lengths:
+        yield [(1, length)]
+    sequences = max(1, min(max_sequences, max_tokens))
+    yield [(1, 1)] * sequences
+    beside = min(2, sequences - 1)
+    chunk = min(CHUNK, longest, max_tokens - beside)
+    yield [(chunk, chunk), *[(1, 1)] * beside]
+    whole, rest = divmod(max_tokens, longest)
+    rows = [longest] * min(whole, sequences) + ([rest] if rest and whole < sequences else [])
+    yield [(each, each) for each in rows]
+
+
+@torch.inference_mode()
+def rehearse(forward_pass: ForwardPass, cache: KvCache, longest: int, max_sequences: int, max_tokens: int) -> None:
+    """Compute such steps, all over the padding block, before anybody is in the slots whose states they overwrite."""
+    backend = forward_pass.backend
+    lengths = backend.launch_lengths(1, longest) if isinstance(backend, GraphBackend) else ()
+    for rows in rehearsed(lengths, longest, max_sequences, max_tokens):
+        token_ids = torch.zeros(sum(count for count, _ in rows), dtype=torch.int64, device=cache.device)
+        positions = torch.cat([torch.arange(context - count, context) for count, context in rows]).to(cache.device)
+        try:
+            forward_pass(token_ids, positions, _batch(rows, token_ids, cache), range(len(rows)))
+        except OUT_OF_MEMORY as error:
+            logger.warning(
+                "the device has no memory for a first step of %d rows (%s): kernels that only such steps launch are "
+                "compiled while serving; a lower --max-batch-tokens or --kv-memory leaves more room",
+                len(token_ids),
+                error,
+            )
+
+
+def _batch(rows: Rows, cells: torch.Tensor, cache: KvCache) -> AttentionBatch:
+    """In all groups of the cache alike; `cells` are those of the padding block's first token."""
+    counts, contexts = [count for count, _ in rows], [context for _, context in rows]
+    tables = BlockTables.of([[0] * -(-context // cache.block_size) for context in contexts])
+    rest: tuple[AttentionBatch, ...] = ()
+    for _ in cache.groups[1:]:
+        rest = (AttentionBatch(counts, contexts, tables, cells, rest), *rest)
+    return AttentionBatch(counts, contexts, tables, cells, rest)

@@ -1,0 +1,93 @@
+"""What an engine does before it is ready: first steps, and graphs within the bounds that it has."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from plimsoll_runtime.driver.budget import graph_bytes
+from plimsoll_runtime.driver.warm_up import WOKEN_SECONDS, warm_up
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.execution.captures import CaptureBounds, Told
+from plimsoll_runtime.models.program import Program
+
+PROGRAM = Program.__new__(Program)
+MIB = 2**20
+
+
+class Parts:
+    """An engine's parts, which note what the warm-up has of them."""
+
+    def __init__(
+        self, *, woken: bool = False, pooling: object = None, max_model_len: int = 100, device: str = "cuda"
+    ) -> None:
+        self.did: list[Any] = []
+        self.loaded: Any = SimpleNamespace(woken=woken, model=SimpleNamespace(pooling=pooling))
+        kv = SimpleNamespace(max_model_len=max_model_len, block_size=16, groups=("all",))
+        self.budget: Any = SimpleNamespace(kv=kv, graphs=5 * MIB)
+        cache = SimpleNamespace(device=torch.device(device))
+        self.backend = object()
+        self.wired: Any = SimpleNamespace(runner=self, forward_pass=self, cache=cache)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.did.append([len(s.token_ids) for s in plan.sequences])
+        return StepResult(())
+
+    def capture_graphs(self, bounds: CaptureBounds, told: Told) -> None:
+        assert torch.is_inference_mode_enabled()
+        self.did.append(bounds)
+        told(0.5)
+
+    def warm_up(self, **options: Any) -> tuple[int, float]:
+        def heard(stage: str, fraction: float) -> None:
+            self.did.append((stage, fraction))
+
+        return warm_up(EngineConfig(model="m", **options), self.loaded, self.budget, self.wired, heard)
+
+
+def test_steps_and_then_graphs() -> None:
+    parts = Parts()
+    assert parts.warm_up(graph_seconds=7.5)[0] == 64
+    begins, ends = ("warm-up", 0.0), ("warm-up", 1.0)
+    assert parts.did == [begins, [64], [1], [], CaptureBounds(7.5, 5 * MIB), ("warm-up", 0.5), ends]
+
+
+def test_a_cpu_has_no_graphs() -> None:
+    parts = Parts(device="cpu")
+    parts.warm_up()
+    assert parts.did == [("warm-up", 0.0), [64], [1], [], ("warm-up", 1.0)]
+
+
+def test_who_is_woken_is_waited_for() -> None:
+    for wanted, found in ((20.0, WOKEN_SECONDS), (0.5, 0.5)):
+        parts = Parts(woken=True)
+        assert parts.warm_up(graph_seconds=wanted)[0] == 16
+        assert CaptureBounds(found, 5 * MIB) in parts.did
+
+
+def test_a_model_that_generates_nothing_decodes_nothing() -> None:
+    parts = Parts(pooling=object(), max_model_len=31)
+    assert parts.warm_up()[0] == 30
+    assert parts.did[1:3] == [[30], []]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "expected"),
+    [
+        ({}, {}, 512 * MIB),
+        ({}, {"graph_memory": "10%"}, 100 * MIB),
+        ({}, {"graph_seconds": 0.0}, 0),
+        ({"device": torch.device("cpu")}, {}, 0),
+        ({"pooling": object()}, {}, 0),
+        ({"outline": object()}, {}, 0),
+    ],
+)
+def test_memory_is_kept_for_graphs_where_there_are_some(
+    change: dict[str, Any], options: dict[str, Any], expected: int
+) -> None:
+    model: Any = SimpleNamespace(**{"device": torch.device("cuda"), "pooling": None, "outline": PROGRAM, **change})
+    assert graph_bytes(EngineConfig(model="m", **options), model, 1000 * MIB) == expected

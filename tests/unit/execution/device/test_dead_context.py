@@ -1,0 +1,104 @@
+"""A device that has failed fails for every backend: none takes another's place, and the op is named."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from kernel_support.recorder import Recorder
+
+from plimsoll_runtime.execution.attention import select
+from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.attention.guarded import AttentionError, begin, make
+from plimsoll_runtime.execution.device.fault import fault_of
+from plimsoll_runtime.execution.forward import ForwardPass
+
+FAULT = "CUDA error: an illegal memory access was encountered"
+
+
+class Failing:
+    """A backend whose steps can be begun, and then fail."""
+
+    name: ClassVar[str] = "failing"
+    fused: ClassVar[bool] = False
+    error: ClassVar[Exception] = torch.AcceleratorError(FAULT)
+
+    def __init__(self, cache: Any) -> None:
+        """Over any cache."""
+
+    def begin(self, batch: Any) -> Any:
+        """A step over any batch."""
+
+        def attention(*_given: Any) -> Any:
+            raise self.error
+
+        return attention
+
+
+class Beside(Failing):
+    """Another one, that is made and used by nobody."""
+
+    def __init__(self, cache: Any) -> None:
+        raise AssertionError("another backend was tried")
+
+
+def attend(attention: Any, *_given: Any) -> Any:
+    return attention(0, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.AcceleratorError(FAULT), RuntimeError("Triton Error [CUDA]: out of memory")],
+    ids=["fault", "memory"],
+)
+def test_no_other_backend_is_tried(error: Exception) -> None:
+    kind: Any = type("Made", (Failing,), {"error": error})
+    beside: Any = Beside
+    decoder: Any = lambda token_ids, positions, attention: attend(attention)  # noqa: E731
+    cache: Any = None
+    forward_pass = ForwardPass(decoder, cache, [kind, beside])
+    given: Any = None
+    with pytest.raises(type(error)) as caught:
+        forward_pass(given, given, given)
+    assert caught.value is error
+    assert forward_pass.fallbacks == 0
+
+
+def test_where_nothing_more_is_known_the_backend_is_named() -> None:
+    given: Any = None
+    backend: AttentionBackend = make(Failing, given)
+    with pytest.raises(torch.AcceleratorError) as caught:
+        begin(backend, given)(0, given, given, given)
+    assert " at or before plimsoll_runtime.execution.attention.guarded." in fault_of(caught.value).text
+
+
+def test_other_errors_are_the_backends() -> None:
+    given: Any = None
+    kind: Any = type(
+        "Made", (Failing,), {"error": torch.AcceleratorError("CUDA error: invalid configuration argument")}
+    )
+    with pytest.raises(AttentionError, match="the attention backend failing failed with AcceleratorError"):
+        begin(make(kind, given), given)(0, given, given, given)
+
+
+def test_a_graph_is_not_given_up_for_it() -> None:
+    forward_pass: Any = object.__new__(ForwardPass)
+    forward_pass._graphs = graphs = Recorder()
+    fault = torch.AcceleratorError(FAULT)
+    with pytest.raises(torch.AcceleratorError):
+        forward_pass._give_up_graphs(fault)
+    assert forward_pass._graphs is graphs
+    forward_pass._give_up_graphs(RuntimeError("cannot be captured"))
+    assert forward_pass._graphs is None
+
+
+def test_a_trial_at_the_start_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(*_given: Any) -> None:
+        raise torch.AcceleratorError(FAULT)
+
+    monkeypatch.setattr(select, "check", check)
+    entry: Any = type("Entry", (), {"load": lambda self: Failing})()
+    given: Any = None
+    with pytest.raises(torch.AcceleratorError):
+        select._try("failing", entry, given, given, given, given)

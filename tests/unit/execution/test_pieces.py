@@ -1,0 +1,373 @@
+"""Steps in pieces: bit by bit what they are without, whatever padding holds; the cache has only the step's rows."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from kernel_support.recorder import Recorder
+from model_support.configs import LATENT
+from model_support.tiny import make_model, save_model
+from torch import Tensor
+
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.captures import CaptureBounds
+from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.pieces import PiecedDecoder, segments
+from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.step_graphs import StepGraphs
+from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.decoder import Stage, TorchDecoder
+from plimsoll_runtime.models.load import load_decoder
+from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.op import Step
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.weights.sources import resolve
+
+CPU = torch.device("cpu")
+BLOCK, BLOCKS, MOST = 4, 64, 40
+WIDE = CaptureBounds(600.0, 2**40)
+MODELS: Mapping[str, Mapping[str, Any]] = {
+    "LlamaConfig": {"num_hidden_layers": 3},
+    "Qwen3Config": {"num_hidden_layers": 2, "head_dim": 24},
+    "Gemma3TextConfig": {"num_hidden_layers": 2, "head_dim": 16},
+    "GPT2Config": {"num_hidden_layers": 2},
+    "Gemma3nTextConfig": {
+        "head_dim": 16,
+        "sliding_window": 9,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "intermediate_size": [80] * 4,
+        "activation_sparsity_pattern": [0.5, 0.0] * 2,
+        "vocab_size_per_layer_input": 20,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+    },
+    "YoutuConfig": {**LATENT, "num_hidden_layers": 2},
+    "Qwen3MoeConfig": {"num_hidden_layers": 2, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24},
+}
+STEPS = ([5, 7], [1, 9, 1], [16], [1, 1], [3, 30, 1], [1, 1, 23], [2])
+"""Rows of each sequence in some steps; each sequence goes on from its last step."""
+
+
+def loaded(config: str, options: Mapping[str, Any], folder: Path) -> TorchDecoder:
+    save_model(make_model(config, dict(options)), folder)
+    files = resolve(str(folder))
+    decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=CPU)
+    assert isinstance(decoder, TorchDecoder)
+    return decoder
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TorchDecoder:
+    return loaded(request.param, MODELS[request.param], tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> TorchDecoder:
+    return loaded("LlamaConfig", MODELS["LlamaConfig"], tmp_path_factory.mktemp("llama"))
+
+
+def new_cache(decoder: TorchDecoder) -> KvCache:
+    """One in which nothing may be read that was not written."""
+    cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.fill_(float("nan"))
+    return cache
+
+
+def steps(lengths: Sequence[Sequence[int]] = STEPS) -> list[tuple[Tensor, Tensor, AttentionBatch]]:
+    """Tokens, positions and batches of so many rows of each sequence, whose blocks lie one behind the other's."""
+    known = [0] * 3
+    made = []
+    for counts in lengths:
+        tables, positions, contexts = [], [], []
+        for sequence, count in enumerate(counts):
+            positions.append(torch.arange(known[sequence], known[sequence] + count))
+            known[sequence] += count
+            contexts.append(known[sequence])
+            tables.append([1 + 3 * i + sequence for i in range(-(-known[sequence] // BLOCK))])
+        places = zip(positions, tables, strict=True)
+        cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for at, t in places for p in at.tolist()])
+        flat = torch.cat(positions)
+        made.append((flat * 7 % 19 + 1, flat, AttentionBatch(list(counts), contexts, BlockTables.of(tables), cells)))
+    return made
+
+
+class Padded:
+    """Attention of the first rows; of those behind, nothing. It rotates nothing: neither does the reference."""
+
+    def __init__(self, inner: Attention, rows: int) -> None:
+        self._inner = inner
+        self._rows = rows
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        own = [None if each is None else each[: self._rows] for each in (query, key, value)]
+        assert own[0] is not None
+        found = self._inner(layer, own[0], own[1], own[2], sinks)
+        return torch.cat([found, found.new_zeros(len(query) - self._rows, *found.shape[1:])])
+
+
+def padded(decoder: TorchDecoder, token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
+    """What a decoder computes where its ops have as many rows as pieces have: vectors of another length may round
+    otherwise.
+    """
+    rows = len(token_ids)
+    more = next(n for n in (16, 24, 32, MOST) if n >= rows) - rows
+    tokens, places = (torch.cat([each, torch.zeros(more, dtype=torch.int64)]) for each in (token_ids, positions))
+    return decoder(tokens, places, Padded(attention, rows))[:rows]
+
+
+def pieced(decoder: TorchDecoder, cache: KvCache, capture: Recorder, backend: Any = ReferenceBackend) -> PiecedDecoder:
+    return PiecedDecoder(decoder, backend(cache), cache, capture, max_rows=MOST)
+
+
+def equal(one: KvCache, other: KvCache) -> bool:
+    pairs = zip((*one.keys, *one.values), (*other.keys, *other.values), strict=True)
+    return all(torch.equal(mine.nan_to_num(7.0), theirs.nan_to_num(7.0)) for mine, theirs in pairs)
+
+
+@torch.inference_mode()
+def test_bit_by_bit_what_they_are_without(decoder: TorchDecoder) -> None:
+    caches = new_cache(decoder), new_cache(decoder)
+    plain, alone, capture = ReferenceBackend(caches[1]), ReferenceBackend(new_cache(decoder)), Recorder()
+    pieces = pieced(decoder, caches[0], capture)
+    for each in pieces.wanted():
+        each.add()
+    assert all(tensor.isnan().all() for tensor in (*caches[0].keys, *caches[0].values)), "capturing writes to no cell"
+    captures = capture.captures
+    for token_ids, positions, batch in steps():
+        for buffer in pieces._buffers.values():
+            buffer.fill_(float("nan"))
+        hidden = pieces.run(token_ids, positions, batch)
+        assert hidden is not None
+        assert torch.equal(hidden, padded(decoder, token_ids, positions, plain.begin(batch)))
+        torch.testing.assert_close(hidden, decoder(token_ids, positions, alone.begin(batch)))
+        assert equal(*caches), "and the cache has the same cells"
+    assert capture.captures == captures, "in service nothing is captured"
+
+
+def test_where_a_decoder_is_cut(llama: TorchDecoder) -> None:
+    """Before and after each attention; heads go in, and past it goes what is still to be added to."""
+    found = list(segments(llama.stages))
+    assert [each.attends for each in found] == [False, True] * 3 + [False]
+    assert [stage for each in found for stage in each.stages] == llama.stages
+    for before, attend, after in zip(found[:-1:2], found[1::2], found[2::2], strict=True):
+        assert len(attend.reads) == len(attend.writes) == 1
+        assert set(attend.reads) < set(before.writes)
+        assert set(attend.writes) < set(after.reads)
+        assert len(after.reads) == 2, "what was attended to, and the sum so far"
+    assert found[0].reads == []
+    assert found[-1].writes == [llama.count - 1]
+
+
+class Swapping:
+    """A decoder of hand-made stages: past the attention go two values, which the last piece exchanges twice."""
+
+    program: Any = SimpleNamespace(facts=SimpleNamespace(states=()))
+    count = 4
+
+    def __init__(self) -> None:
+        def begin(step: Step) -> tuple[Tensor, ...]:
+            tokens = step.token_ids.float()[:, None]
+            return tokens, tokens * 10, tokens * 100
+
+        def attend(step: Step, query: Tensor) -> Tensor:
+            return step.attention(0, query[:, None], None, None).flatten(1)
+
+        def end(step: Step, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+            return torch.cat([x, y, z], 1)
+
+        kind = OpKind.QKV
+        self.stages = [
+            Stage(kind, begin, (), (0, 1, 2), (), attends=False),
+            Stage(OpKind.ATTENTION, attend, (0,), (0,), (), attends=True),
+            Stage(kind, lambda step, x, y: (y, x), (1, 2), (1, 2), (), attends=False),
+            Stage(OpKind.ATTENTION, attend, (0,), (0,), (), attends=True),
+            Stage(kind, end, (0, 1, 2), (3,), (0, 1, 2), attends=False),
+        ]
+
+    def turns(self, positions: Tensor) -> Mapping[Any, Any]:
+        return {}
+
+
+@torch.inference_mode()
+def test_values_that_change_places() -> None:
+    """What a piece leaves may be a buffer that it overwrites."""
+    decoder: Any = Swapping()
+    backend: Any = SimpleNamespace(
+        name="adding", fused=False, begin=lambda batch: lambda layer, query, *rest: query + 1
+    )
+    cache: Any = SimpleNamespace(device=CPU, shapes=())
+    pieces = PiecedDecoder(decoder, backend, cache, Recorder(), max_rows=MOST)
+    for each in pieces.wanted():
+        each.add()
+    for token_ids, positions, batch in steps():
+        hidden = pieces.run(token_ids, positions, batch)
+        assert hidden is not None
+        assert hidden.tolist() == [[n + 2, n * 100, n * 10] for n in token_ids.tolist()]
+
+
+@torch.inference_mode()
+def test_values_that_are_not_of_rows_are_refused() -> None:
+    """One row for all would be taken for the first of many."""
+    decoder: Any = Swapping()
+    decoder.stages[2] = Stage(OpKind.QKV, lambda step, x, y: (x[:1], y), (1, 2), (1, 2), (), attends=False)
+    cache: Any = SimpleNamespace(device=CPU, shapes=())
+    backend: Any = object()
+    largest = PiecedDecoder(decoder, backend, cache, Recorder(), max_rows=MOST).wanted()[-1]
+    with pytest.raises(RuntimeError, match=r"40 rows became \[\(1, 1\)\], which cannot be padded"):
+        largest.add()
+
+
+@torch.inference_mode()
+def test_a_step_with_more_rows_than_have_graphs(llama: TorchDecoder) -> None:
+    cache = new_cache(llama)
+    pieces = pieced(llama, cache, Recorder())
+    wanted = pieces.wanted()
+    assert [(each.kind, each.rows) for each in wanted] == [("rows with chunks", n) for n in (16, 24, 32, MOST)]
+    [sixteen] = [step for step in steps() if len(step[0]) == 16]
+    [more] = [step for step in steps() if len(step[0]) == 25]
+    assert pieces.run(*sixteen) is None
+    wanted[0].add()
+    assert pieces.run(*sixteen) is not None
+    assert pieces.run(*more) is None
+    for each in wanted:
+        each.add()
+    assert pieces.run(*more) is not None
+    assert pieces.run(*steps([[MOST + 1]])[0]) is None
+    assert pieces.captured == 4
+
+
+@torch.inference_mode()
+def test_a_capture_that_fails_leaves_steps_as_they_are(llama: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
+    cache = new_cache(llama)
+    capture = Recorder(RuntimeError("an op waits for the device"))
+    forward_pass = ForwardPass(llama, cache, [ReferenceBackend], lambda backend: pieced(llama, cache, capture))
+    forward_pass.capture_graphs(WIDE)
+    [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert warning.startswith("no CUDA graph for 40 rows with chunks (an op waits for the device)")
+    assert capture.captures == 1
+    plain = ForwardPass(llama, new_cache(llama), [ReferenceBackend])
+    for step in steps():
+        assert torch.equal(forward_pass(*step), plain(*step))
+
+
+class FailsAtChunks(ReferenceBackend):
+    """Breaks in the second layer, having written to the first."""
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        inner = super().begin(batch)
+
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            if layer == 1:
+                raise RuntimeError("out of shared memory")
+            return inner(layer, query, key, value)
+
+        return attention
+
+
+@torch.inference_mode()
+def test_a_backend_that_fails_in_a_piece_is_replaced(llama: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
+    """By the next one, and the pieces are not blamed."""
+    caches = new_cache(llama), new_cache(llama)
+
+    def graphs_of(backend: AttentionBackend) -> PiecedDecoder:
+        return PiecedDecoder(llama, backend, caches[0], Recorder(), max_rows=MOST)
+
+    forward_pass = ForwardPass(llama, caches[0], [FailsAtChunks, ReferenceBackend], graphs_of)
+    forward_pass.capture_graphs(WIDE)
+    plain = ForwardPass(llama, caches[1], [ReferenceBackend])
+    for step in steps():
+        assert torch.equal(forward_pass(*step), plain(*step))
+    assert equal(*caches)
+    [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert "failed with RuntimeError: out of shared memory; from now on reference" in warning
+    assert forward_pass.fallbacks == 1
+
+
+class Noted:
+    """Graphs that note of which steps there was one."""
+
+    def __init__(self, graphs: StepGraphs) -> None:
+        self.capture = graphs.capture
+        self.wanted = graphs.wanted
+        self._graphs = graphs
+        self.rows: list[int] = []
+
+    def run(
+        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
+    ) -> Tensor | None:
+        hidden = self._graphs.run(token_ids, positions, batch, slots)
+        if hidden is not None:
+            self.rows.append(len(token_ids))
+        return hidden
+
+
+def texts(decoder: TorchDecoder, made: list[Noted], *, graphs: bool) -> dict[str, list[int]]:
+    """What an engine answers to prompts of several lengths that come one after the other, in chunks beside decodes."""
+    cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
+
+    def graphs_of(backend: AttentionBackend) -> Noted | None:
+        if not graphs:
+            return None
+        made.append(Noted(PiecedDecoder(decoder, backend, cache, Recorder(), max_rows=24)))
+        return made[-1]
+
+    forward_pass = ForwardPass(decoder, cache, [ReferenceBackend], graphs_of)
+    with torch.inference_mode():
+        forward_pass.capture_graphs(WIDE)
+    vocab = decoder.outline.facts.vocab_size
+    runner = ModelRunner(decoder, forward_pass, cache, Sampler(vocab, ()), 4)
+    config = EngineConfig(model="m", max_batch_tokens=24, max_sequences=4, check_integrity_every=1)
+    info = EngineInfo("m", "Llama", "float32", "cpu", "reference", vocab, 60, BLOCK, BLOCKS, 0, 0, [])
+    core = EngineCore(config, info, runner)
+    heard: dict[str, list[int]] = {}
+    for number, length in enumerate((5, 31, 2, 17, 44)):
+        params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+        core.add(AddRequest(str(number), [(number + 3 * i) % vocab for i in range(length)], params))
+        step(core, heard)
+    while core.has_work:
+        step(core, heard)
+    return heard
+
+
+def step(core: EngineCore, heard: dict[str, list[int]]) -> None:
+    for output in core.step().outputs:
+        heard.setdefault(output.request_id, []).extend(output.token_ids)
+
+
+def test_an_engine_answers_as_it_does_without(llama: TorchDecoder) -> None:
+    made: list[Noted] = []
+    answers = texts(llama, made, graphs=True)
+    assert [len(tokens) for tokens in answers.values()] == [9] * 5
+    assert answers == texts(llama, made, graphs=False)
+    [pieces] = made
+    assert max(pieces.rows) == 24
+    assert {1, 3, 4} < set(pieces.rows), "and decodes alone take them, where there is no other graph"
+
+
+def test_recurrent_layers_are_not_cut(tmp_path: Path) -> None:
+    options = {"num_hidden_layers": 2, "state_size": 8}
+    decoder = loaded("MambaConfig", options, tmp_path)
+    with pytest.raises(ValueError, match="recurrent layers take rows apart by sequences"):
+        PiecedDecoder(decoder, ReferenceBackend.__new__(ReferenceBackend), new_cache(decoder), Recorder(), max_rows=8)

@@ -1,0 +1,77 @@
+"""What is computed before anybody is served: steps within the limits, of every kind that kernels are compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.nothing import NoAttention
+from plimsoll_runtime.execution.rehearsal import rehearse, rehearsed
+
+
+def test_decodes_chunks_and_both() -> None:
+    assert list(rehearsed([255, 300], 300, 64, 700)) == [
+        [(1, 255)],
+        [(1, 300)],
+        [(1, 1)] * 64,
+        [(17, 17), (1, 1), (1, 1)],
+        [(300, 300), (300, 300), (100, 100)],
+    ]
+
+
+def test_no_step_is_larger_than_the_limits() -> None:
+    for longest, sequences, tokens in product((2, 16, 100), (1, 2, 3, 40), (1, 2, 17, 18, 50)):
+        for rows in rehearsed([longest], longest, sequences, tokens):
+            assert 0 < len(rows) <= sequences
+            assert sum(count for count, _ in rows) <= tokens
+            assert all(0 < count <= context <= longest for count, context in rows)
+
+
+class Passes:
+    """A forward pass that notes what it is to compute."""
+
+    def __init__(self, most: int = 100) -> None:
+        self._most = most
+        self.backend = NoAttention(SimpleNamespace(shapes=()))  # type: ignore[arg-type]
+        self.seen: list[tuple[list[int], list[int], list[int]]] = []
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]) -> None:
+        assert len(token_ids) == len(positions) == sum(batch.query_lens)
+        assert len(batch.groups) == 2
+        for group in batch.groups:
+            assert not any(group.block_tables.blocks), "the padding block's"
+            assert not group.cells.any()
+            needed = [-(-context // 4) for context in group.context_lens]
+            assert list(group.block_tables.counts) == needed
+        if len(token_ids) > self._most:
+            raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+        self.seen.append((list(batch.query_lens), positions.tolist(), list(slots)))
+
+
+def test_a_step_without_memory_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """It is the next one that the engine is to be ready for."""
+    passes: Any = Passes(most=11)
+    cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, groups=((0,), (1,)))
+    rehearse(passes, cache, 9, 3, 12)
+    assert [counts for counts, _, _ in passes.seen] == [[1], [1, 1, 1], [9, 1, 1]]
+    [warning] = [record.getMessage() for record in caplog.records]
+    assert warning.startswith("the device has no memory for a first step of 12 rows (tried to allocate 2 GiB): ")
+
+
+def test_they_are_computed_over_the_padding_block() -> None:
+    passes: Any = Passes()
+    cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, groups=((0,), (1,)))
+    rehearse(passes, cache, 9, 3, 12)
+    assert passes.seen == [
+        ([1], [8], [0]),
+        ([1, 1, 1], [0, 0, 0], [0, 1, 2]),
+        ([9, 1, 1], [*range(9), 0, 0], [0, 1, 2]),
+        ([9, 3], [*range(9), *range(3)], [0, 1]),
+    ]

@@ -1,0 +1,37 @@
+"""Of several kinds of graphs a step has the first that there is one of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from kernel_support.recorder import Recorder
+from torch import Tensor
+
+from plimsoll_runtime.execution.capture import Capture
+from plimsoll_runtime.execution.captures import Wanted
+from plimsoll_runtime.execution.step_graphs import FirstOf
+
+
+class UpTo:
+    """Graphs of steps with up to so many rows."""
+
+    def __init__(self, rows: int) -> None:
+        self.capture: Capture = Recorder()
+        self._rows = rows
+
+    def wanted(self) -> list[Wanted]:
+        return [Wanted("rows", self._rows, lambda: None)]
+
+    def run(self, token_ids: Tensor, positions: Tensor, batch: Any, slots: Any = ()) -> Tensor | None:
+        return torch.tensor(self._rows) if len(token_ids) <= self._rows else None
+
+
+def test_the_first_that_has_one() -> None:
+    kinds = [UpTo(2), UpTo(8)]
+    first = FirstOf(kinds)
+    batch: Any = None
+    found = [first.run(torch.zeros(rows), torch.zeros(rows), batch) for rows in (1, 2, 3, 8, 9)]
+    assert [None if each is None else each.item() for each in found] == [2, 2, 8, 8, None]
+    assert [each.rows for each in first.wanted()] == [2, 8]
+    assert first.capture is kinds[0].capture

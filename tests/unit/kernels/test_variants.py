@@ -1,0 +1,52 @@
+"""No step of any size launches a variant of a kernel that the warm-up has not had compiled."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUPPORT = Path(__file__).parents[2] / "support"
+SLOWEST = 120
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(SLOWEST + 30),
+    pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed"),
+]
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[dict[str, Any]]:
+    """What each step asks Triton for, by a process in which Triton compiles: here it interprets."""
+    path = os.pathsep.join([str(SUPPORT), *sys.path])
+    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error", "-m", "kernel_support.variants"]
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SLOWEST, check=False)
+    assert answer.returncode == 0, answer.stderr[-4000:]
+    return [json.loads(line) for line in answer.stdout.splitlines()]
+
+
+def test_batches_of_any_size_compile_nothing_after_the_warm_up(asked: list[dict[str, Any]]) -> None:
+    first, *steps, _ = asked
+    assert first["step"] == "warm-up"
+    warm = {kernel: set(keys) for kernel, keys in first["kernels"].items()}
+    new = {each["step"]: [k for k, keys in each["kernels"].items() if not warm[k].issuperset(keys)] for each in steps}
+    assert {step: kernels for step, kernels in new.items() if kernels} == {}
+
+
+def test_what_is_left_of_the_variants(asked: list[dict[str, Any]]) -> None:
+    """Those that differ in what they compute: the number of splits, a sum or heads of a norm, few or many rows."""
+    counts = {kernel: len(keys) for kernel, keys in asked[0]["kernels"].items()}
+    splits = {"_decode": 5, "_latent": 6, "_join": 4, "_join_latent": 4}
+    assert counts == dict.fromkeys(counts, 1) | splits | {"_rms_norm": 3, "_grouped_product": 2}
+
+
+def test_tritons_own_hook_counts(asked: list[dict[str, Any]]) -> None:
+    assert asked[-1] == {"counted": [1, 1, 2]}
