@@ -110,9 +110,25 @@ bench: setup ## Measure us beside the peers and the machine's limits (`make benc
 bench-peers: setup ## Install what bench measures beside us (in ~/.cache/plimsoll/peers; some minutes)
 	@$(BIN)/python benchmarks/peers/install.py $(PEERS_ARGS)
 
+# With a PYTHON of the caller's nothing is set up and nothing is fetched: what it lacks comes from WHEELS.
+GPU_SETUP := $(if $(filter file,$(origin PYTHON)),setup)
+GPU_PYTHON := $(if $(GPU_SETUP),$(BIN)/python,$(PYTHON))
+GPU_WHEELS := build/wheels
+GPU_PYTHON_VERSION ?= 3.12
+GPU_ARGS = $(PART:%=--part %) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(OUT),--out $(OUT)) $(if $(STATE),--state $(STATE)) \
+	$(if $(LIMIT),--limit $(LIMIT)) $(if $(AGAIN),--again) $(if $(LIST),--list)
+
+.PHONY: check-gpu
+check-gpu: $(GPU_SETUP) ## All that must hold on a GPU, in parts that go on (PYTHON=... PART="..." LIST=1 LIMIT=540 OUT=... WHEELS=...)
+	@PYTHONPATH=benchmarks $(GPU_PYTHON) -m gpu.check $(GPU_ARGS) $(CHECK_ARGS)
+
 .PHONY: bench-gpu
-bench-gpu: setup ## Kernels, steps and serving beside a GPU's limits (skipped where there is none)
-	@PYTHONPATH=benchmarks $(BIN)/python -m gpu.run $(BENCH_ARGS)
+bench-gpu: $(GPU_SETUP) ## Kernels, steps and serving beside a GPU's limits, in parts likewise (skipped where there is none)
+	@PYTHONPATH=benchmarks $(GPU_PYTHON) -m gpu.bench $(GPU_ARGS) $(BENCH_ARGS)
+
+.PHONY: gpu-wheels
+gpu-wheels: setup ## What a GPU's machine may lack, as wheels in WHEELS (build/wheels) for GPU_PYTHON_VERSION (3.12)
+	@PYTHONPATH=benchmarks $(BIN)/python -m gpu.harness.wheels $(or $(WHEELS),$(GPU_WHEELS)) --python $(GPU_PYTHON_VERSION)
 
 .PHONY: bench-control-plane
 bench-control-plane: setup ## 1,000 models on etcd and a real kube-apiserver, and the gateway's table (`make cluster` builds them)

@@ -6,7 +6,7 @@ A goal whose bench did not run, or whose peer took no part, is not measured. It 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -170,7 +170,10 @@ def _worst_offline(figure: str) -> Callable[[Results], float]:
     return lambda results: max(float(r[figure]) for r in results.question("offline")["models"].values())
 
 
-def _gpu(question: str, figure: str) -> Callable[[Results], float]:
+_Value = Callable[[Results], float]
+
+
+def _gpu(question: str, figure: str) -> _Value:
     """A figure of `gpu.run`, whose questions may be asked alone."""
 
     def value(results: Results) -> float:
@@ -182,11 +185,37 @@ def _gpu(question: str, figure: str) -> Callable[[Results], float]:
     return value
 
 
-def _paged_decode(results: Results) -> float:
-    rows = results.question("gpu").get("attention")
-    if rows is None:
-        raise NotMeasured("attention did not run")
-    return float(next(r["of_bandwidth"] for r in rows if r["name"] == GPU_DECODE))
+def _gpu_rows(question: str, figure: str, pick: Callable[[Iterable[float]], float], **of: object) -> _Value:
+    """A figure of a question of `gpu.run` that has rows: the one that `pick` (min, max) takes of those with these."""
+
+    def value(results: Results) -> float:
+        rows = results.question("gpu").get(question)
+        if rows is None:
+            raise NotMeasured(f"{question} did not run")
+        found = [float(row[figure]) for row in rows if all(row[name] == each for name, each in of.items())]
+        if not found:
+            raise NotMeasured(f"{question} has no row of {of}")
+        return pick(found)
+
+    return value
+
+
+def _beside_batching(results: Results) -> float:
+    """Raises NotMeasured where Transformers took no part."""
+    found = results.question("gpu").get("mixed")
+    if found is None:
+        raise NotMeasured("mixed did not run")
+    if found["absent"]:
+        raise NotMeasured(found["absent"])
+    return float(found["ratio"])
+
+
+def _ended(results: Results) -> float:
+    """1 for an engine that ended under load, else 0. Raises NotMeasured where the cache was never full."""
+    use = _gpu("memory", "kv_use")(results)
+    if use < GPU_FULL:
+        raise NotMeasured(f"the cache was in use for {use:.1%}")
+    return float(bool(results.question("gpu")["memory"]["ended"]))
 
 
 TIMES, SHARE = "{:.2f}x", "{:.1%}"
@@ -258,13 +287,57 @@ def of_kind(kind: str) -> tuple[Goal, ...]:
     return OF_KIND.get(kind, GOALS)
 
 
-GPU_DECODE = "decode 64, context 4096"
-"""The case of `gpu.attention` that counts: a batch as serving has it, whose cache no chip's own memory holds."""
+GPU_DECODES = ("decode 1, context 131072", "decode 64, context 8192", "decode 256, context 1024")
+"""The cases of `gpu.attention` that count: caches that no chip's own memory holds."""
+GPU_FULL = 0.98
+"""Of the cache's blocks, in the load that memory has to suffice for."""
+MS, SECONDS = "{:.3f} ms", "{:.2f} s"
+
+
+def _paged_decode(case: str) -> Goal:
+    value = _gpu_rows("attention", "of_bandwidth", min, name=case)
+    return Goal("attention", f"{case}: 90 % of the copy's bandwidth", 0.90, value, form=SHARE)
+
+
+def _batch_decode(sequences: int, context: int) -> Goal:
+    value = _gpu_rows("batches", "of_roofline", min, sequences=sequences, context=context)
+    return Goal("decode", f"batch {sequences} x {context}: 80 % of the roofline", 0.80, value, form=SHARE)
+
+
+def _between(sequences: int, prompt: int, most: float) -> Goal:
+    wanted = f"{sequences} x {prompt}: at most {most:g} ms between two steps"
+    return Goal(
+        "host", wanted, most, _gpu_rows("host", "between_ms", max, sequences=sequences, prompt=prompt), True, MS
+    )
+
+
+def _choosing(rows: int, figure: str) -> _Value:
+    """Of the wish that takes longest."""
+    return _gpu_rows("sampling", figure, max, rows=rows)
+
 
 GPU_GOALS = (
     Goal("decode", "batch 1: 85 % of the copy's bandwidth", 0.85, _gpu("decode", "of_bandwidth"), form=SHARE),
-    Goal("attention", "paged decode: 90 % of the copy's bandwidth", 0.90, _paged_decode, form=SHARE),
-    Goal("prefill", "8192 tokens: 60 % of the product's rate", 0.60, _gpu("prefill", "of_rate"), form=SHARE),
+    _batch_decode(64, 2048),
+    _batch_decode(256, 1024),
+    *(_paged_decode(case) for case in GPU_DECODES),
+    Goal("prefill", "8192 tokens: 70 % of the product's rate", 0.70, _gpu("prefill", "of_rate"), form=SHARE),
+    Goal("chunks", "8192 in steps of 2048: 65 % of the product's rate", 0.65, _gpu("chunks", "of_rate"), form=SHARE),
     Goal("idle", "less than 3 % in steady decoding", 0.03, _gpu("idle", "idle"), True, SHARE),
+    Goal("host", "32 x 128: at most 0.15 ms between two steps", 0.15, _gpu("idle", "between_ms"), True, MS),
+    _between(256, 128, 0.5),
+    _between(128, 32_000, 1.0),
+    Goal("sampling", "1 row of 152k: at most 60 us", 60.0, _choosing(1, "microseconds"), True, "{:.1f} us"),
+    Goal("sampling", "256 rows of 152k: at most 1.5x reading them", 1.5, _choosing(256, "of_reading"), True, TIMES),
+    Goal("mixed", "256 requests: 3x Transformers' continuous batching", 3.0, _beside_batching, form=TIMES),
+    Goal("mixed", "75 % of the roofline", 0.75, _gpu("mixed", "of_roofline"), form=SHARE),
+    Goal("users", "64 streaming: 0.93x offline", 0.93, _gpu("users", "of_offline"), form=TIMES),
+    Goal("users", "TTFT p99 at most 1.2x the burst's bound", 1.2, _gpu("users", "ttft_p99_of_bound"), True, TIMES),
+    Goal("users", "ITL p99 at most 2x its median", 2.0, _gpu("users", "itl_p99_of_median"), True, TIMES),
+    Goal("sleep", "8B wakes at 80 % of the copy of pinned memory", 0.80, _gpu("sleep", "of_pinned"), form=SHARE),
+    Goal("memory", "within 2 % of what was predicted", 0.02, _gpu("memory", "error"), True, SHARE),
+    Goal("memory", "5 minutes on a full cache: 0 engines that ended", 0.0, _ended, True, "{:.0f}"),
+    Goal("start", '"medium": first token within 8 s', 8.0, _gpu("start", "cold_first_token_seconds"), True, SECONDS),
+    Goal("start", "the second time within 6 s", 6.0, _gpu("start", "first_token_seconds"), True, SECONDS),
     Goal("W2", "3x Transformers", 3.0, lambda r: r.ratio("W2", TRANSFORMERS), form=TIMES),
 )

@@ -46,6 +46,7 @@ CASES = (
     Case("decode 1, context 131072", [(1, 131072)]),
     Case("decode 16, context 8192", [(1, 8192)] * 16),
     Case("decode 64, context 4096", [(1, 4096)] * 64),
+    Case("decode 64, context 8192", [(1, 8192)] * 64),
     Case("decode 256, context 1024", [(1, 1024)] * 256),
     Case("chunk of 8192", [(8192, 8192)]),
     Case("chunk of 2048 after 6144", [(2048, 8192)]),

@@ -1,8 +1,9 @@
-"""The share of steady decoding in which a GPU does nothing, from the profiler's trace of the whole engine."""
+"""When a GPU does nothing in steady decoding, from the profiler's trace of the whole engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,14 +15,37 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.progress import silent
 
-PROMPT, BEFORE, STEPS = 128, 32, 64
+BEFORE, STEPS = 32, 64
+TOKENS = 256
+"""Of each answer: the first ones end after the last ones have begun, and have been measured."""
+OWN = 16
+"""Tokens that each prompt has of its own, where the others are shared."""
+LEAST_GAP = 10.0
+"""Microseconds: what is shorter lies between two kernels of a graph, and is not the host's."""
 Span = tuple[float, float]
 """When something began and ended."""
 
 
-def idle_share(busy: Iterable[Span]) -> float:
-    """Of the time from the first beginning to the last end, that in which nothing runs; spans may overlap.
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """So many sequences with prompts of so many tokens.
+
+    `shared`: but for its end it is one prompt, whose cache is there once: block tables are as long as without that.
+    """
+
+    sequences: int
+    prompt: int
+    shared: bool = False
+
+
+IDLE = Decoding(32, 128)
+HOST = (Decoding(256, 128), Decoding(128, 32_000, shared=True))
+
+
+def gaps(busy: Iterable[Span]) -> tuple[list[float], float]:
+    """How long nothing ran each time, and how long it was from the first beginning to the last end; spans may overlap.
 
     Raises ValueError where there is nothing: a trace without the device's work says nothing about it.
     """
@@ -29,25 +53,57 @@ def idle_share(busy: Iterable[Span]) -> float:
     if not ordered:
         raise ValueError("the trace holds no work of a device")
     start, reached = ordered[0]
-    idle = 0.0
+    found = []
     for begins, ends in ordered:
-        idle += max(0.0, begins - reached)
+        if begins > reached:
+            found.append(begins - reached)
         reached = max(reached, ends)
-    return idle / (reached - start) if reached > start else 0.0
+    return found, reached - start
 
 
-def measure(model: str, sequences: int) -> dict[str, Any]:
-    """So many requests that decode together, after all their prompts were computed and the graphs captured."""
-    core = build_engine(EngineConfig(model=model, dtype="bfloat16"), lambda stage, fraction: None)
-    params = SamplingParams(temperature=0.0, max_tokens=BEFORE + 2 * STEPS, ignore_eos=True)
-    for number in range(sequences):
-        core.add(AddRequest(str(number), [(number + i) % 1000 for i in range(PROMPT)], params))
+def figures(busy: Iterable[Span], steps: int) -> dict[str, float]:
+    """`idle`: the share in which nothing runs. `between_ms`: of longer gaps, milliseconds a step. Raises as `gaps`."""
+    found, whole = gaps(busy)
+    longer = sum(gap for gap in found if gap >= LEAST_GAP)
+    return {
+        "idle": round(sum(found) / whole, 4) if whole > 0 else 0.0,
+        "between_ms": round(longer / steps / 1e3, 4),
+        "step_ms": round(whole / steps / 1e3, 4),
+    }
+
+
+def measure(model: str, work: Decoding) -> dict[str, Any]:
+    """Requests that decode together, after all their prompts were computed and the graphs captured."""
+    config = EngineConfig(
+        model=model,
+        dtype="bfloat16",
+        max_sequences=work.sequences,
+        max_model_len=work.prompt + TOKENS,
+    )
+    core = build_engine(config, silent)
+    begin(core, work)
     _step(core, BEFORE)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         _step(core, STEPS)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
-    return {"sequences": sequences, "steps": STEPS, "idle": round(idle_share(device_spans(profiler.events())), 4)}
+    found = figures(device_spans(profiler.events()), STEPS)
+    return {"sequences": work.sequences, "prompt": work.prompt, "steps": STEPS, **found}
+
+
+def begin(core: EngineCore, work: Decoding) -> None:
+    """Every request decodes; what prompts share is computed once. Raises RuntimeError where some end before that."""
+    params = SamplingParams(temperature=0.0, max_tokens=TOKENS, ignore_eos=True)
+    vocab = core.info.vocab_size
+    same = [i % (vocab - 1) for i in range(work.prompt - OWN)]
+    for number in range(work.sequences):
+        own = [(number + i) % (vocab - 1) for i in range(work.prompt)]
+        prompt = [*same, *own[:OWN]] if work.shared else own
+        core.add(AddRequest(str(number), prompt, params))
+    while core.has_work:
+        if len(core.step().outputs) == work.sequences:
+            return
+    raise RuntimeError("the requests have ended before all of them decoded together")
 
 
 def device_spans(events: Iterable[Any]) -> list[Span]:

@@ -1,28 +1,41 @@
-"""A decoder of random weights that lie on no disk."""
+"""A decoder of random weights that lie on no disk, and a folder of such weights, drawn on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
+from torch import Tensor
 
+from peers import places
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.progress import silent
 from plimsoll_runtime.weights.stored import StoredTensor, plain
 from serving.models import Shape
 
 LLAMA_8B = Shape("llama-8b", 128256, 4096, 14336, layers=32, heads=32, kv_heads=8, head_dim=128)
 SCALE = 0.02
 """Deviation of the weights: numbers stay finite through all layers."""
+FILE_BYTES = 2 * 2**30
+"""Of one file, about."""
 
 
-def program_for(shape: Shape) -> Program:
-    """Llama's program for a shape, long contexts allowed."""
-    config = {
+def config_of(shape: Shape) -> dict[str, Any]:
+    """Llama's config.json for a shape, long contexts allowed."""
+    return {
         "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
         "vocab_size": shape.vocab,
         "hidden_size": shape.hidden,
         "intermediate_size": shape.intermediate,
@@ -30,10 +43,16 @@ def program_for(shape: Shape) -> Program:
         "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_dim,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
         "max_position_embeddings": 131072,
         "tie_word_embeddings": False,
     }
-    return program_of(describe(config))
+
+
+def program_for(shape: Shape) -> Program:
+    """Llama's program for a shape."""
+    return program_of(describe(config_of(shape)))
 
 
 class RandomWeights:
@@ -46,17 +65,61 @@ class RandomWeights:
         self._generator = torch.Generator(device).manual_seed(0)
 
     def stored(self, name: str) -> StoredTensor:
-        """See TensorSource; norms are ones."""
+        """See TensorSource."""
+        return plain(self.drawn(name))
+
+    def drawn(self, name: str) -> Tensor:
+        """The numbers of a tensor; those of norms are ones."""
         size = self.shapes[name]
         if len(size) == 1:
-            return plain(torch.ones(size, device=self._device))
-        values = torch.randn(size, dtype=self._dtype, device=self._device, generator=self._generator)
-        return plain(values.mul_(SCALE))
+            return torch.ones(size, device=self._device)
+        return torch.randn(size, dtype=self._dtype, device=self._device, generator=self._generator).mul_(SCALE)
 
 
 def random_decoder(program: Program, dtype: torch.dtype, device: torch.device) -> TorchDecoder:
     """The decoder that serves GPUs, over such weights."""
     return TorchDecoder(
         program,
-        WeightReader(program, RandomWeights(program, dtype, device), dtype, device, lambda stage, fraction: None),
+        WeightReader(program, RandomWeights(program, dtype, device), dtype, device, silent),
     )
+
+
+def folder(shape: Shape, device: torch.device) -> Path:
+    """A model of such weights in the cache, made if it is not there: a device draws it in seconds."""
+    target = places.cache() / "benchmarks" / f"{shape.name}-drawn"
+    if not target.is_dir():
+        made = target.with_name(f"{target.name}.new")
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
+        _write(shape, made, device)
+        made.rename(target)
+    return target
+
+
+def _write(shape: Shape, target: Path, device: torch.device) -> None:
+    weights = RandomWeights(program_for(shape), torch.bfloat16, device)
+    places_of: dict[str, str] = {}
+    for number, names in enumerate(_files(weights.shapes)):
+        file = f"model-{number:05}.safetensors"
+        tensors = {name: weights.drawn(name).to("cpu", torch.bfloat16) for name in names}
+        save_file(tensors, target / file, metadata={"format": "pt"})
+        places_of |= dict.fromkeys(names, file)
+    index = {"metadata": {}, "weight_map": places_of}
+    (target / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (target / "config.json").write_text(json.dumps(config_of(shape)), encoding="utf-8")
+    words = {f"w{i}": i for i in range(shape.vocab)}
+    Tokenizer(models.WordLevel(words, unk_token="w0")).save(str(target / "tokenizer.json"))
+
+
+def _files(shapes: Mapping[str, tuple[int, ...]]) -> Iterator[list[str]]:
+    """Names of tensors that go into a file together."""
+    names: list[str] = []
+    size = 0
+    for name, shape in shapes.items():
+        names.append(name)
+        size += 2 * torch.Size(shape).numel()
+        if size >= FILE_BYTES:
+            yield names
+            names, size = [], 0
+    if names:
+        yield names

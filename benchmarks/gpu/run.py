@@ -1,37 +1,40 @@
-"""`make bench-gpu`: kernels, steps and the engine beside a GPU's limits; then serving, beside Transformers.
+"""`python -m gpu.run`: kernels, steps and the engine beside a GPU's limits; then serving, beside Transformers.
 
-`--only` takes attention, latent, experts, decode, prefill, idle and the workloads of `serving.run --gpu`. Without a GPU
-it is skipped.
-The engine's model is made on disk when idle is first asked for: 16 GB, some minutes.
+`--only` takes the names of questions (all: `make bench-gpu LIST=1`), and the workloads of `serving.run --gpu`.
+`make bench-gpu` asks them one after the other, each in a process of its own, and judges the goals.
+Without a GPU it is skipped. The 8B model's weights are drawn on the device when one is first asked for: 16 GB of disk.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 
-import goals
 import options
 import tables
-from gpu import attention, experts, idle, steps
-from gpu.clock import limits
-from gpu.model import LLAMA_8B, program_for, random_decoder
+from gpu import attention, choosing, experts, idle, load, mixed, sleeping, start, steps, users
+from gpu.clock import Limits, limits
+from gpu.model import LLAMA_8B, folder, program_for, random_decoder
+from gpu.sheet import table
 from options import Options
 from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.spec.attention import AttentionShape
 from serving import models
 from serving.run import GPU_LINES
 from serving.run import run as run_serving
-from tables import Sheet
 
-QUESTIONS = ("attention", "latent", "experts", "decode", "prefill", "idle")
 DTYPE = torch.bfloat16
-DECODE_CONTEXT, PREFILL_TOKENS, IDLE_SEQUENCES = 1024, 8192, 32
+PROMPT, CHUNK = 8192, 2048
 
 
 def main() -> int:
-    """0 when no goal is missed, or there is no GPU; else 1."""
+    """0 when everything was measured that was asked for, or there is no GPU."""
     parser = options.parser(__doc__)
     chosen = options.from_arguments(parser.parse_args())
     known = (*QUESTIONS, *GPU_LINES)
@@ -41,76 +44,124 @@ def main() -> int:
         print("skipped: no GPU")
         return 0
     console = tables.console()
-    result = measure([q for q in QUESTIONS if q in chosen.only or not chosen.only], torch.device("cuda"), chosen)
-    console.print(table(result).rich())
+    result: dict[str, Any] = {}
+    if questions := [name for name in QUESTIONS if name in chosen.only or not chosen.only]:
+        result = measure(questions, Bench(torch.device("cuda"), chosen))
+        console.print(table(result).rich())
     rows: list[dict[str, Any]] = []
-    if workloads := [n for n in GPU_LINES if n in chosen.only or not chosen.only]:
-        rows = run_serving({n: GPU_LINES[n] for n in workloads}, chosen, console)
+    if workloads := [name for name in GPU_LINES if name in chosen.only or not chosen.only]:
+        rows = run_serving({name: GPU_LINES[name] for name in workloads}, chosen, console)
         console.print(tables.serving(rows).rich())
-    verdicts = goals.judge(goals.Results(rows, {"gpu": result}), goals.GPU_GOALS)
-    records = [goals.record(v) for v in verdicts]
-    console.print(tables.goals(records).rich())
-    options.write(chosen, {"gpu": result, "workloads": rows, "goals": records})
-    return 1 if any(v.status is goals.Status.MISSED for v in verdicts) else 0
+    options.write(chosen, {"gpu": result, "workloads": rows})
+    return 0
 
 
-def measure(questions: list[str], device: torch.device, chosen: Options) -> dict[str, Any]:
+@dataclass(slots=False)
+class Bench:
+    """What questions share, made when one asks for it."""
+
+    device: torch.device
+    chosen: Options
+
+    @property
+    def rounds(self) -> int:
+        """Whose median counts."""
+        return self.chosen.rounds
+
+    @cached_property
+    def known(self) -> Limits:
+        """The device's own rates."""
+        return limits(self.device, self.chosen.rounds, self.chosen.scale)
+
+    @cached_property
+    def decoder(self) -> TorchDecoder:
+        """Of 8 billion random parameters."""
+        return random_decoder(program_for(LLAMA_8B), DTYPE, self.device)
+
+    @property
+    def capture(self) -> CudaCapture:
+        """With memory of its own."""
+        return CudaCapture(self.device)
+
+    @property
+    def model(self) -> str:
+        """A folder with the same model."""
+        return str(folder(LLAMA_8B, self.device))
+
+
+Question = Callable[[Bench], Any]
+
+
+def measure(questions: list[str], bench: Bench) -> dict[str, Any]:
     """The device's limits, and every question's figures beside them."""
-    found = limits(device, chosen.rounds, chosen.scale)
+    known = bench.known
     result: dict[str, Any] = {
-        "limits": {"copy_gb_s": round(found.bandwidth / 1e9, 1), "product_tflop_s": round(found.rate / 1e12, 1)}
+        "limits": {"copy_gb_s": round(known.bandwidth / 1e9, 1), "product_tflop_s": round(known.rate / 1e12, 1)}
     }
-    program = program_for(LLAMA_8B)
-    kinds = {
-        "attention": (program.facts.attention[0], attention.CASES),
-        "latent": (attention.DEEPSEEK_V3, attention.LATENT_CASES),
-    }
-    for name in [question for question in questions if question in kinds]:
-        shape, cases = kinds[name]
-        cache = attention.cache_for(cases, shape, DTYPE, device)
-        capture = CudaCapture(device)
-        result[name] = [attention.measure(case, shape, found, cache, capture, chosen.rounds) for case in cases]
-        del cache
-    if "experts" in questions:
-        capture = CudaCapture(device)
-        result["experts"] = [
-            experts.measure(case, experts.QWEN3_30B, found, capture, chosen.rounds, DTYPE, device)
-            for case in experts.CASES
-        ]
-    if "decode" in questions or "prefill" in questions:
-        decoder = random_decoder(program, DTYPE, device)
-        if "decode" in questions:
-            capture = CudaCapture(device)
-            result["decode"] = steps.decode(decoder, capture, found, DECODE_CONTEXT, chosen.rounds, device)
-        if "prefill" in questions:
-            result["prefill"] = steps.prefill(decoder, found, PREFILL_TOKENS, chosen.rounds, device)
-        del decoder
-    if "idle" in questions:
-        result["idle"] = idle.measure(models.source(LLAMA_8B), IDLE_SEQUENCES)
+    for name in questions:
+        result[name] = QUESTIONS[name](bench)
     return result
 
 
-def table(result: dict[str, Any]) -> Sheet:
-    """One row a figure."""
-    rows = [
-        [f"attention: {r['name']}", f"{r['microseconds']:.1f} us", f"{r['of_bandwidth']:.1%}", f"{r['of_rate']:.1%}"]
-        for r in result.get("attention", [])
+def _attention(shape: AttentionShape, cases: tuple[attention.Case, ...]) -> Question:
+    def asked(bench: Bench) -> Any:
+        cache, capture = attention.cache_for(cases, shape, DTYPE, bench.device), bench.capture
+        return [attention.measure(case, shape, bench.known, cache, capture, bench.rounds) for case in cases]
+
+    return asked
+
+
+def _experts(bench: Bench) -> Any:
+    capture = bench.capture
+    return [
+        experts.measure(case, experts.QWEN3_30B, bench.known, capture, bench.rounds, DTYPE, bench.device)
+        for case in experts.CASES
     ]
-    rows += [
-        [r["name"], f"{r['microseconds']:.1f} us", f"{r['of_bandwidth']:.1%}", f"{r['of_rate']:.1%}"]
-        for r in (*result.get("latent", []), *result.get("experts", []))
+
+
+def _sampling(bench: Bench) -> Any:
+    capture = bench.capture
+    return [
+        choosing.measure(wish, rows, choosing.VOCABULARY, bench.known, capture, bench.rounds, bench.device)
+        for rows in choosing.BATCHES
+        for wish in choosing.WISHES
     ]
-    if found := result.get("decode"):
-        name = f"decode 1 after {found['context']}: {found['tokens_per_second']:.0f} tokens/s"
-        rows.append([name, f"{found['milliseconds']:.3f} ms", f"{found['of_bandwidth']:.1%}", tables.NOT_APPLICABLE])
-    if found := result.get("prefill"):
-        name = f"prefill of {found['tokens']}"
-        rows.append([name, f"{found['milliseconds']:.1f} ms", tables.NOT_APPLICABLE, f"{found['of_rate']:.1%}"])
-    if found := result.get("idle"):
-        rows.append([f"idle in {found['steps']} steps of {found['sequences']}", f"{found['idle']:.1%}", "-", "-"])
-    measured = result["limits"]
-    title = f"Beside a copy's {measured['copy_gb_s']} GB/s and a product's {measured['product_tflop_s']} TFLOP/s"
-    return Sheet(title, ["work", "time", "of the copy", "of the product"], rows)
+
+
+def _decode(bench: Bench) -> Any:
+    work = steps.Decodes(1, 1024)
+    return steps.decode(bench.decoder, bench.capture, bench.known, work, bench.rounds, bench.device)
+
+
+def _batches(bench: Bench) -> Any:
+    return [
+        steps.decode(bench.decoder, bench.capture, bench.known, work, bench.rounds, bench.device)
+        for work in steps.BATCHES
+    ]
+
+
+def _prefill(chunk: int) -> Question:
+    return lambda bench: steps.prefill(bench.decoder, bench.known, PROMPT, chunk, bench.rounds, bench.device)
+
+
+QUESTIONS: Mapping[str, Question] = {
+    "attention": _attention(program_for(LLAMA_8B).facts.attention[0], attention.CASES),
+    "latent": _attention(attention.DEEPSEEK_V3, attention.LATENT_CASES),
+    "experts": _experts,
+    "sampling": _sampling,
+    "decode": _decode,
+    "batches": _batches,
+    "prefill": _prefill(PROMPT),
+    "chunks": _prefill(CHUNK),
+    "idle": lambda bench: idle.measure(bench.model, idle.IDLE),
+    "host": lambda bench: [idle.measure(bench.model, work) for work in idle.HOST],
+    "mixed": lambda bench: mixed.measure(bench.model, LLAMA_8B, bench.known, bench.rounds, bench.device),
+    "users": lambda bench: users.measure(bench.model, LLAMA_8B, bench.known),
+    "sleep": lambda bench: sleeping.measure(bench.model, bench.rounds, bench.device),
+    "start": lambda bench: start.measure(models.source(models.MEDIUM), bench.rounds, "--dtype", "bfloat16"),
+    "memory": lambda bench: load.measure(bench.model, load.Load()),
+}
+"""By name, in the order in which they are asked. Each is a part of `make bench-gpu`."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""Whole steps of a decoder: decodes of one sequence, replayed from a graph, and a long prompt."""
+"""Whole steps of a decoder: decodes, replayed from a graph, and a long prompt, at once or in chunks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,66 +25,119 @@ STEPS = 64
 """Decodes in a round: each reads a token more than the one before."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decodes:
+    """So many sequences that decode together, each after `context` tokens."""
+
+    sequences: int
+    context: int
+
+    def __str__(self) -> str:
+        return f"decode {self.sequences} after {self.context}"
+
+
+BATCHES = (Decodes(64, 2048), Decodes(256, 1024))
+
+
 @torch.inference_mode()
 def decode(
-    decoder: TorchDecoder, capture: Capture, known: Limits, context: int, rounds: int, device: torch.device
-) -> Any:
-    """One sequence: the share of the copy's bandwidth at which its steps read weights and cache."""
-    cache, table = _cache(decoder, context + STEPS, device)
-    tables = BlockTables.of([table])
-    longest = cache.num_blocks * BLOCK_SIZE
-    graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, capture, max_sequences=1, max_model_len=longest)
+    decoder: TorchDecoder, capture: Capture, known: Limits, work: Decodes, rounds: int, device: torch.device
+) -> dict[str, Any]:
+    """The share of the copy's bandwidth at which steps read weights and cache, and that of their roofline.
+
+    The roofline of a step is the larger of its bytes over the bandwidth and its products over the rate.
+    """
+    cache, blocks = _cache(decoder, [work.context + STEPS] * work.sequences, device)
+    tables = BlockTables.of(blocks)
+    graphs = _captured(decoder, capture, cache, work)
 
     def steps() -> None:
-        token = torch.zeros(1, dtype=torch.int64, device=device)
-        for position in range(context, context + STEPS):
-            cell = torch.tensor([table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE])
-            batch = AttentionBatch([1], [position + 1], tables, cell)
-            hidden = graphs.run(token, torch.tensor([position]), batch)
+        tokens = torch.zeros(work.sequences, dtype=torch.int64, device=device)
+        for position in range(work.context, work.context + STEPS):
+            cells = torch.tensor([_cell(table, position) for table in blocks])
+            batch = AttentionBatch([1] * work.sequences, [position + 1] * work.sequences, tables, cells)
+            hidden = graphs.run(tokens, torch.full((work.sequences,), position), batch)
             if hidden is None:
-                raise RuntimeError("the decode could not be captured; the warning above says why")
-            token = decoder.logits(hidden).argmax(-1)
+                raise RuntimeError(f"no graph was captured of {work}")
+            tokens = decoder.logits(hidden).argmax(-1)
 
     taken = seconds(steps, device, rounds)
-    read = sum(_cost(decoder, position, 1).bytes for position in range(context, context + STEPS))
+    costs = [_cost(decoder, position, 1, work.sequences) for position in range(work.context, work.context + STEPS)]
+    floor = sum(max(cost.bytes / known.bandwidth, cost.flops / known.rate) for cost in costs)
     return {
-        "context": context,
+        "name": str(work),
+        "sequences": work.sequences,
+        "context": work.context,
         "milliseconds": round(1e3 * taken / STEPS, 4),
-        "tokens_per_second": round(STEPS / taken, 1),
-        "of_bandwidth": round(read / taken / known.bandwidth, 4),
+        "tokens_per_second": round(work.sequences * STEPS / taken, 1),
+        "of_bandwidth": round(sum(cost.bytes for cost in costs) / taken / known.bandwidth, 4),
+        "of_roofline": round(floor / taken, 4),
     }
 
 
 @torch.inference_mode()
-def prefill(decoder: TorchDecoder, known: Limits, tokens: int, rounds: int, device: torch.device) -> dict[str, Any]:
-    """One prompt in one step: the share of a large product's rate at which it multiplies."""
-    cache, table = _cache(decoder, tokens, device)
+def prefill(
+    decoder: TorchDecoder, known: Limits, tokens: int, chunk: int, rounds: int, device: torch.device
+) -> dict[str, Any]:
+    """One prompt, `chunk` tokens a step: the share of a large product's rate at which it multiplies."""
+    cache, (table,) = _cache(decoder, [tokens], device)
     backend = TritonBackend(cache)
     positions = torch.arange(tokens, device=device)
     blocks = torch.tensor(table, device=device)
     cells = blocks[positions // BLOCK_SIZE] * BLOCK_SIZE + positions % BLOCK_SIZE
-    batch = AttentionBatch([tokens], [tokens], BlockTables.of([table]), cells)
+    tables = BlockTables.of([table])
+    parts = [slice(start, min(start + chunk, tokens)) for start in range(0, tokens, chunk)]
+    batches = [AttentionBatch([p.stop - p.start], [p.stop], tables, cells[p]) for p in parts]
 
     def prompt() -> Tensor:
-        return decoder.logits(decoder(positions % 100, positions, backend.begin(batch))[-1:])
+        for part, batch in zip(parts, batches, strict=True):
+            hidden = decoder(positions[part] % 100, positions[part], backend.begin(batch))
+        return decoder.logits(hidden[-1:])
 
     taken = seconds(prompt, device, rounds)
+    multiplied = sum(_cost(decoder, part.start, part.stop - part.start).flops for part in parts)
     return {
         "tokens": tokens,
+        "chunk": chunk,
         "milliseconds": round(1e3 * taken, 2),
-        "of_rate": round(_cost(decoder, 0, tokens).flops / taken / known.rate, 4),
+        "of_rate": round(multiplied / taken / known.rate, 4),
     }
 
 
-def _cache(decoder: TorchDecoder, tokens: int, device: torch.device) -> tuple[KvCache, list[int]]:
-    """Room for one sequence, and its block table."""
-    blocks = -(-tokens // BLOCK_SIZE)
-    return KvCache(decoder.program.facts.attention, blocks + 1, BLOCK_SIZE, decoder.dtype, device), list(
-        range(blocks, 0, -1)
+def _captured(decoder: TorchDecoder, capture: Capture, cache: KvCache, work: Decodes) -> GraphedDecoder:
+    """With the graphs of this many sequences, whatever their lengths, and no other."""
+    graphs = GraphedDecoder(
+        decoder,
+        TritonBackend(cache),
+        cache,
+        capture,
+        max_sequences=work.sequences,
+        max_model_len=work.context + STEPS,
     )
+    for wanted in graphs.wanted():
+        if wanted.rows == work.sequences:
+            wanted.add()
+    return graphs
 
 
-def _cost(decoder: TorchDecoder, start: int, rows: int) -> OpCost:
-    """What a step of one sequence must move and multiply at least."""
-    sequence = ScheduledSequence(slot=0, start=start, token_ids=range(rows), changes=(), sample=True)
-    return total(decoder.program.step_cost(StepPlan([sequence]), decoder.dtype.itemsize).values())
+def _cache(decoder: TorchDecoder, lengths: Sequence[int], device: torch.device) -> tuple[KvCache, list[list[int]]]:
+    """Room for sequences of these lengths, of random numbers, and their block tables."""
+    counts = [-(-length // BLOCK_SIZE) for length in lengths]
+    cache = KvCache(decoder.program.facts.attention, sum(counts) + 1, BLOCK_SIZE, decoder.dtype, device)
+    for tensor in (*cache.keys, *cache.values):
+        tensor.normal_()
+    free = iter(range(sum(counts), 0, -1))
+    return cache, [[next(free) for _ in range(count)] for count in counts]
+
+
+def _cell(table: Sequence[int], position: int) -> int:
+    return table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+
+
+def _cost(decoder: TorchDecoder, start: int, rows: int, sequences: int = 1) -> OpCost:
+    """What a step of such sequences must move and multiply at least."""
+    of_each = [
+        ScheduledSequence(slot=slot, start=start, token_ids=range(rows), changes=(), sample=True)
+        for slot in range(sequences)
+    ]
+    return total(decoder.program.step_cost(StepPlan(of_each), decoder.dtype.itemsize).values())

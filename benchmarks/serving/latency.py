@@ -19,7 +19,8 @@ class Timeline:
 def latencies(timelines: list[Timeline], users: int) -> dict[str, Any]:
     """Milliseconds to the first token (of the first burst, of later requests) and between tokens.
 
-    `timelines` stand in the order in which the requests were sent: the first `users` of them are the burst.
+    `timelines` stand in the order in which the requests were sent: the first `users` of them are the burst. Where all
+    answers came whole, there is no time between their tokens.
     """
     waits = [t.arrivals[0] - t.sent for t in timelines]
     gaps = [b - a for t in timelines for a, b in zip(t.arrivals, t.arrivals[1:], strict=False)]
@@ -28,7 +29,7 @@ def latencies(timelines: list[Timeline], users: int) -> dict[str, Any]:
         "ttft_ms": percentiles(waits),
         "ttft_burst_ms": percentiles(waits[:users]),
         "ttft_later_ms": percentiles(later) if later else None,
-        "itl_ms": percentiles(gaps),
+        "itl_ms": percentiles(gaps or [0.0]),
     }
 
 

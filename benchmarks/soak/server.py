@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from command import PLIMSOLL
 from serving.http_load import free_port
 from soak.traffic import CONTEXT, MODEL
 
@@ -42,7 +42,7 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{port}"
         self._folder = tempfile.TemporaryDirectory(prefix="server-")
         self.log = Path(self._folder.name) / "server.log"
-        command = [sys.executable, "-m", "plimsoll_runtime", "serve", model, "--port", str(port), *options]
+        command = [*PLIMSOLL, "serve", model, "--port", str(port), *options]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         try:

@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 import question
+from command import PLIMSOLL
 from options import Options
 from serving import models, quiet
 from serving.http_load import free_port
@@ -46,8 +46,7 @@ def table(result: dict[str, Any]) -> Sheet:
 def _start(model: str, threads: int) -> dict[str, float]:
     """One start, and its end."""
     port = free_port()
-    program = str(Path(sys.executable).parent / "plimsoll")
-    command = [program, "serve", model, "--name", "medium", "--port", str(port), "--threads", str(threads)]
+    command = [*PLIMSOLL, "serve", model, "--name", "medium", "--port", str(port), "--threads", str(threads)]
     command += ["--dtype", "bfloat16", "--kv-memory", "512MiB", "--max-model-len", "2048"]
     with tempfile.TemporaryFile("w+") as log:
         start = time.perf_counter()

@@ -1,13 +1,17 @@
 """The text does not depend on how it was computed: batching, chunking, preemption, prefix hits, processes."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from gpu_support.device import DEVICE
 
 from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.driver import wiring
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.capture import Captured, CudaCapture
 
 VOCAB = 256
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
@@ -93,13 +97,43 @@ def tokens(llm: LLM, batch: list[list[int]], params: SamplingParams = GREEDY) ->
         {"max_batch_tokens": 48, "max_sequences": 3},
         {"block_size": 8, "kv_memory": "160KiB", "max_model_len": 160},
         {"block_size": 32},
+        {"overlap": False, "max_batch_tokens": 48},
+        {"overlap": True, "max_batch_tokens": 48},
     ],
-    ids=["default", "no-prefix-caching", "chunks-of-16", "three-at-a-time", "preemption", "blocks-of-32"],
+    ids=[
+        "default",
+        "no-prefix-caching",
+        "chunks-of-16",
+        "three-at-a-time",
+        "preemption",
+        "blocks-of-32",
+        "one-step-after-another",
+        "overlapping",
+    ],
 )
 def test_batches_equal_transformers(model: Path, expected: list[list[int]], options: dict[str, Any]) -> None:
     llm = load(model, **options)
     assert tokens(llm, prompts()) == expected
     assert tokens(llm, prompts()) == expected, "with every prefix in the cache"
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["one-step-after-another", "overlapping"])
+@pytest.mark.parametrize("captured", [True, False], ids=["graphs", "no-graphs"])
+def test_graphs_change_no_text(
+    model: Path, expected: list[list[int]], captured: bool, overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU decodes are replayed from graphs, or launched kernel by kernel where there are none."""
+    captures = []
+
+    class Watched(CudaCapture):
+        def __call__(self, work: Callable[[], torch.Tensor]) -> Captured:
+            captures.append(work)
+            return super().__call__(work)
+
+    monkeypatch.setattr(wiring, "CudaCapture", Watched)
+    options = {} if captured else {"graph_seconds": 0.0}
+    assert tokens(load(model, overlap=overlap, **options), prompts()) == expected
+    assert bool(captures) == (captured and DEVICE.type == "cuda")
 
 
 def test_one_at_a_time(model: Path, expected: list[list[int]]) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from command import PLIMSOLL
 from serving.http_load import HttpServer
 from serving.latency import expect
 from serving.models import Shape
@@ -52,7 +51,6 @@ class PlimsollServer(HttpServer):
     """`plimsoll serve` on a free loopback port."""
 
     def __init__(self, shape: Shape, model: str, threads: int) -> None:
-        program = str(Path(sys.executable).parent / "plimsoll")
         kv = str(KV_TOKENS * shape.kv_bytes)
-        command = [program, "serve", model, "--name", self.model, "--dtype", "bfloat16", "--kv-memory", kv]
+        command = [*PLIMSOLL, "serve", model, "--name", self.model, "--dtype", "bfloat16", "--kv-memory", kv]
         super().__init__([*command, "--max-model-len", str(MAX_LEN), "--threads", str(threads)])

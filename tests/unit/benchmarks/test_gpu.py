@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import create_autospec
 
 import pytest
 import torch
@@ -13,10 +16,34 @@ from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 import goals
-from gpu import attention, clock, experts, idle, run, steps
+import plimsoll_kernels
+from gpu import (
+    attention,
+    choosing,
+    clock,
+    experts,
+    idle,
+    load,
+    mixed,
+    model,
+    run,
+    sleeping,
+    small_ops,
+    start,
+    steps,
+    users,
+)
 from gpu.clock import Limits
 from gpu.model import LLAMA_8B, program_for, random_decoder
+from gpu.sheet import table
+from options import Options
+from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.progress import silent
+from serving import models
 from serving.models import Shape
 
 CPU = torch.device("cpu")
@@ -58,6 +85,43 @@ def test_an_unknown_question(monkeypatch: pytest.MonkeyPatch) -> None:
         run.main()
 
 
+ASKED = {
+    "attention": (attention, "measure", len(attention.CASES)),
+    "latent": (attention, "measure", len(attention.LATENT_CASES)),
+    "experts": (experts, "measure", len(experts.CASES)),
+    "sampling": (choosing, "measure", len(choosing.BATCHES) * len(choosing.WISHES)),
+    "decode": (steps, "decode", 1),
+    "batches": (steps, "decode", len(steps.BATCHES)),
+    "prefill": (steps, "prefill", 1),
+    "chunks": (steps, "prefill", 1),
+    "idle": (idle, "measure", 1),
+    "host": (idle, "measure", len(idle.HOST)),
+    "mixed": (mixed, "measure", 1),
+    "users": (users, "measure", 1),
+    "sleep": (sleeping, "measure", 1),
+    "start": (start, "measure", 1),
+    "memory": (load, "measure", 1),
+}
+"""Of each question: the module's function that answers it, and how often it is called."""
+
+
+@pytest.mark.parametrize("name", run.QUESTIONS)
+def test_a_question_is_asked_with_what_its_answer_takes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, function, times = ASKED[name]
+    answer = create_autospec(getattr(module, function), return_value={"seen": True})
+    monkeypatch.setattr(module, function, answer)
+    monkeypatch.setattr(attention, "cache_for", create_autospec(attention.cache_for))
+    monkeypatch.setattr(models, "source", lambda shape: shape.name)
+    monkeypatch.setattr(run.Bench, "capture", Recorder())
+    monkeypatch.setattr(run.Bench, "model", "a folder")
+    bench = run.Bench(CPU, Options(rounds=3))
+    vars(bench).update(known=LIMITS, decoder="a decoder")
+    found = run.measure([name], bench)
+    assert found["limits"] == {"copy_gb_s": 1.0, "product_tflop_s": 1.0}
+    assert found[name] == ({"seen": True} if not isinstance(found[name], list) else [{"seen": True}] * times)
+    assert answer.call_count == times
+
+
 def test_what_attention_costs() -> None:
     shape = AttentionShape(heads=4, kv_heads=2, head_dim=8, scale=1.0)
     case = attention.Case("", [(1, 10), (3, 5)])
@@ -95,18 +159,82 @@ def test_experts_are_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch) 
     found = experts.measure(case, shape, LIMITS, Recorder(), 1, torch.float32, CPU)
     seconds = found["microseconds"] / 1e6
     assert found["of_bandwidth"] == pytest.approx(case.bytes(shape, 5, 4) / seconds / 1e9, rel=0.01, abs=1e-4)
-    assert [row[0] for row in run.table({"limits": ZERO, "experts": [found]}).rows] == ["few"]
+    assert [row[0] for row in table({"limits": ZERO, "experts": [found]}).rows] == ["few"]
 
 
-def test_steps_are_timed(triton_device: str) -> None:
+@pytest.mark.parametrize("work", [steps.Decodes(1, 17), steps.Decodes(5, 30)], ids=str)
+def test_decodes_are_timed(triton_device: str, work: steps.Decodes) -> None:
     interpreted(triton_device)
     decoder = random_decoder(program_for(TINY), torch.float32, CPU)
-    found = steps.decode(decoder, Recorder(), LIMITS, 17, 1, CPU)
-    assert found["context"] == 17
-    assert found["of_bandwidth"] > 0
-    found = steps.prefill(decoder, LIMITS, 20, 1, CPU)
-    assert found["tokens"] == 20
+    found = steps.decode(decoder, Recorder(), LIMITS, work, 1, CPU)
+    assert (found["sequences"], found["context"]) == (work.sequences, work.context)
+    seconds = found["milliseconds"] / 1e3
+    assert found["tokens_per_second"] == pytest.approx(work.sequences / seconds, rel=0.01, abs=0.1)
+    assert found["of_roofline"] == found["of_bandwidth"] > 0, "where products cost nothing, bytes are the roofline"
+    assert found["name"] in [row[0].split(":")[0] for row in table({"limits": ZERO, "batches": [found]}).rows]
+
+
+def test_more_sequences_cost_their_caches_and_not_the_weights_again() -> None:
+    decoder = random_decoder(program_for(TINY), torch.float32, CPU)
+    one, five = (steps._cost(decoder, 30, 1, sequences) for sequences in (1, 5))
+    assert one.bytes < five.bytes < 5 * one.bytes
+    assert five.flops == pytest.approx(5 * one.flops)
+
+
+@pytest.mark.parametrize("chunk", [20, 8])
+def test_prefill_is_timed(triton_device: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreted(triton_device)
+    decoder = random_decoder(program_for(TINY), torch.float32, CPU)
+    rows: list[int] = []
+    real = TorchDecoder.__call__
+
+    def noted(own: TorchDecoder, ids: torch.Tensor, *more: Any) -> torch.Tensor:
+        rows.append(len(ids))
+        return real(own, ids, *more)
+
+    monkeypatch.setattr(TorchDecoder, "__call__", noted)
+    found = steps.prefill(decoder, LIMITS, 20, chunk, 1, CPU)
+    assert (found["tokens"], found["chunk"]) == (20, chunk)
+    assert rows == ([20] if chunk == 20 else [8, 8, 4])
     assert found["milliseconds"] > 0
+
+
+@pytest.mark.parametrize("wish", choosing.WISHES, ids=lambda wish: wish.name)
+def test_choosing_is_timed(triton_device: str, wish: choosing.Wish, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreted(triton_device)
+    monkeypatch.setattr(choosing, "LAUNCHES", 1)
+    found = choosing.measure(wish, 2, 300, LIMITS, Recorder(), 1, CPU)
+    assert found["rows"] == 2
+    assert found["of_reading"] == pytest.approx(found["microseconds"] / 1e6 / (2 * 300 * 4 / 1e9), rel=0.01)
+
+
+def test_logits_as_models_give_them() -> None:
+    peaked, flat = (choosing.logits_of(2, 5000, flat=flat).softmax(-1) for flat in (False, True))
+    assert (peaked.topk(20).values.sum(-1) > 0.9).all()
+    assert (flat.topk(20).values.sum(-1) < 0.1).all()
+
+
+@pytest.mark.parametrize("name", small_ops.OPS)
+def test_small_ops(triton_device: str, name: str) -> None:
+    found = small_ops.difference(name, torch.device(triton_device))
+    assert found <= small_ops.TOLERANCE
+
+
+def test_small_ops_are_all_that_there_are() -> None:
+    """A kernel that is new needs a small case."""
+    folders = {path.parent.name for path in Path(plimsoll_kernels.__path__[0]).rglob("op.py")}
+    covered = {
+        "paged_attention": "decode",
+        "latent_attention": "latent_decode",
+        "rms_norm": "rms_norm",
+        "rotary": "rotary",
+        "rotary_cache": "rotary_cache",
+        "activation": "gated",
+        "grouped_product": "grouped_product",
+        "sampling": "sample",
+    }
+    assert folders - {"log_probabilities"} == set(covered), "log_probabilities has no kernel for a GPU"
+    assert set(covered.values()) <= set(small_ops.OPS)
 
 
 def test_limits() -> None:
@@ -116,21 +244,172 @@ def test_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "share"),
+    ("busy", "share", "between"),
     [
-        ([(0.0, 10.0)], 0.0),
-        ([(0.0, 4.0), (6.0, 10.0)], 0.2),
-        ([(6.0, 10.0), (0.0, 4.0), (1.0, 5.0)], 0.1),
-        ([(0.0, 10.0), (2.0, 3.0), (12.0, 20.0)], 0.1),
+        ([(0.0, 100.0)], 0.0, 0.0),
+        ([(0.0, 40.0), (60.0, 100.0)], 0.2, 20.0),
+        ([(60.0, 100.0), (0.0, 40.0), (10.0, 50.0)], 0.1, 10.0),
+        ([(0.0, 100.0), (20.0, 30.0), (105.0, 200.0)], 0.025, 0.0),
     ],
 )
-def test_idle_share(busy: list[idle.Span], share: float) -> None:
-    assert idle.idle_share(busy) == pytest.approx(share)
+def test_what_a_device_idles(busy: list[idle.Span], share: float, between: float) -> None:
+    found = idle.figures(busy, 2)
+    assert found["idle"] == pytest.approx(share)
+    assert found["between_ms"] == pytest.approx(between / 2 / 1e3)
+    assert found["step_ms"] == pytest.approx(max(end for _, end in busy) / 2 / 1e3)
 
 
 def test_a_trace_without_a_device() -> None:
     with pytest.raises(ValueError, match="no work of a device"):
-        idle.idle_share([])
+        idle.figures([], 1)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A tiny model as the bench makes the large one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLIMSOLL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(model, "FILE_BYTES", 8000)
+        yield str(model.folder(TINY, CPU))
+
+
+def test_a_drawn_model_is_there_once(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = sorted(path.name for path in Path(drawn).glob("*.safetensors"))
+    assert len(files) > 1
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(Path(drawn).parent.parent))
+    monkeypatch.setattr(model, "_write", lambda *arguments: pytest.fail("it is there"))
+    assert str(model.folder(TINY, CPU)) == drawn
+
+
+def engine(source: str, **options: Any) -> EngineCore:
+    defaults: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_memory": "8MiB", "max_model_len": 1024}
+    return build_engine(EngineConfig(model=source, **{**defaults, **options}), silent)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_everybody_decodes_before_idling_is_measured(drawn: str, shared: bool) -> None:
+    core = engine(drawn, max_batch_tokens=64, overlap=False)
+    idle.begin(core, idle.Decoding(5, 160, shared=shared))
+    stats = core.stats
+    assert (stats.running, stats.waiting) == (5, 0)
+    assert len(core.step().outputs) == 5
+    assert (stats.cache_hit_tokens >= 4 * (160 - idle.OWN)) == shared
+
+
+def test_requests_that_end_too_soon(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle, "TOKENS", 1)
+    with pytest.raises(RuntimeError, match="ended before all of them decoded"):
+        idle.begin(engine(drawn, max_sequences=2, overlap=False), idle.Decoding(5, 40))
+
+
+def test_sleeping_and_waking_are_timed(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleeping, "COPIED", 2**20)
+    found = sleeping.measure(drawn, 2, CPU, dtype="float32")
+    assert found["wake_seconds"] > 0
+    assert found["of_pinned"] > 0
+    rows = table({"limits": ZERO, "sleep": found}).rows
+    assert rows[0][0].startswith("waking 0.0 GiB: ")
+
+
+def test_random_load_fills_the_cache(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as room is kept for those that run to grow: a block each, which is much of so few."""
+    monkeypatch.setattr(load, "FULL", 0.75)
+    work = load.Load(seconds=2.0, prompts=(16, 100), answers=(4, 100), sequences=200)
+    reads = iter(range(1000, 10**9))
+    options = {"threads": 1, "kv_memory": "1600KiB", "max_batch_tokens": 512, "check_integrity_every": 10}
+    found = load.measure(drawn, work, lambda: next(reads), **options)
+    assert found["ended"] == ""
+    assert found["kv_use"] >= load.FULL
+    assert found["generated_tokens"] > found["steps"] > 0
+    assert found["used_bytes"] > 1000
+    assert found["predicted_bytes"] > 1000 + 100_000
+    assert found["error"] > 0
+    rows = table({"limits": ZERO, "memory": found}).rows
+    assert "preemptions" in rows[0][0]
+
+
+def test_an_engine_that_ends_under_load_is_the_result(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, steps_done = EngineCore.step, iter(range(20))
+
+    def step(core: EngineCore) -> Any:
+        if next(steps_done, None) is None:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(core)
+
+    monkeypatch.setattr(EngineCore, "step", step)
+    work = load.Load(seconds=60.0, prompts=(16, 40), answers=(4, 40), sequences=4)
+    found = load.measure(drawn, work, lambda: 5, threads=1, kv_memory="160KiB")
+    assert found["ended"] == "OutOfMemoryError: CUDA out of memory"
+    figures = {"memory": {**found, "kv_use": 1.0}}
+    verdicts = goals.judge(goals.Results([], {"gpu": figures}), goals.GPU_GOALS)
+    assert [str(v.status) for v in verdicts if "5 minutes" in v.goal.wanted] == ["missed"]
+
+
+@pytest.fixture
+def few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed, "INPUTS", (4, 40))
+    monkeypatch.setattr(mixed, "OUTPUTS", (4, 20))
+
+
+LOCAL: dict[str, Any] = {"threads": 1, "kv_memory": "8MiB"}
+
+
+def test_requests_of_rounds_have_the_same_lengths() -> None:
+    one, other = (mixed.requests(20, TINY, seed) for seed in (1, 2))
+    assert [(len(r.prompt), r.output_len) for r in one] == [(len(r.prompt), r.output_len) for r in other]
+    assert one != other
+
+
+@pytest.mark.usefixtures("few_tokens")
+@pytest.mark.filterwarnings("default")
+def test_mixed_requests_beside_transformers(drawn: str) -> None:
+    found = mixed.measure(drawn, TINY, LIMITS, 2, CPU, count=5, **LOCAL)
+    assert found["absent"] == ""
+    assert found["ratio"] == pytest.approx(found["transformers_seconds"] / found["seconds"], rel=0.2)
+    assert found["of_roofline"] > 0
+    assert judged({"mixed": {**found, "ratio": 2.9}})["256 requests: 3x Transformers' continuous batching"] == "missed"
+    assert "2.90x Transformers" in table({"limits": ZERO, "mixed": {**found, "ratio": 2.9}}).rows[0][0]
+
+
+@pytest.mark.usefixtures("few_tokens")
+def test_a_peer_that_fails_takes_no_part(drawn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any) -> float:
+        raise AttributeError("no such manager")
+
+    monkeypatch.setattr(mixed, "of_transformers", fails)
+    found = mixed.measure(drawn, TINY, LIMITS, 1, CPU, count=3, **LOCAL)
+    assert found["absent"] == "Transformers failed: AttributeError: no such manager"
+    assert "256 requests: 3x Transformers' continuous batching" not in judged({"mixed": found})
+    assert "no such manager" in table({"limits": ZERO, "mixed": found}).rows[0][0]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_tokens")
+def test_users_of_a_server(drawn: str) -> None:
+    options = ("--threads", "1", "--kv-memory", "8MiB")
+    found = users.measure(drawn, TINY, LIMITS, *options, users=2, count=5, **LOCAL)
+    assert found["of_offline"] == pytest.approx(found["offline_seconds"] / found["seconds"], rel=0.3)
+    assert found["ttft_p99_of_bound"] > 0
+    assert set(judged({"users": found})) == {
+        "64 streaming: 0.93x offline",
+        "TTFT p99 at most 1.2x the burst's bound",
+        "ITL p99 at most 2x its median",
+    }
+    assert len(table({"limits": ZERO, "users": found}).rows) == 3
+
+
+@pytest.mark.slow
+def test_starts_are_timed(drawn: str) -> None:
+    options = ("--dtype", "float32", "--threads", "1", "--kv-memory", "8MiB", "--max-model-len", "512")
+    found = start.measure(drawn, 1, *options)
+    assert 0 < found["ready_seconds"] < found["first_token_seconds"] <= found["answer_seconds"]
+    assert found["cold_first_token_seconds"] > 0
+    assert len(table({"limits": ZERO, "start": found}).rows) == 2
+
+
+def test_a_server_that_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the server ended with"):
+        start.start(str(tmp_path / "no-model"), tmp_path)
 
 
 def test_only_the_devices_own_events_count() -> None:
@@ -149,12 +428,66 @@ def test_only_the_devices_own_events_count() -> None:
     assert idle.device_spans(found) == []
 
 
+def judged(figures: dict[str, Any]) -> dict[str, str]:
+    """What became of the goals that were measured."""
+    verdicts = goals.judge(goals.Results([], {"gpu": figures}), goals.GPU_GOALS)
+    return {v.goal.wanted: str(v.status) for v in verdicts if v.status is not goals.Status.NOT_MEASURED}
+
+
 def test_goals() -> None:
+    decodes = [
+        {"name": name, "of_bandwidth": share} for name, share in zip(goals.GPU_DECODES, (0.9, 0.89, 0.95), strict=True)
+    ]
     figures: dict[str, Any] = {
         "decode": {"of_bandwidth": 0.86},
-        "attention": [{"name": goals.GPU_DECODE, "of_bandwidth": 0.89}],
-        "idle": {"idle": 0.02},
+        "attention": decodes,
+        "batches": [
+            {"sequences": 64, "context": 2048, "of_roofline": 0.8},
+            {"sequences": 256, "context": 1024, "of_roofline": 0.79},
+        ],
+        "idle": {"idle": 0.02, "between_ms": 0.16},
+        "host": [{"sequences": 256, "prompt": 128, "between_ms": 0.4}],
+        "sampling": [
+            {"rows": 1, "microseconds": 50.0, "of_reading": 9.0},
+            {"rows": 1, "microseconds": 61.0, "of_reading": 9.0},
+            {"rows": 256, "microseconds": 900.0, "of_reading": 1.4},
+        ],
+        "memory": {"error": 0.01, "kv_use": 0.9, "ended": ""},
     }
-    verdicts = goals.judge(goals.Results([], {"gpu": figures}), goals.GPU_GOALS)
-    assert [str(v.status) for v in verdicts] == ["met", "missed", "not measured", "met", "not measured"]
-    assert goals.GPU_DECODE in [case.name for case in attention.CASES]
+    assert judged(figures) == {
+        "batch 1: 85 % of the copy's bandwidth": "met",
+        "batch 64 x 2048: 80 % of the roofline": "met",
+        "batch 256 x 1024: 80 % of the roofline": "missed",
+        "decode 1, context 131072: 90 % of the copy's bandwidth": "met",
+        "decode 64, context 8192: 90 % of the copy's bandwidth": "missed",
+        "decode 256, context 1024: 90 % of the copy's bandwidth": "met",
+        "less than 3 % in steady decoding": "met",
+        "32 x 128: at most 0.15 ms between two steps": "missed",
+        "256 x 128: at most 0.5 ms between two steps": "met",
+        "1 row of 152k: at most 60 us": "missed",
+        "256 rows of 152k: at most 1.5x reading them": "met",
+        "within 2 % of what was predicted": "met",
+    }
+    assert (
+        judged({"memory": {"error": 0.01, "kv_use": 0.98, "ended": ""}})[
+            "5 minutes on a full cache: 0 engines that ended"
+        ]
+        == "met"
+    )
+    assert set(goals.GPU_DECODES) <= {case.name for case in attention.CASES}
+
+
+def test_goals_are_about_what_is_asked() -> None:
+    """The cases that goals name are those that are measured."""
+    assert {(work.sequences, work.context) for work in steps.BATCHES} == {(64, 2048), (256, 1024)}
+    assert (idle.IDLE.sequences, idle.IDLE.prompt) == (32, 128)
+    assert {(work.sequences, work.prompt) for work in idle.HOST} == {(256, 128), (128, 32_000)}
+    assert choosing.BATCHES == (1, 256)
+    assert load.Load().seconds == 300
+    assert (mixed.COUNT, users.USERS) == (256, 64)
+    assert (run.PROMPT, run.CHUNK) == (8192, 2048)
+
+
+@pytest.mark.parametrize("goal", goals.GPU_GOALS, ids=lambda goal: f"{goal.work} {goal.wanted}")
+def test_the_text_of_a_goal_names_its_limit(goal: goals.Goal) -> None:
+    assert any(text in goal.wanted for text in (f"{goal.limit:g}", f"{100 * goal.limit:g} %"))

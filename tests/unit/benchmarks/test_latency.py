@@ -28,3 +28,9 @@ def test_p99_of_a_hundred_is_the_last_but_none_is_beyond() -> None:
 def test_an_answer_of_another_length_is_no_measurement() -> None:
     with pytest.raises(RuntimeError, match="7 tokens came instead of 8"):
         expect(7, 8)
+
+
+def test_answers_that_come_whole_have_no_gaps() -> None:
+    measured = latencies([Timeline(0.0, [1.0]), Timeline(0.0, [1.5])], users=2)
+    assert measured["itl_ms"] == {"p50": 0, "p80": 0, "p99": 0}
+    assert measured["ttft_later_ms"] is None

@@ -1,0 +1,101 @@
+"""`python -m gpu.catalogue`: every attention backend on this device: whether it is right, how long it takes, why not.
+
+Ends with 1 where one that could run fails, or computes something else than the reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.trial import Mix, Stopwatch, check, expected_mix, measure, small_steps
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+SHAPES: Mapping[str, AttentionShape] = {
+    "Llama 3 8B": AttentionShape(heads=32, kv_heads=8, head_dim=128, scale=128**-0.5),
+    "Qwen 2.5 0.5B": AttentionShape(heads=14, kv_heads=2, head_dim=64, scale=64**-0.5),
+    "Gemma 2 9B, window, soft cap": AttentionShape(
+        heads=16, kv_heads=8, head_dim=256, scale=256**-0.5, window=4096, softcap=50.0
+    ),
+    "gpt-oss 20B, window, sinks": AttentionShape(
+        heads=64, kv_heads=8, head_dim=64, scale=64**-0.5, window=128, sinks=True
+    ),
+    "DeepSeek V3, latent": AttentionShape(heads=128, kv_heads=1, head_dim=576, scale=192**-0.5, latent=True),
+}
+BLOCK_SIZES = (16, 256)
+"""FlashAttention 2 reads pages of 256 alone."""
+SECONDS = 30.0
+"""Of each backend, compiling included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A backend on one shape: milliseconds of a layer, or why there are none. `failed`: it could run, and did not."""
+
+    shape: str
+    block_size: int
+    backend: str
+    decode_ms: float | None = None
+    chunk_ms: float | None = None
+    reason: str = ""
+    failed: bool = False
+
+
+def main() -> int:
+    """See above."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    rows: list[Row] = []
+    device = torch.device("cuda")
+    for block_size in BLOCK_SIZES:
+        for name, shape in SHAPES.items():
+            target = Target(device, torch.bfloat16, [shape], block_size)
+            rows += table(name, target, expected_mix(device))
+            if args.json:
+                args.json.write_text(json.dumps([asdict(r) for r in rows], indent=2) + "\n", encoding="utf-8")
+    failed = [f"{row.backend} ({row.shape})" for row in rows if row.failed]
+    print(f"failed: {', '.join(failed)}" if failed else "none failed")
+    return 1 if failed else 0
+
+
+@torch.inference_mode()
+def table(name: str, target: Target, mix: Mix, entries: Mapping[str, Entry] = ENTRIES) -> list[Row]:
+    """A row for each backend, printed as it is made."""
+    print(f"{name}, blocks of {target.block_size}: {mix}", flush=True)
+    expected = small_steps(ReferenceBackend, target)
+    rows = []
+    for backend, entry in entries.items():
+        rows.append(_row(name, backend, entry, target, mix, expected))
+        row = rows[-1]
+        timed = f"{row.decode_ms:>10.3f}{row.chunk_ms:>11.3f}" if row.decode_ms is not None else f"  {row.reason}"
+        print(f"  {backend:<12}{timed}", flush=True)
+    return rows
+
+
+def _row(name: str, backend: str, entry: Entry, target: Target, mix: Mix, expected: Sequence[torch.Tensor]) -> Row:
+    if reason := entry.why_not(target):
+        return Row(name, target.block_size, backend, reason=reason)
+    if entry.last_resort:
+        return Row(name, target.block_size, backend, reason="is what others are compared with")
+    try:
+        made = entry.load()
+        check(made, target, expected)
+        watch = Stopwatch(time.perf_counter, time.perf_counter() + SECONDS, patient=True)
+        timing = measure(made, target, mix, watch)
+    except Exception as error:  # noqa: BLE001 - one that fails, however it does, is what the table has to tell
+        return Row(name, target.block_size, backend, reason=f"failed: {type(error).__name__}: {error}", failed=True)
+    return Row(name, target.block_size, backend, round(timing.decode_ms, 4), round(timing.chunk_ms, 4))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""`python -m gpu.environment`: what there is to compute with, one line each; ends with 1 where something is missing.
+
+It imports nothing but Python's own library at first: each thing that cannot be imported is a line of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpu.harness import wheels
+
+IMPORTED = ("plimsoll_kernels", "plimsoll_runtime", "triton")
+"""Of packages it is asked whether they are installed, of these whether they can be imported."""
+TOOLS = ("nvidia-smi", "rocm-smi", "compute-sanitizer", "nvcc", "ncu")
+"""Programs that are of use, none of which must be there."""
+OPTIONAL = ("flashinfer-python", "flash-attn", "pytest-xdist", "rich", "sentence-transformers")
+ASKED = "name,driver_version,memory.total,memory.used,mig.mode.current,ecc.mode.current"
+PINNED_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something that is there, missing, or neither needed nor there."""
+
+    name: str
+    says: str
+    state: str = "ok"
+
+    def __str__(self) -> str:
+        return f"{self.state:<8} {self.name}: {self.says}"
+
+
+def main() -> int:
+    """0 where all is there that checks need, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    args = parser.parse_args()
+    lines = [*of_host(), *of_packages(), *of_imports(), *of_driver(), *of_device()]
+    for line in lines:
+        print(line)
+    lacking = [line.name for line in lines if line.state == "MISSING"]
+    print(f"missing: {', '.join(lacking)}" if lacking else "nothing is missing")
+    if args.json:
+        args.json.write_text(json.dumps([asdict(line) for line in lines], indent=2) + "\n", encoding="utf-8")
+    return 1 if lacking else 0
+
+
+def of_host() -> list[Line]:
+    """The machine beside its device."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return [
+        Line("python", f"{platform.python_version()} at {sys.executable}"),
+        Line("kernel", platform.release()),
+        Line("cores", str(len(os.sched_getaffinity(0)))),
+        Line("host memory", f"{pages / 2**30:.1f} GiB"),
+        Line("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "not set")),
+        *(
+            Line(tool, path) if (path := shutil.which(tool)) else Line(tool, "not on the PATH", "absent")
+            for tool in TOOLS
+        ),
+    ]
+
+
+def of_packages() -> list[Line]:
+    """Versions of what runtime and tests need, and of what is of use."""
+    lines = []
+    for name in (*wheels.required(), *OPTIONAL):
+        found = wheels.installed(name)
+        absent = "absent" if name in OPTIONAL else "MISSING"
+        lines.append(Line(name, found) if found else Line(name, "not installed", absent))
+    return lines
+
+
+def of_imports() -> list[Line]:
+    """Whether the project's packages can be imported, and Triton."""
+    return [_tried(name, partial(_imported, name)) for name in IMPORTED]
+
+
+def of_driver(run: Callable[[Sequence[str]], str] | None = None) -> list[Line]:
+    """What nvidia-smi says; nothing where there is none."""
+    if run is None and shutil.which("nvidia-smi") is None:
+        return []
+    ask = run or _output
+    return [
+        _tried("nvidia-smi", lambda: ask(["nvidia-smi", f"--query-gpu={ASKED}", "--format=csv,noheader"])),
+        _tried(
+            "processes on the device",
+            lambda: ask(["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"]) or "none",
+        ),
+    ]
+
+
+def of_device() -> list[Line]:
+    """The device as torch has it, and whether it can do what the runtime asks of it."""
+    try:
+        import torch
+    except Exception as error:  # noqa: BLE001 - whatever keeps it from being imported is what is to be told
+        return [Line("torch", f"cannot be imported: {error!r}", "MISSING")]
+    lines = [Line("torch", f"{torch.__version__}, CUDA {torch.version.cuda}, HIP {torch.version.hip}")]
+    if not torch.cuda.is_available():
+        return [*lines, Line("device", "torch sees no CUDA or ROCm device", "MISSING")]
+    found: Any = torch.cuda.get_device_properties(0)
+    free, total = torch.cuda.mem_get_info()
+    bf16 = torch.cuda.is_bf16_supported()
+    return [
+        *lines,
+        Line("device", f"{found.name}, {torch.cuda.device_count()} seen, capability {found.major}.{found.minor}"),
+        Line("multiprocessors", str(found.multi_processor_count)),
+        Line("device memory", f"{free / 2**30:.2f} of {total / 2**30:.2f} GiB free"),
+        Line("bfloat16", "yes" if bf16 else "the device has none", "ok" if bf16 else "MISSING"),
+        Line("TF32 for float32 products", "on" if torch.backends.cuda.matmul.allow_tf32 else "off"),
+        _tried("pinned memory", lambda: str(_copied_back(torch))),
+        _tried("a graph", lambda: str(_replayed(torch))),
+    ]
+
+
+def _tried(name: str, work: Callable[[], str]) -> Line:
+    try:
+        return Line(name, work())
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the line has to tell
+        return Line(name, f"{type(error).__name__}: {error}", "MISSING")
+
+
+def _imported(name: str) -> str:
+    return str(getattr(importlib.import_module(name), "__version__", "can be imported"))
+
+
+def _output(command: Sequence[str]) -> str:
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return "; ".join(found.stdout.strip().splitlines())
+
+
+def _copied_back(torch: Any) -> str:
+    host = torch.ones(PINNED_BYTES, dtype=torch.uint8, pin_memory=True)
+    same = bool((host.to("cuda", non_blocking=True).cpu() == host).all())
+    if not same:
+        raise RuntimeError("what was copied to the device and back is not what it was")
+    return "can be allocated and copied"
+
+
+def _replayed(torch: Any) -> str:
+    numbers = torch.zeros(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = numbers + 1
+    numbers.fill_(2)
+    graph.replay()
+    if out.tolist() != [3.0] * 4:
+        raise RuntimeError(f"a replay gave {out.tolist()}")
+    return "can be captured and replayed"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""From the start of `plimsoll serve` to the first answer over HTTP, graphs included: with empty caches, and again."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from command import PLIMSOLL
+from peers import places
+from serving.http_load import free_port
+
+LIMIT_SECONDS, POLL_SECONDS = 180.0, 0.01
+PROMPT = list(range(3, 35))
+TOKENS = 4
+"""Of the answer: the first decodes are in it, with their graphs."""
+
+
+def measure(model: str, rounds: int, *options: str) -> dict[str, Any]:
+    """The first start compiles and measures all anew; those after it find what it left. Medians of these.
+
+    Raises RuntimeError with the end of the log where a server does not answer.
+    """
+    with tempfile.TemporaryDirectory(prefix="plimsoll-start-") as folder:
+        first = start(model, Path(folder), *options)
+        later = [start(model, Path(folder), *options) for _ in range(rounds)]
+    names = ("ready_seconds", "first_token_seconds", "answer_seconds")
+    return {
+        **{f"cold_{name}": round(first[name], 3) for name in names},
+        **{name: round(statistics.median(each[name] for each in later), 3) for name in names},
+    }
+
+
+def start(model: str, caches: Path, *options: str) -> dict[str, float]:
+    """Seconds until a server is ready, until the first token of its first answer, and until its last."""
+    port = free_port()
+    command = [*PLIMSOLL, "serve", model, "--name", "bench", "--port", str(port), *options]
+    environment = {
+        **os.environ,
+        "PLIMSOLL_CACHE": str(caches / "plimsoll"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+        "PLIMSOLL_PEERS": str(places.home()),
+    }
+    with tempfile.TemporaryFile("w+") as log:
+        began = time.perf_counter()
+        with subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
+            try:
+                _wait(process, port, began)
+                ready = time.perf_counter() - began
+                first = _answer(port) - began
+                return {
+                    "ready_seconds": ready,
+                    "first_token_seconds": first,
+                    "answer_seconds": time.perf_counter() - began,
+                }
+            except (RuntimeError, OSError) as error:
+                log.seek(0)
+                raise RuntimeError(f"{error}: {log.read()[-3000:]}") from error
+            finally:
+                process.terminate()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int, began: float) -> None:
+    while time.perf_counter() - began < LIMIT_SECONDS:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}")
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            if connection.getresponse().status == 200:
+                return
+        except OSError:
+            # Nobody listens yet.
+            time.sleep(POLL_SECONDS)
+            continue
+        finally:
+            connection.close()
+        time.sleep(POLL_SECONDS)
+    raise RuntimeError(f"not ready within {LIMIT_SECONDS:g} s")
+
+
+def _answer(port: int) -> float:
+    """When the first token came; returns once the last has."""
+    body = {"model": "bench", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(
+        "POST", "/v1/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"}
+    )
+    response = connection.getresponse()
+    first = 0.0
+    while line := response.readline():
+        if line.startswith(b"data: {") and json.loads(line.removeprefix(b"data: ")).get("choices"):
+            first = first or time.perf_counter()
+    connection.close()
+    if not first:
+        raise RuntimeError(f"no token came, status {response.status}")
+    return first
