@@ -119,11 +119,11 @@ class ServerProcess:
 
 
 class SoakedServer(ServerProcess):
-    """One whose pool of blocks is small."""
+    """One whose pool of blocks is small, and that refuses fields which it does not know."""
 
     def __init__(self, model: str, kv_bytes_per_token: int, options: Sequence[str]) -> None:
         bounds = ["--max-model-len", str(CONTEXT), "--kv-memory", str(POOL_TOKENS * kv_bytes_per_token)]
-        super().__init__(model, ["--name", MODEL, *bounds, *options])
+        super().__init__(model, ["--name", MODEL, "--strict-parameters", *bounds, *options])
 
 
 def parse_metrics(text: str) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,12 @@ from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.engine.messages import EngineStats
 from plimsoll_runtime.engine.policy import POLICIES
+from serving import models
 from soak import client, verdict
 from soak.growth import ALLOWED_GROWTH, ALLOWED_PEAK, MIB, Reading, growth
 from soak.load import Tally, difference, merged
 from soak.run import COUNTERS
-from soak.server import Footprint, parse_metrics
+from soak.server import Footprint, SoakedServer, parse_metrics
 from soak.traffic import HUNG_UP, PREFIX_TOKENS, TOO_LATE, TOO_LATE_IN_STREAM, WHOLE, Ask, Traffic, probes, refusals
 
 HOUR = range(0, 3600, 30)
@@ -172,6 +174,20 @@ def test_priorities_are_only_given_where_they_count(policy: str) -> None:
     assert given is (policy == "priority")
     refused = any(isinstance(a.body, dict) and "priority" in a.body for a in refusals(policy))
     assert refused is (policy != "priority")
+
+
+@pytest.mark.slow
+async def test_a_real_server_refuses_what_is_to_be_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
+    asks = refusals("priority")
+    server = SoakedServer(models.source(models.TINY), models.TINY.kv_bytes, ["--policy", "priority", "--threads", "1"])
+    try:
+        async with client.session() as session:
+            answers = [await client.send(session, server.url, ask) for ask in asks]
+    finally:
+        server.stop()
+        server.close()
+    assert [{answer.outcome} for answer in answers] == [ask.expected for ask in asks]
 
 
 def test_probes_are_told_apart_by_their_kinds() -> None:
