@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from gguf import GGMLQuantizationType as Kind
 from gguf import RopeScalingType
+from gpu_support.device import DEVICE
 from model_support.forward import largest_difference, of_decoder, of_transformers
 from model_support.gguf_cases import CONVERTED, FAMILIES, GEMMA_ROPES, HYBRIDS, LLAMA3, MORE, YARN, Case
 from model_support.gguf_converted import OWN_WAYS
@@ -67,7 +68,7 @@ def compare(case: Case, kind: Kind, path: Path) -> None:
     model = make_model(case.config, case.values)
     write_gguf(model, path, kind, **case.extra)
     expected = of_transformers(reference_of(model.config, decoded_by_gguf(path)), PROMPTS)
-    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33)
+    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33, device=DEVICE)
     assert largest_difference(actual, expected) < TOLERANCE
     if kind is Kind.F32:
         assert largest_difference(actual, of_transformers(model, PROMPTS)) < TOLERANCE, "against the saved model"
@@ -76,7 +77,7 @@ def compare(case: Case, kind: Kind, path: Path) -> None:
 def compare_converted(model: Any, kind: Kind, path: Path, expected: list[Tensor] | None = None, **extra: Any) -> None:
     """Against the model itself, whose numbers the type can hold; `expected`: what it computes, where that is known."""
     write_gguf(model, path, kind, **extra)
-    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33)
+    actual = of_decoder(resolve(str(path)), PROMPTS, chunk=33, device=DEVICE)
     assert largest_difference(actual, expected or of_transformers(model, PROMPTS)) < MIXED
 
 
@@ -91,7 +92,7 @@ def test_a_file_in_parts(tmp_path: Path) -> None:
     write_gguf(model, tmp_path / "model.gguf", Kind.F32, parts_of=10)
     first, *others = sorted(tmp_path.iterdir())
     assert others
-    actual = of_decoder(resolve(str(first)), PROMPTS, chunk=33)
+    actual = of_decoder(resolve(str(first)), PROMPTS, chunk=33, device=DEVICE)
     assert largest_difference(actual, of_transformers(model, PROMPTS)) < TOLERANCE
 
 

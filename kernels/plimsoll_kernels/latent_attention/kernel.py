@@ -15,8 +15,9 @@ from torch import Tensor
 
 from plimsoll_kernels.latent_attention.tiles import head_tiles, tile_rows
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits
 from plimsoll_kernels.paged_attention.tile.kernel import rows_of, sequence_of
+from plimsoll_kernels.processors import multiprocessors
 from plimsoll_kernels.tuning.config import LaunchConfig
 
 PIECE = 128

@@ -30,7 +30,7 @@ import torch
 import triton
 from torch import Tensor
 
-from plimsoll_kernels.paged_attention.decode.splits import multiprocessors
+from plimsoll_kernels.processors import multiprocessors
 from plimsoll_kernels.sampling.bins.kernel import _count, _ends
 from plimsoll_kernels.sampling.candidates.kernel import _collect, _cut
 from plimsoll_kernels.sampling.division import TILES_AT_ONCE, Division

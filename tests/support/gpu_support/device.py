@@ -19,8 +19,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """As `build_engine` chooses it: CUDA_VISIBLE_DEVICES="" has everything computed on the CPU of a machine with a GPU."""
 ONLY_ON_A_CPU = "computes on a CPU, and the model is on"
 """What a backend is refused with on a GPU that it was not made for."""
-BY_HAND = ("test_bfloat16.py", "test_demo_logits.py", "test_gguf_logits.py", "test_llama_cpp.py")
-"""These drive a decoder on the CPU, without an engine. The engine's GGUF and bfloat16 are in test_device.py."""
+BY_HAND = ("test_bfloat16.py", "test_demo_logits.py", "test_llama_cpp.py")
+"""These drive a decoder on the CPU, without an engine. The engine's bfloat16 is in test_device.py."""
 
 
 GRAPHS = ("test_texts.py", "test_tiers.py")

@@ -57,34 +57,50 @@ def of_engine(model: str, prompts: Sequence[Sequence[int]], **options: Any) -> l
     return results
 
 
-def backend_of(files: ModelFiles, dtype: torch.dtype, wanted: str = "auto") -> type[AttentionBackend]:
-    """The attention backend for a model on a CPU."""
+def backend_of(
+    files: ModelFiles, dtype: torch.dtype, wanted: str = "auto", device: torch.device = CPU
+) -> type[AttentionBackend]:
+    """The attention backend for a model on a device."""
     program = program_of(describe(files.config))
-    return select(wanted, Target(CPU, dtype, program.facts.attention, BLOCK, why_not_fused(program)))
+    return select(wanted, Target(device, dtype, program.facts.attention, BLOCK, why_not_fused(program)))
 
 
 def of_decoder(
-    files: ModelFiles, prompts: Sequence[Sequence[int]], *, chunk: int, backend: str = "auto"
+    files: ModelFiles,
+    prompts: Sequence[Sequence[int]],
+    *,
+    chunk: int,
+    backend: str = "auto",
+    device: torch.device = CPU,
 ) -> list[Tensor]:
-    """float64 [T, vocab] for each prompt, from the decoder itself, float32, so many tokens of a prompt a step."""
-    chosen = backend_of(files, torch.float32, backend)
-    decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=CPU, fused=chosen.fused)
-    return [_log_probabilities(decoder.logits(hidden_states(decoder, chosen, p, chunk))) for p in prompts]
+    """float64 [T, vocab] on the CPU for each prompt, from the decoder itself, float32, so many tokens of a prompt a
+    step.
+    """
+    chosen = backend_of(files, torch.float32, backend, device)
+    decoder = load_decoder(files, program_of(describe(files.config)), torch.float32, device=device, fused=chosen.fused)
+    found = (decoder.logits(hidden_states(decoder, chosen, p, chunk, device)) for p in prompts)
+    return [_log_probabilities(logits.cpu()) for logits in found]
 
 
-def hidden_states(decoder: Decoder, chosen: type[AttentionBackend], prompt: Sequence[int], chunk: int) -> Tensor:
+def hidden_states(
+    decoder: Decoder,
+    chosen: type[AttentionBackend],
+    prompt: Sequence[int],
+    chunk: int,
+    device: torch.device = CPU,
+) -> Tensor:
     """[T, hidden] of one prompt, so many tokens a step, over a paged cache whose blocks lie in disorder."""
     blocks = -(-len(prompt) // BLOCK)
     table = list(range(blocks, 0, -1))
     shapes = decoder.outline.facts.attention
-    backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, CPU))
+    backend = chosen(KvCache(shapes, blocks + 1, BLOCK, decoder.dtype, device))
     kept = decoder.outline.facts.states
-    cache = StateCache(kept, 1, decoder.dtype, CPU)
+    cache = StateCache(kept, 1, decoder.dtype, device)
     steps = []
     for start in range(0, len(prompt), chunk):
-        ids = torch.tensor(list(prompt[start : start + chunk]))
-        positions = torch.arange(start, start + len(ids))
-        cells = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
+        ids = torch.tensor(list(prompt[start : start + chunk]), device=device)
+        positions = torch.arange(start, start + len(ids), device=device)
+        cells = torch.tensor([table[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()], device=device)
         batch = AttentionBatch([len(ids)], [start + len(ids)], BlockTables.of([table]), cells)
         with torch.inference_mode():
             states = cache.begin([0], [len(ids)], positions) if kept else None

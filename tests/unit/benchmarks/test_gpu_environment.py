@@ -170,8 +170,8 @@ def test_what_only_a_cpu_has_is_skipped_on_a_device() -> None:
     assert refused(asked.value, CUDA)
     assert not refused(asked.value, CPU)
     assert not refused(UsageError("something else"), CUDA)
-    assert only_on_a_cpu("test_gguf_logits.py", CUDA)
-    assert only_on_a_cpu("test_gguf_logits.py", CPU) is None
+    assert only_on_a_cpu("test_llama_cpp.py", CUDA)
+    assert only_on_a_cpu("test_llama_cpp.py", CPU) is None
     assert only_on_a_cpu("test_logits.py", CUDA) is None
     folder = Path(__file__).parents[2] / "parity"
     assert all((folder / name).is_file() for name in (*device.BY_HAND, *device.GRAPHS))

@@ -27,7 +27,7 @@ def asked() -> list[dict[str, Any]]:
     """What each step asks Triton for, by a process in which Triton compiles: here it interprets."""
     path = os.pathsep.join([str(SUPPORT), *sys.path])
     environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-m", "kernel_support.variants"]
+    command = [sys.executable, "-W", "error", "-m", "kernel_support.step_variants"]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SLOWEST, check=False)
     assert answer.returncode == 0, answer.stderr[-4000:]
     return [json.loads(line) for line in answer.stdout.splitlines()]

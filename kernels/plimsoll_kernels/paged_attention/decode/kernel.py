@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.decode.splits import decode_splits, most_seen, multiprocessors
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits, most_seen
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_tile,
     first_seen,
@@ -24,6 +24,7 @@ from plimsoll_kernels.paged_attention.tile.kernel import (
     rows_of,
     scores_of,
 )
+from plimsoll_kernels.processors import multiprocessors
 from plimsoll_kernels.tuning.config import LaunchConfig
 
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import torch
-
 MIN_SPLIT_TOKENS = 128
 MAX_SPLITS = 64
 WAVES = 2
@@ -41,9 +37,3 @@ def split_lengths(most: int) -> list[int]:
 def most_seen(window: int | None, chunk: int | None) -> int | None:
     """How many tokens a row sees at most; None: all."""
     return min((size for size in (window, chunk) if size is not None), default=None)
-
-
-@lru_cache
-def multiprocessors(device: torch.device) -> int:
-    """Of a GPU; one where kernels are interpreted, whose programs run one after the other."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1

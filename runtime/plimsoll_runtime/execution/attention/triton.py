@@ -11,9 +11,10 @@ from plimsoll_kernels.latent_attention.op import latent_attention
 from plimsoll_kernels.latent_attention.tiles import head_tiles
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
-from plimsoll_kernels.paged_attention.decode.splits import decode_splits, multiprocessors, split_lengths
+from plimsoll_kernels.paged_attention.decode.splits import decode_splits, split_lengths
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
 from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attention
+from plimsoll_kernels.processors import multiprocessors
 from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch

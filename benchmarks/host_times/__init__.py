@@ -1,0 +1,1 @@
+"""How long does the host take for a step of a GPU?"""

@@ -1,0 +1,135 @@
+"""`python -m host_times.run`: what the host does in a step of decodes while a GPU computes, on a stand-in for that GPU.
+
+The engine's own scheduler, inputs, tables, graphs' buffers, sampling state and late tokens run as they do for a GPU; in
+place of a graph's launch, the head and the choice of tokens stand calls that return at once. So the figures are of
+Python and of torch's calls on small tensors, which take about as long to make on a CPU as their launches on a GPU; what
+Triton's launcher takes is not in them. A step must be over before the device's is, or the device waits.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+import question
+from no_model import no_model
+from options import Options
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.execution.attention.triton import TritonBackend
+from plimsoll_runtime.execution.capture import Captured
+from plimsoll_runtime.execution.captures import CaptureBounds
+from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.spec.attention import AttentionShape
+from tables import Sheet
+
+CASES = ((32, 128, 0.15), (256, 128, 0.5), (128, 32_000, 1.0))
+"""Sequences, tokens that each has before, and the milliseconds that the host may have between two steps."""
+STEPS, BEFORE = 128, 8
+BLOCK, HIDDEN, VOCAB, CHUNK = 16, 8, 8, 8192
+SHAPE = AttentionShape(heads=1, kv_heads=1, head_dim=8, scale=1.0)
+PHASES = (StepPhase.SCHEDULE, StepPhase.FORWARD, StepPhase.HEAD, StepPhase.SAMPLE, StepPhase.COMMIT)
+"""The inputs of a step that is replayed are counted with its launch."""
+
+
+class Device:
+    """What computes: a decoder, the capture of its graphs, and the event behind a step's tokens, all done at once."""
+
+    used = 0
+
+    def __init__(self) -> None:
+        self.outline = SimpleNamespace(facts=SimpleNamespace(vocab_size=VOCAB))
+
+    def __call__(self, *args: Any) -> Tensor | Captured:
+        """Hidden states of a step, or a graph of some work."""
+        if callable(args[0]):
+            work: Callable[[], Tensor] = args[0]
+            return Captured(work(), lambda: None)
+        return torch.zeros(len(args[0]), HIDDEN)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """See Decoder."""
+        return torch.zeros(len(hidden), VOCAB)
+
+    def record(self) -> None:
+        """See Event."""
+
+    def synchronize(self) -> None:
+        """See Event."""
+
+
+def measure(chosen: Options) -> dict[str, Any]:
+    """Of each case the medians over steps, of the rounds' medians, in milliseconds."""
+    rows = []
+    for sequences, prompt, most in CASES:
+        rounds = [_round(sequences, prompt, max(8, round(STEPS * chosen.scale))) for _ in range(chosen.rounds)]
+        medians = {name: round(statistics.median(r[name] for r in rounds), 4) for name in rounds[0]}
+        rows.append({"sequences": sequences, "prompt": prompt, "most": most, **medians})
+    return {"steps": STEPS, "cases": rows}
+
+
+def table(result: dict[str, Any]) -> Sheet:
+    """A row a case."""
+    names = [*(p.name.lower() for p in PHASES), "step"]
+    rows = [[f"{r['sequences']} x {r['prompt']}", *(f"{r[n]:.3f}" for n in names)] for r in result["cases"]]
+    return Sheet("Milliseconds of the host in a step of decodes, medians", ["sequences x context", *names], rows)
+
+
+@torch.inference_mode()
+def _round(sequences: int, prompt: int, steps: int) -> dict[str, float]:
+    core, timeline = _engine(sequences, prompt + BEFORE + steps + 2)
+    wanted = SamplingParams(temperature=0.0, max_tokens=BEFORE + steps + 2, ignore_eos=True)
+    for number in range(sequences):
+        core.add(AddRequest(str(number), [2 + (number + i) % 5 for i in range(prompt)], wanted))
+    while len(core.step().outputs) < sequences:
+        pass
+    for _ in range(BEFORE):
+        core.step()
+    before, taken = timeline.totals(), list[tuple[float, ...]]()
+    for _ in range(steps):
+        core.step()
+        now = timeline.totals()
+        taken.append(tuple(1e3 * (b - a) for a, b in zip(before, now, strict=True)))
+        before = now
+    phases = {p.name.lower(): statistics.median(each[p] for each in taken) for p in PHASES}
+    return {**phases, "step": statistics.median(sum(each) for each in taken)}
+
+
+def _engine(sequences: int, longest: int) -> tuple[EngineCore, Timeline]:
+    """An engine for so many sequences over a cache that holds them all; one thread does its steps."""
+    blocks = 1 + sequences * (-(-longest // BLOCK) + 1)
+    device, timeline = Device(), Timeline()
+    decoder = cast(Decoder, device)
+    cache = KvCache([SHAPE], blocks, BLOCK, torch.bfloat16, torch.device("cpu"))
+
+    def graphs_of(backend: Any) -> GraphedDecoder:
+        return GraphedDecoder(
+            decoder, backend, cache, cast(Any, device), max_sequences=sequences, max_model_len=longest
+        )
+
+    forward = ForwardPass(decoder, cache, [TritonBackend], graphs_of, timeline)
+    forward.capture_graphs(CaptureBounds(60.0, 1))
+    config = EngineConfig(
+        model="none", overlap=False, prefix_caching=False, max_sequences=sequences, max_batch_tokens=CHUNK
+    )
+    runner = ModelRunner(decoder, forward, cache, Sampler(VOCAB, ()), sequences, timeline, copied=device)
+    info = no_model(vocab_size=VOCAB, max_model_len=longest, block_size=BLOCK, num_blocks=blocks)
+    return EngineCore(config, info, runner, timeline), timeline
+
+
+if __name__ == "__main__":
+    sys.exit(question.main(__doc__, measure, table))

@@ -1,0 +1,36 @@
+"""Steps on a stand-in for a GPU go through the engine as those of one do: from graphs, with tokens that come late."""
+
+from __future__ import annotations
+
+import pytest
+
+from host_times import run
+from options import Options
+from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.late import LateStep
+
+
+def test_every_phase_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(run, "CASES", ((2, 8, 1.0), (3, 40, 1.0)))
+    replayed, late = [], []
+    plain_run, plain_result = GraphedDecoder.run, LateStep.result
+
+    def watched(self: GraphedDecoder, *args: object) -> object:
+        hidden = plain_run(self, *args)  # type: ignore[arg-type]
+        replayed.append(hidden is not None)
+        return hidden
+
+    def told(self: LateStep) -> object:
+        late.append(self)
+        return plain_result(self)
+
+    monkeypatch.setattr(GraphedDecoder, "run", watched)
+    monkeypatch.setattr(LateStep, "result", told)
+    result = run.measure(Options(rounds=1, threads=1, scale=0.05, only=(), json=None))
+    assert [(r["sequences"], r["prompt"]) for r in result["cases"]] == [(2, 8), (3, 40)]
+    for row in result["cases"]:
+        assert all(row[name] > 0 for name in (*(phase.name.lower() for phase in run.PHASES), "step"))
+    assert sum(replayed) >= 2 * (run.BEFORE + 6)
+    assert len(set(map(id, late))) >= 2 * (run.BEFORE + 6)
+    assert len(run.table(result).rows) == 2
