@@ -91,12 +91,15 @@ def table(result: dict[str, Any]) -> Sheet:
 
 @torch.inference_mode()
 def _round(sequences: int, prompt: int, steps: int) -> dict[str, float]:
-    core, timeline = _engine(sequences, prompt + BEFORE + steps + 2)
-    wanted = SamplingParams(temperature=0.0, max_tokens=BEFORE + steps + 2, ignore_eos=True)
+    # Those whose prompts come first decode until the last one's is computed.
+    tokens = BEFORE + steps + 2 * (1 + sequences * prompt // CHUNK)
+    core, timeline = _engine(sequences, prompt + tokens)
+    wanted = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
     for number in range(sequences):
         core.add(AddRequest(str(number), [2 + (number + i) % 5 for i in range(prompt)], wanted))
     while len(core.step().outputs) < sequences:
-        pass
+        if not core.has_work:
+            raise RuntimeError(f"{sequences} sequences were never decoded together")
     for _ in range(BEFORE):
         core.step()
     before, taken = timeline.totals(), list[tuple[float, ...]]()
@@ -127,7 +130,7 @@ def _engine(sequences: int, longest: int) -> tuple[EngineCore, Timeline]:
         model="none", overlap=False, prefix_caching=False, max_sequences=sequences, max_batch_tokens=CHUNK
     )
     runner = ModelRunner(decoder, forward, cache, Sampler(VOCAB, ()), sequences, timeline, copied=device)
-    info = no_model(vocab_size=VOCAB, max_model_len=longest, block_size=BLOCK, num_blocks=blocks)
+    info = no_model(device="cuda", vocab_size=VOCAB, max_model_len=longest, block_size=BLOCK, num_blocks=blocks)
     return EngineCore(config, info, runner, timeline), timeline
 
 
