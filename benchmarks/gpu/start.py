@@ -15,8 +15,9 @@ from typing import Any
 from command import PLIMSOLL
 from peers import places
 from serving.http_load import free_port
+from startup.ready import wait_ready
 
-LIMIT_SECONDS, POLL_SECONDS = 180.0, 0.01
+LIMIT_SECONDS = 180.0
 PROMPT = list(range(3, 35))
 TOKENS = 4
 """Of the answer: the first decodes are in it, with their graphs."""
@@ -51,7 +52,7 @@ def start(model: str, caches: Path, *options: str) -> dict[str, float]:
         began = time.perf_counter()
         with subprocess.Popen(command, stdout=log, stderr=log, env=environment) as process:
             try:
-                _wait(process, port, began)
+                wait_ready(process, port, LIMIT_SECONDS)
                 ready = time.perf_counter() - began
                 first = _answer(port) - began
                 return {
@@ -64,25 +65,6 @@ def start(model: str, caches: Path, *options: str) -> dict[str, float]:
                 raise RuntimeError(f"{error}: {log.read()[-3000:]}") from error
             finally:
                 process.terminate()
-
-
-def _wait(process: subprocess.Popen[bytes], port: int, began: float) -> None:
-    while time.perf_counter() - began < LIMIT_SECONDS:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            # Nobody listens yet.
-            time.sleep(POLL_SECONDS)
-            continue
-        finally:
-            connection.close()
-        time.sleep(POLL_SECONDS)
-    raise RuntimeError(f"not ready within {LIMIT_SECONDS:g} s")
 
 
 def _answer(port: int) -> float:

@@ -19,9 +19,10 @@ from command import PLIMSOLL
 from options import Options
 from serving import models, quiet
 from serving.http_load import free_port
+from startup.ready import wait_ready
 from tables import Sheet
 
-LIMIT_SECONDS, POLL_SECONDS = 120, 0.01
+LIMIT_SECONDS = 120
 PROMPT = list(range(300, 332))
 
 
@@ -52,7 +53,7 @@ def _start(model: str, threads: int) -> dict[str, float]:
         start = time.perf_counter()
         with subprocess.Popen(command, stdout=log, stderr=log) as process:
             try:
-                _wait(process, port, start)
+                wait_ready(process, port, LIMIT_SECONDS)
                 ready = time.perf_counter() - start
                 _first_token(port)
                 return {"ready_seconds": ready, "first_token_seconds": time.perf_counter() - start}
@@ -62,25 +63,6 @@ def _start(model: str, threads: int) -> dict[str, float]:
                 raise
             finally:
                 process.terminate()
-
-
-def _wait(process: subprocess.Popen[bytes], port: int, start: float) -> None:
-    while time.perf_counter() - start < LIMIT_SECONDS:
-        if process.poll() is not None:
-            raise RuntimeError(f"the server ended with {process.returncode}")
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                return
-        except OSError:
-            # Nobody listens yet.
-            time.sleep(POLL_SECONDS)
-            continue
-        finally:
-            connection.close()
-        time.sleep(POLL_SECONDS)
-    raise TimeoutError(f"not ready within {LIMIT_SECONDS} s")
 
 
 def _first_token(port: int) -> None:
