@@ -10,15 +10,16 @@ import ctypes
 import sys
 
 import torch
-from model_support.forward import backend_of
+from model_support.forward import BLOCK, backend_of
 
 from offline.memory import forget_peak, peak_bytes
 from plimsoll_runtime.execution import workspace
-from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.sources import resolve
@@ -33,19 +34,25 @@ def predicted_by_taken(folder: str, backend: str, rows: int, sequences: int) -> 
     decoder = load_decoder(files, program, torch.float32, device=CPU, fused=chosen.fused)
     step = LargestStep(rows, sequences, rows)
     predicted = on_a_cpu(decoder, step) - workspace._choosing(program.facts, step)
-    cache = KvCache(program.facts.attention, rows // 16 + 2, 16, torch.float32, CPU)
+    cache = KvCache(program.facts.attention, rows // BLOCK + 2, BLOCK, torch.float32, CPU)
     for tensor in (*cache.keys, *cache.values):
         tensor.zero_()
     attention = chosen(cache)
-    cells = torch.arange(16, 16 + rows)
-    batch = AttentionBatch([rows], [rows], BlockTables.of([list(range(1, rows // 16 + 1))]), cells)
+    step_of(decoder, attention, 1, 1)  # code, threads and tables that a first step brings are no workspace
     ctypes.CDLL(None).malloc_trim(0)  # what loading has given back would hide it, too
     forget_peak()
     before = peak_bytes()
-    with torch.inference_mode():
-        hidden = decoder(torch.zeros(rows, dtype=torch.int64), torch.arange(rows), attention.begin(batch))
-        decoder.logits(hidden[:1].repeat(step.logits_rows(program.facts.vocab_size), 1))
+    step_of(decoder, attention, rows, step.logits_rows(program.facts.vocab_size))
     return predicted / (peak_bytes() - before)
+
+
+@torch.inference_mode()
+def step_of(decoder: Decoder, attention: AttentionBackend, rows: int, logits: int) -> None:
+    """A prompt of so many rows in the blocks from the first on, and so many rows of logits."""
+    cells = torch.arange(BLOCK, BLOCK + rows)
+    batch = AttentionBatch([rows], [rows], BlockTables.of([list(range(1, -(-rows // BLOCK) + 1))]), cells)
+    hidden = decoder(torch.zeros(rows, dtype=torch.int64), torch.arange(rows), attention.begin(batch))
+    decoder.logits(hidden[:1].repeat(logits, 1))
 
 
 if __name__ == "__main__":
