@@ -42,16 +42,17 @@ class Loaded:
 def load_model(
     config: EngineConfig, device: torch.device, image: Image | None, grant: Grant | None, progress: Progress
 ) -> Loaded:
-    """Read the weights, or take them from a filled image. Before that the log tells what is amiss with GPUs.
+    """Read the weights, or take them from a filled image. Before it reads, the log tells what is amiss with GPUs.
 
     Raises SourceError, ModelError, MemoryLimitError, UsageError.
     """
-    log_findings()
     header = None if image is None else image.header()
     if image is not None and header is not None:
         model = from_image(config, header.facts, device)
         _check_weights(model, _weights_of(model, image), grant)
         return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
+    # Not in a wake, for which somebody waits: where other engines hold memory of the GPU, nvidia-smi takes a second.
+    log_findings()
     files = resolve(config.model, config.revision, progress=progress, trust_remote_code=config.trust_remote_code)
     model = from_files(config, files, device)
     _check_weights(model, _weights_of(model, image), grant)

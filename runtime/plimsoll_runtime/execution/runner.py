@@ -20,7 +20,6 @@ from plimsoll_runtime.engine.plan import (
 )
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.batch_state import BatchState
-from plimsoll_runtime.execution.device.fault import is_device_memory
 from plimsoll_runtime.execution.device.shortage import Shortages
 from plimsoll_runtime.execution.events import Event, device_event
 from plimsoll_runtime.execution.forward import ForwardPass
@@ -87,19 +86,7 @@ class ModelRunner:
         for init in plan.new_slots:
             self._sampler.fill(init)
         self._moves.begin(plan)
-        try:
-            result = self._compute(plan)
-        except Exception as error:
-            if not is_device_memory(error):
-                raise
-            told = str(error)
-        else:
-            self._moves.finish(plan)
-            return result
-        # The error is gone, and with it the frames that held what the step had allocated.
-        self._moves.finish(plan)
-        self._sampler.break_off()
-        raise self._shortages.error(plan, told)
+        return self._shortages.watch(plan, self._compute, self._moves, self._sampler.break_off)
 
     def _compute(self, plan: StepPlan) -> Launched:
         if self._sampler.constrains:

@@ -1,4 +1,4 @@
-"""`python -m kernel_support.variants`: how often the sampling kernels are compiled for batches of all sizes.
+"""`python -m kernel_support.sampling_variants`: how often the sampling kernels are compiled for batches of all sizes.
 
 Batches of one model, some of them parts of larger ones; compiled for a device that is not here. Prints one JSON object:
 the number of compiled variants of each kernel.

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_support.elsewhere import printed
 
-SUPPORT = Path(__file__).parents[2] / "support"
 SHARED_BYTES = {"sm_90": 227 * 1024, "sm_80": 163 * 1024, "gfx942": 64 * 1024}
 """What a program may take: CUDA's programming guide, table of compute capabilities; AMD's MI300 instruction set."""
 SLOWEST = 240
@@ -27,12 +22,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def compiled() -> list[dict[str, Any]]:
     """All kernels for all devices, by a process in which Triton compiles: here it interprets."""
-    path = os.pathsep.join([str(SUPPORT), *sys.path])
-    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-m", "kernel_support.ahead", *SHARED_BYTES]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SLOWEST, check=False)
-    assert answer.returncode == 0, answer.stderr[-4000:]
-    return [json.loads(line) for line in answer.stdout.splitlines()]
+    return printed("kernel_support.ahead", *SHARED_BYTES, seconds=SLOWEST)
 
 
 @pytest.mark.parametrize("target", SHARED_BYTES)

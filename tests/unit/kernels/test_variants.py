@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import pytest
+from kernel_support.elsewhere import printed
 
-SUPPORT = Path(__file__).parents[2] / "support"
 SLOWEST = 120
 
 pytestmark = [
@@ -25,12 +20,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def asked() -> list[dict[str, Any]]:
     """What each step asks Triton for, by a process in which Triton compiles: here it interprets."""
-    path = os.pathsep.join([str(SUPPORT), *sys.path])
-    environment = os.environ | {"TRITON_INTERPRET": "0", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error", "-m", "kernel_support.step_variants"]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SLOWEST, check=False)
-    assert answer.returncode == 0, answer.stderr[-4000:]
-    return [json.loads(line) for line in answer.stdout.splitlines()]
+    return printed("kernel_support.step_variants", seconds=SLOWEST)
 
 
 def test_batches_of_any_size_compile_nothing_after_the_warm_up(asked: list[dict[str, Any]]) -> None:

@@ -101,34 +101,42 @@ struct Streamed {
   }
 };
 
-// A block's rows on their way from sums to where they belong, some at a time beside what is computed next.
+// R rows of sums, `width` floats apart, to where they belong.
+template <int R, class Panel>
+inline __attribute__((always_inline)) void emit_rows(const Panel &to, int row, const float *sums, int width) {
+  floats parts[R][2];
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < 2; v++) parts[r][v] = load(sums + r * width + v * LANES);
+  to.template operator()<R>(row, parts);
+}
+
+// A block's rows that are summed and not yet written: they are, some at a time, beside the products of the next block.
 template <class Panel>
-struct Leaving {
+struct PendingRows {
   Panel to;
   const float *sums[BLOCK_TILES] = {};  // of each tile's first row
   int begins[BLOCK_TILES] = {};         // that row
   int next = 0, second = 0, end = 0;    // rows; from `second` on they are the second tile's
 
-  // So many of them, or one to three more.
-  inline __attribute__((always_inline)) void some(int count) {
-    while (count > 0 && next < end) count -= next + 4 <= (next < second ? second : end) ? put<4>() : put<1>();
+  // Writes `count` rows, or up to 3 more, since 4 of a tile are written at once where there are so many.
+  inline __attribute__((always_inline)) void write(int count) {
+    while (count > 0 && next < end) {
+      const int until = next < second ? second : end;
+      count -= next + 4 <= until ? write_rows<4>() : write_rows<1>();
+    }
   }
 
   template <int R>
-  inline __attribute__((always_inline)) int put() {
+  inline __attribute__((always_inline)) int write_rows() {
     const int tile = next >= second;
-    const float *from = sums[tile] + (next - begins[tile]) * PANEL;
-    floats parts[R][2];
-    for (int r = 0; r < R; r++)
-      for (int v = 0; v < 2; v++) parts[r][v] = load(from + r * PANEL + v * LANES);
-    to.template operator()<R>(next, parts);
+    emit_rows<R>(to, next, sums[tile] + (next - begins[tile]) * PANEL, PANEL);
     next += R;
     return R;
   }
 };
 
 // All of x [rows, k] W^T, `count` panels in all. Rows of x are `stride` operands apart, and padded with zeros to whole
-// steps. emit(panel).operator()<1>(row, sums) gets each row.
+// steps. emit(panel).operator()<R>(row, sums) gets R rows at a time, each row once.
 template <class T, class Emit>
 class TileProduct {
  public:
@@ -242,9 +250,7 @@ class TileProduct {
       const auto emit = emit_(panel + p);
       for (int row = 0; row < rows_.rows; row++) {
         const int tile = row >= rows_.first(1);
-        const float *from = sums + ((tile * TILE_ROWS + row - rows_.begin(tile)) * P + p) * PANEL;
-        const floats parts[1][2] = {{load(from), load(from + LANES)}};
-        emit.template operator()<1>(row, parts);
+        emit_rows<1>(emit, row, sums + ((tile * TILE_ROWS + row - rows_.begin(tile)) * P + p) * PANEL, P * PANEL);
       }
     }
   }
@@ -254,7 +260,7 @@ class TileProduct {
     alignas(64) float sums[CHUNK_SUMS];
     const int first = chunk_begin(chunk), last = chunk_begin(chunk + 1);
     const size_t panel_sums = static_cast<size_t>(last - first) * TILE_ROWS * PANEL;
-    Leaving<Panel> leaving{emit_(begin)};
+    PendingRows<Panel> pending{emit_(begin)};
     for (int from = begin; from < end; from += group) {
       const int to = from + group < end ? from + group : end;
       for (int step = 0; step < steps_; step += SLICE_STEPS) {
@@ -264,37 +270,37 @@ class TileProduct {
                              : until < steps_ ? bytes_of(from) + static_cast<size_t>(until) * STEP_BYTES
                              : to < end       ? bytes_of(to)
                                               : nullptr;
-          slice(panel, first, last, step, until, sums + (panel - from) * panel_sums, next, leaving);
+          slice(panel, first, last, step, until, sums + (panel - from) * panel_sums, next, pending);
         }
       }
     }
-    leaving.some(leaving.end);
+    pending.write(pending.end);
   }
 
   // Tiles of rows through steps [begin, end) of a panel, block by block, while what is at `next` comes in.
   void slice(int panel, int first, int last, int begin, int end, float *sums, const char *next,
-             Leaving<Panel> &leaving) const {
+             PendingRows<Panel> &pending) const {
     const int blocks = (last - first + BLOCK_TILES - 1) / BLOCK_TILES;
     const int lines = next ? (STEP_LINES + blocks - 1) / blocks : 0;
     for (int tile = first; tile < last; tile += BLOCK_TILES) {
       float *own = sums + static_cast<size_t>(tile - first) * TILE_ROWS * PANEL;
       if (tile + 1 < last)
-        sliced_block<2>(panel, tile, begin, end, own, next, lines, leaving);
+        sliced_block<2>(panel, tile, begin, end, own, next, lines, pending);
       else
-        sliced_block<1>(panel, tile, begin, end, own, next, lines, leaving);
+        sliced_block<1>(panel, tile, begin, end, own, next, lines, pending);
       next += static_cast<size_t>(end - begin) * lines * 64;
     }
   }
 
   template <int R>
   void sliced_block(int panel, int tile, int begin, int end, float *sums, const char *next, int lines,
-                    Leaving<Panel> &leaving) const {
+                    PendingRows<Panel> &pending) const {
     const operand *x[R];
     for (int r = 0; r < R; r++) x[r] = rows_of(tile + r) + static_cast<size_t>(begin) * T::STEP * T::PAIR;
-    const int share = (leaving.end - leaving.next + end - begin - 1) / (end - begin);
+    const int share = (pending.end - pending.next + end - begin - 1) / (end - begin);
     const auto beside = [&](int step) ALWAYS_INLINE {
       for (int i = 0; i < lines; i++) prefetch_far(next + (static_cast<size_t>(step) * lines + i) * 64);
-      leaving.some(share);
+      pending.write(share);
     };
     if (begin == 0)
       multiply_block<T, R, 1, true>(x, stride_, weight_of(panel, begin), 0, end - begin, sums, beside);
@@ -302,11 +308,11 @@ class TileProduct {
       multiply_block<T, R, 1, false>(x, stride_, weight_of(panel, begin), 0, end - begin, sums, beside);
     if (end < steps_) return;
     const int after = rows_.first(tile + R);
-    leaving.to = emit_(panel);
-    for (int r = 0; r < R; r++) leaving.sums[r] = sums + r * TILE_ROWS * PANEL, leaving.begins[r] = rows_.begin(tile + r);
-    leaving.next = rows_.first(tile);
-    leaving.second = R == 2 ? rows_.first(tile + 1) : after;
-    leaving.end = after;
+    pending.to = emit_(panel);
+    for (int r = 0; r < R; r++) pending.sums[r] = sums + r * TILE_ROWS * PANEL, pending.begins[r] = rows_.begin(tile + r);
+    pending.next = rows_.first(tile);
+    pending.second = R == 2 ? rows_.first(tile + 1) : after;
+    pending.end = after;
   }
 };
 

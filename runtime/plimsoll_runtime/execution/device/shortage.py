@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.engine.shortage import StepMemoryError
+from plimsoll_runtime.execution.device.fault import is_device_memory
+from plimsoll_runtime.execution.moves import BlockMoves
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 
 class Shortages:
@@ -18,8 +24,33 @@ class Shortages:
     def __init__(self) -> None:
         self.count = 0
 
-    def error(self, plan: StepPlan, told: str) -> StepMemoryError:
-        """The error to raise, once nothing holds any longer what the step had allocated; `told`: torch's text.
+    def watch(
+        self,
+        plan: StepPlan,
+        compute: Callable[[StepPlan], _Result],
+        moves: BlockMoves,
+        break_off: Callable[[], None] = lambda: None,
+    ) -> _Result:
+        """What computing a plan gives. Its moves are finished, also where the device has no memory for the rest.
+
+        Raises StepMemoryError then, after `break_off`; any other error as it is, with the moves unfinished.
+        """
+        try:
+            result = compute(plan)
+        except Exception as error:
+            if not is_device_memory(error):
+                raise
+            told = str(error)
+        else:
+            moves.finish(plan)
+            return result
+        # The error is gone, and with it the frames that held what the step had allocated.
+        moves.finish(plan)
+        break_off()
+        raise self._error(plan, told)
+
+    def _error(self, plan: StepPlan, told: str) -> StepMemoryError:
+        """The error to raise; `told`: torch's text.
 
         What torch's allocator keeps for later goes back to the device, where other processes and libraries find it too.
         """

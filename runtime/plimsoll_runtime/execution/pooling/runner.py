@@ -12,7 +12,6 @@ from torch import Tensor
 from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.batch_state import BatchState
-from plimsoll_runtime.execution.device.fault import is_device_memory
 from plimsoll_runtime.execution.device.shortage import Shortages
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import StepInputs, step_inputs
@@ -63,21 +62,13 @@ class PoolingRunner:
         for init in plan.new_slots:
             self._second_texts[init.slot] = init.second_text
         self._moves.begin(plan)
-        try:
-            outputs = self._computed(plan) if plan.sequences else ()
-        except Exception as error:
-            if not is_device_memory(error):
-                raise
-            told = str(error)
-        else:
-            self._moves.finish(plan)
-            return StepResult(outputs, self._forward_pass.fallbacks)
-        # The error is gone, and with it the frames that held what the step had allocated.
-        self._moves.finish(plan)
-        raise self._shortages.error(plan, told)
+        outputs = self._shortages.watch(plan, self._computed, self._moves)
+        return StepResult(outputs, self._forward_pass.fallbacks)
 
     def _computed(self, plan: StepPlan) -> Sequence[SequenceOutput]:
         sequences = plan.sequences
+        if not sequences:
+            return ()
         inputs = step_inputs(plan, self._state, self._cache.block_size, self._cache.device)
         hidden = self._forward_pass.step(plan, self._by_text(sequences, inputs))
         self._lap(StepPhase.FORWARD)
