@@ -73,3 +73,7 @@ class DeviceFailedError(EngineDeadError):
     """The engine's device faulted, has damaged memory or is gone; the message says which, and what to do."""
 
     kind = ErrorKind.DEVICE
+
+
+class DeviceLostError(DeviceFailedError):
+    """The device is gone or has damaged memory: no other process is to go on with it either."""

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from host_support.fake_host import FakeHost
 
 from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.identity import HOST_PORT, ObjectKey
+from plimsoll_operator.failure import failure_of
+from plimsoll_operator.identity import CONTAINER, HOST_PORT, ObjectKey
 from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.spec import read_pool
-from plimsoll_runtime.api.hosting.server import make_guard
+from plimsoll_operator.reasons import Reason
+from plimsoll_runtime.api.hosting.config import HostConfig
+from plimsoll_runtime.api.hosting.server import HostServer, make_guard
+from plimsoll_runtime.api.http.listening import listen
+from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser
+from plimsoll_runtime.errors import DeviceLostError
 
 KEY = HostKey(b"o" * 32)
 POOL = ObjectKey("team", "shared")
@@ -54,3 +64,33 @@ def test_a_host_understands_what_its_pod_is_given(
         guard = make_guard(config, listener)
     given = (KEY.token(POOL), KEY.token(ObjectKey("team", "other")), KEY.token_hash(POOL))
     assert [guard.lets_in(f"Bearer {token}") for token in given] == [True, False, False]
+
+
+async def test_a_pod_whose_host_has_lost_its_device_is_unready_and_says_why_it_ended(tmp_path: Path) -> None:
+    """Its probes fail while the host still tells who is served, and the operator reads its code and its last words."""
+    container = container_of(LEAST)
+    listeners = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listeners[0].getsockname()[1]}"
+    host = FakeHost(lambda: None)
+    server = HostServer(HostConfig(drain_seconds=60), listeners, host)  # type: ignore[arg-type]
+    ended = asyncio.create_task(server.run())
+    ready, live = (url + container[probe]["httpGet"]["path"] for probe in ("readinessProbe", "livenessProbe"))
+    async with httpx.AsyncClient() as http:
+        while not (await http.get(ready)).is_success:
+            assert not ended.done(), ended
+        assert (await http.get(live)).is_success
+        server.state.admit()
+        host.lose(DeviceLostError("CUDA error: GPU is lost"))
+        while (await http.get(ready)).is_success:
+            assert not ended.done(), ended
+        assert [(await http.get(path)).status_code for path in (ready, live)] == [503, 503]
+        server.state.release()
+    with pytest.raises(DeviceLostError) as caught:
+        await ended
+    write_last_words(str(tmp_path / "words"), caught.value)
+    how = {"exitCode": caught.value.kind.exit_code, "message": (tmp_path / "words").read_text()}
+    status = {"containerStatuses": [{"name": CONTAINER, "restartCount": 1, "lastState": {"terminated": how}}]}
+    failure = failure_of(status, {})
+    assert failure is not None
+    assert failure.reason is Reason.DEVICE_FAILED
+    assert failure.message == "device-failed: CUDA error: GPU is lost (1 restart)"

@@ -13,7 +13,7 @@ from plimsoll_runtime.api.callers.keys import ApiKeys
 from plimsoll_runtime.api.callers.tenants import Tenants
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.errors import ErrorKind, PlimsollError
 
 
 class Phase(Enum):
@@ -87,7 +87,8 @@ class ServerState:
             return unavailable(f"The model is loading ({self.stage}, {self.fraction:.0%}); try again in some seconds.")
         if self.phase is Phase.DRAINING:
             return unavailable("The server is shutting down; try another one, or again in some seconds.")
-        return unavailable("The engine has died and the server is about to restart; try again in some seconds.")
+        what = "device has failed" if self.reason == ErrorKind.DEVICE.value else "engine has died"
+        return unavailable(f"The {what} and the server is about to restart; try again in some seconds.")
 
     def require_models(self) -> ModelTable:
         """The models that an admitted request may name."""

@@ -13,10 +13,18 @@ import signal
 
 
 def main() -> int:
-    """Run the command; returns its exit code. One that SIGTERM ends has the signal's number for a code."""
+    """Run the command; returns its exit code. One that SIGTERM ends has the signal's number for a code.
+
+    Where a device has failed the process ends here: a host's own memory on it would be given back in Python's end.
+    """
     library = ctypes.CDLL(None)
     library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     library.signal(signal.SIGTERM, ctypes.cast(library._exit, ctypes.c_void_p))
+    from plimsoll_runtime.abrupt_end import end_at_once
     from plimsoll_runtime.cli.main import main as run
+    from plimsoll_runtime.errors import ErrorKind
 
-    return run()
+    code = run()
+    if code == ErrorKind.DEVICE.exit_code:
+        end_at_once(code)
+    return code

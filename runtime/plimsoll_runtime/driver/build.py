@@ -48,7 +48,7 @@ def build_engine(
     overhead = private_bytes()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     check_options(config, device)
-    check_grant(config, grant)
+    check_grant(config, grant, device)
     threads = take_threads(config.threads)
     check_instructions()
     compilations = watch_triton() if device.type == "cuda" else None

@@ -192,22 +192,22 @@ class AsyncEngine:
         """Return once the engine can serve nothing any more, whoever ended it."""
         await self._dead.wait()
 
-    async def stop(self) -> None:
-        """End the process; returns when it is gone. Requests under way get EngineDeadError.
+    async def stop(self, why: PlimsollError | None = None) -> None:
+        """End the process; returns when it is gone. Requests under way get `why`, or an EngineDeadError.
 
         May be called again, also by others meanwhile: all wait for the same end. Cancelled, it kills the process.
         """
         if self._stopping is None:
-            self._stopping = self._loop.create_task(self._stop())
+            self._stopping = self._loop.create_task(self._stop(why or EngineDeadError("the engine was stopped")))
         try:
             await asyncio.shield(self._stopping)
         except asyncio.CancelledError:
             self._child.kill()
             raise
 
-    async def _stop(self) -> None:
+    async def _stop(self, why: PlimsollError) -> None:
         loaded = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
-        self._lose(EngineDeadError("the engine was stopped"))
+        self._lose(why)
         self._child.send(Shutdown())
         patience = KILL_SECONDS
         try:

@@ -24,6 +24,7 @@ from typing import NoReturn
 import msgspec
 import zmq
 
+from plimsoll_runtime.abrupt_end import end_at_once
 from plimsoll_runtime.driver.lifeline import STDIN, ChildEnd
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.prompts import PromptStore
@@ -50,7 +51,7 @@ from plimsoll_runtime.engine.messages import (
     Vocabulary,
 )
 from plimsoll_runtime.engine.timeline import StepPhase
-from plimsoll_runtime.errors import ErrorKind, PlimsollError, UsageError
+from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError, UsageError
 from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
 from plimsoll_runtime.weights.image.image import Image
 
@@ -109,7 +110,7 @@ class EngineProcess:
         except Exception as error:
             if not isinstance(error, PlimsollError):
                 logger.exception("the engine failed")
-            return self._fail(*_told(error))
+            return self._fail(_told(error))
         return 0
 
     def close(self) -> None:
@@ -200,9 +201,9 @@ class EngineProcess:
     def _send(self, event: Event) -> None:
         self._events.send(self._encoder.encode(event))
 
-    def _fail(self, kind: ErrorKind, message: str) -> int:
-        self._send(EngineFailed(kind.value, message))
-        return kind.exit_code
+    def _fail(self, told: EngineFailed) -> int:
+        self._send(told)
+        return ErrorKind(told.kind).exit_code
 
 
 def _add(core: EngineCore, request: AddRequest) -> list[RequestOutput]:
@@ -220,14 +221,15 @@ def _factory(path: str) -> Factory:
     return factory
 
 
-def _told(error: Exception) -> tuple[ErrorKind, str]:
+def _told(error: Exception) -> EngineFailed:
     """Of what kind an error is, and what is said of it: a device that has failed before what came of that."""
     fault = fault_of(error)
     if not fault.process_can_go_on:
-        return ErrorKind.DEVICE, fault.text
+        return EngineFailed(ErrorKind.DEVICE.value, fault.text, device_lost=not fault.device_can_go_on)
     if isinstance(error, PlimsollError):
-        return error.kind, str(error)
-    return ErrorKind.MEMORY if fault.kind is FaultKind.MEMORY else ErrorKind.ENGINE, f"{type(error).__name__}: {error}"
+        return EngineFailed(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
+    kind = ErrorKind.MEMORY if fault.kind is FaultKind.MEMORY else ErrorKind.ENGINE
+    return EngineFailed(kind.value, f"{type(error).__name__}: {error}")
 
 
 def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
@@ -307,9 +309,7 @@ def _serve(lifeline: ChildEnd) -> int:
     finally:
         process.close()
     if code == ErrorKind.DEVICE.exit_code:
-        # Python's end would give back what lies on the device, by a driver that may never answer.
-        logging.shutdown()
-        os._exit(code)
+        end_at_once(code)
     return code
 
 

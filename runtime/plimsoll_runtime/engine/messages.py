@@ -233,10 +233,14 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """The engine cannot start or go on. `kind` is one of plimsoll_runtime.errors.ErrorKind."""
+    """The engine cannot start or go on. `kind` is one of plimsoll_runtime.errors.ErrorKind.
+
+    `device_lost`: nor can any other process with the same device.
+    """
 
     kind: str
     message: str
+    device_lost: bool = False
 
 
 class Resized(msgspec.Struct, frozen=True, tag="resized"):

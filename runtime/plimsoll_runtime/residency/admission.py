@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from plimsoll_runtime.residency.errors import DoesNotFit, Refused
+from plimsoll_runtime.residency.failures import device_lost
 from plimsoll_runtime.residency.hoststate import HostState
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.names import ModelName
@@ -23,6 +24,8 @@ class Admission:
     async def admit(self, name: ModelName, size: int, wait: float | None) -> Resident:
         """The resident model, which counts the request as in flight. Raises NotPlaced, DoesNotFit, Refused."""
         state = self._state
+        if state.loss.error is not None:
+            raise device_lost(state.loss.error)
         if state.closing:
             raise Refused("host_closing", "the server is shutting down; try another one", 1.0)
         model = state.model(name)

@@ -44,8 +44,11 @@ class Engine(Protocol):
     async def wait_dead(self) -> None:
         """Return once it can serve nothing any more, for whatever reason."""
 
-    async def stop(self) -> None:
-        """End it; returns when its process is gone, or cannot be ended. May be called again."""
+    async def stop(self, why: PlimsollError | None = None) -> None:
+        """End it; returns when its process is gone, or cannot be ended. May be called again.
+
+        Requests on it get `why`, or an EngineDeadError.
+        """
 
     async def resize(self, kv_bytes: int) -> int:
         """Shrink or grow its KV cache; the bytes that it has then, more where sequences hold them."""
@@ -113,7 +116,7 @@ class Engines(Protocol):
         """Get ready; what device this is. `sleepers` bytes of host memory are not the device's; `line` is its share."""
 
     def look(self) -> Look:
-        """Measure the memory; never blocks for long."""
+        """Measure the memory; never blocks for long. Raises DeviceLostError where the device is lost."""
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
         """Fetch what is not there, and read the headers. Raises SourceError, ModelError or UsageError."""

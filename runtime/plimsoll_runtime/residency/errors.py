@@ -38,7 +38,7 @@ class DoesNotFit(HostError):
 class Refused(HostError):
     """Not now. `retry_after`: seconds after which it is worth trying again, at least one.
 
-    Codes: "too_many_waiting", "waited_too_long", "memory_pressure", "load_failed", "host_closing".
+    Codes: "too_many_waiting", "waited_too_long", "memory_pressure", "load_failed", "host_closing", "device_lost".
     """
 
     def __init__(self, code: str, message: str, retry_after: float) -> None:

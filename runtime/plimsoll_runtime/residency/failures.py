@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.errors import PlimsollError
+import logging
+
+from plimsoll_runtime.errors import DeviceLostError, PlimsollError
 from plimsoll_runtime.residency.actions import Refuse
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, Refused
 from plimsoll_runtime.residency.hoststate import HostState
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.states import State
 from plimsoll_runtime.residency.steering import Steering
+
+logger = logging.getLogger(__name__)
 
 
 class Failures:
@@ -20,6 +24,8 @@ class Failures:
 
     def fail(self, model: Model, error: PlimsollError) -> None:
         """Note a failure, tell who waits, and try it no sooner than after a while."""
+        if isinstance(error, DeviceLostError):
+            self.lose_device(error)
         self.back_off(model, error)
         wait = model.retry_at - self._state.now
         count = model.waiters.refuse(Refused("load_failed", f"{model.name} cannot be loaded: {error}", wait))
@@ -40,6 +46,19 @@ class Failures:
         state.journal.note()
         state.loop.call_at(model.retry_at, self._steering.advance, model)
 
+    def lose_device(self, error: DeviceLostError) -> None:
+        """Nothing can be computed here any more: tell all who wait, and whoever has this host serve."""
+        state = self._state
+        if not state.loss.tell(error):
+            return
+        logger.error("the device is lost: %s", error)
+        state.closing = True
+        refused = device_lost(error)
+        for model in state.models.values():
+            state.counters.refusals[refused.code] += model.waiters.refuse(refused)
+            _end_operations(model, error)
+        state.journal.note()
+
     def refuse(self, model: Model, action: Refuse) -> None:
         """The plan says that it is not to be had: tell who waits."""
         state, settings = self._state, self._state.settings
@@ -54,6 +73,11 @@ class Failures:
         model.error, model.wish = error, None
         _end_operations(model, error)
         state.journal.decide(model.name, "Refused", action.why)
+
+
+def device_lost(error: DeviceLostError) -> Refused:
+    """What requests hear once the device is lost: the host ends, and another one may take its place."""
+    return Refused("device_lost", f"the device has failed, and the server is about to end: {error}", 5.0)
 
 
 def _end_operations(model: Model, error: PlimsollError) -> None:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
+from plimsoll_runtime.errors import DeviceLostError
 from plimsoll_runtime.residency.admission import Admission
 from plimsoll_runtime.residency.changes import Changes
 from plimsoll_runtime.residency.counters import Counters
@@ -68,6 +69,15 @@ class Host:
     def device(self) -> Device:
         """What the host runs on."""
         return self._device
+
+    @property
+    def loss(self) -> DeviceLostError | None:
+        """Why the device is lost; None while it is not."""
+        return self._state.loss.error
+
+    async def lost(self) -> None:
+        """Return once the device is lost: no model can be had any more, and the process is to end."""
+        await self._state.loss.wait()
 
     @property
     def sequence(self) -> int:

@@ -10,6 +10,7 @@ from plimsoll_runtime.residency.engines import Engines
 from plimsoll_runtime.residency.errors import NotPlaced
 from plimsoll_runtime.residency.journal import Journal
 from plimsoll_runtime.residency.ledger import Memory
+from plimsoll_runtime.residency.loss import Loss
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.report import ModelReport
@@ -22,6 +23,8 @@ from plimsoll_runtime.residency.view import HostView, Pressure
 @dataclass(slots=True, eq=False)
 class HostState:
     """`clock` is that of retention values, `elastic` whether KV caches can shrink and grow.
+
+    `closing`: nothing is begun any more, for the host ends or has lost its device.
 
     Everything in it changes between two awaits, never across one.
     """
@@ -36,6 +39,7 @@ class HostState:
     pressure: Pressure = Pressure.NONE
     clock: float = 0.0
     closing: bool = False
+    loss: Loss = field(default_factory=Loss)
     tasks: Tasks = field(default_factory=Tasks)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 

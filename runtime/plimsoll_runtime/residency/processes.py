@@ -14,8 +14,9 @@ from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.errors import DeviceLostError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_limit
+from plimsoll_runtime.execution.device.fault import fault_of
 from plimsoll_runtime.residency.engines import Device, Found, Look, Started
 from plimsoll_runtime.residency.engines import Image as ImageProtocol
 from plimsoll_runtime.residency.fetches import Fetches
@@ -71,6 +72,7 @@ class Processes:
         self._limit = limit
         self._spare = Spare()
         self._fetches = Fetches(host_memory_left)
+        self._kind = ""
         self._capacity = self._line = 0
         self._server_bytes = self._engine_bytes = 0
         self._accelerated = any(path.exists() for path in ACCELERATORS)
@@ -95,6 +97,7 @@ class Processes:
                     "that are awake need the rest"
                 )
             device = Device("cpu", _cpu_name(), limit - sleepers, shared=True)
+        self._kind = device.kind if self._accelerated else ""
         self._capacity, self._line = device.capacity, int(device.capacity * line)
         return device
 
@@ -138,6 +141,7 @@ class Processes:
             kv=grant.kv,
             kv_least=0 if self._accelerated else min(sizes.kv_minimum, grant.kv),
             kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
+            device=self._kind,
         )
         config = _with_files(engine_config(spec), found.files)
         memory = None if image is None else image.image
@@ -208,10 +212,18 @@ def _accelerator() -> Device:
 
 
 def _accelerator_left() -> int:
+    """Free bytes of it. Raises DeviceLostError where it has failed."""
     import torch
 
     from plimsoll_runtime.execution.memory import free_memory
 
     device = torch.accelerator.current_accelerator()
     assert device is not None
-    return free_memory(device)
+    try:
+        return free_memory(device)
+    except RuntimeError as error:
+        fault = fault_of(error)
+        if fault.process_can_go_on:
+            raise
+        # No kernel of ours runs in this process: whatever it is, it is not a kernel's fault.
+        raise DeviceLostError(fault.text) from error

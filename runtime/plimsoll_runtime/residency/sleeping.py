@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plimsoll_runtime.errors import DeviceLostError
 from plimsoll_runtime.residency.actions import DropImage, Sleep
 from plimsoll_runtime.residency.ending import ended
 from plimsoll_runtime.residency.failures import Failures
@@ -82,8 +83,13 @@ class Sleeping:
         self._steering.kick()
 
     async def watch(self, model: Model, resident: Resident) -> None:
-        """See its engine die, should it; who has requests on it hears of that from the engine."""
+        """See its engine die, should it; who has requests on it hears of that from the engine.
+
+        One that dies of its device takes the host along.
+        """
         await resident.engine.wait_dead()
+        if isinstance(resident.engine.failure, DeviceLostError):
+            self._failures.lose_device(resident.engine.failure)
         if model.resident is resident and model.state is State.RESIDENT:
             self.drain(model, f"its engine died: {resident.engine.failure}")
 

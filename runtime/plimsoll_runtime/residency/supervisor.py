@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 
+from plimsoll_runtime.errors import DeviceLostError
 from plimsoll_runtime.residency.actions import Action, DropImage, Refuse, Resize, Resume, Sleep, Wait, Wake
 from plimsoll_runtime.residency.errors import HostError, Refused
 from plimsoll_runtime.residency.failures import Failures
@@ -58,7 +59,7 @@ class Supervisor:
             model.waiters.refuse(Refused("host_closing", "the server is shutting down; try another one", 1.0))
         await state.tasks.cancel()
         residents = [model.resident for model in state.models.values() if model.resident is not None]
-        await asyncio.gather(*(resident.engine.stop() for resident in residents))
+        await asyncio.gather(*(resident.engine.stop(state.loss.error) for resident in residents))
         for model in state.models.values():
             self._let_go(model)
         state.models.clear()
@@ -185,11 +186,13 @@ class Supervisor:
     async def _keep_looking(self) -> None:
         """A look that fails ends nothing: the next one may tell more, and what waits for a model waits for it."""
         failing = False
-        while True:
+        while self._state.loss.error is None:
             await asyncio.sleep(self._state.settings.check_seconds)
             try:
                 self._look()
                 self.replan(relieve=True)
+            except DeviceLostError as error:
+                self._failures.lose_device(error)
             except Exception as error:
                 if not failing:
                     logger.exception("the memory cannot be looked at; it is tried again every few seconds")

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.errors import DeviceLostError, PlimsollError
 from plimsoll_runtime.residency.counters import Counters
 from plimsoll_runtime.residency.errors import NotPlaced, OperationConflict, Refused
 from plimsoll_runtime.residency.names import ModelName
@@ -49,6 +49,8 @@ class FakeHost:
         self.done = True
         self.closed = False
         self.started = False
+        self.loss: DeviceLostError | None = None
+        self._lost = asyncio.Event()
         self._serial = 0
         self._news = asyncio.Event()
 
@@ -81,6 +83,10 @@ class FakeHost:
         model.refusal = error
         model.awake.set()
 
+    def lose(self, error: DeviceLostError) -> None:
+        self.loss = error
+        self._lost.set()
+
     def tell(self) -> None:
         self.sequence += 1
         self._news.set()
@@ -95,6 +101,9 @@ class FakeHost:
 
     async def start(self) -> None:
         self.started = True
+
+    async def lost(self) -> None:
+        await self._lost.wait()
 
     async def close(self) -> None:
         self.closed = True

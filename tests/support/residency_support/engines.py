@@ -92,8 +92,8 @@ class FakeEngine:
     async def wait_dead(self) -> None:
         await self._dead.wait()
 
-    async def stop(self) -> None:
-        self.die(EngineDeadError("the engine was stopped"))
+    async def stop(self, why: PlimsollError | None = None) -> None:
+        self.die(why or EngineDeadError("the engine was stopped"))
         await asyncio.sleep(self._engines.behaviours[self.name].stop_seconds)
         self._engines.alive.discard(self)
 
@@ -105,10 +105,13 @@ class FakeEngine:
         return self.kv_bytes
 
     def die(self, error: PlimsollError) -> None:
-        """As a process does; its memory is free once it was stopped."""
+        """As a process does, with its requests; its memory is free once it was stopped."""
         if self.failure is None:
             self.failure = error
             self._dead.set()
+            if self._inner is not None:
+                self._inner.die()
+                self._inner.failure = error
 
 
 class FakeEngines:
@@ -129,6 +132,7 @@ class FakeEngines:
         self.pressure = Pressure.NONE
         self.reserved = 0
         self.taken_by_others = 0
+        self.look_errors: list[PlimsollError] = []
         self.sleepers = 0
         self.starting: dict[ModelName, int] = {}
         self.starts: list[tuple[ModelName, str]] = []
@@ -153,6 +157,8 @@ class FakeEngines:
         return Device(kind, "a device that is none", self.capacity, self.shared, elastic=self.shared)
 
     def look(self) -> Look:
+        if self.look_errors:
+            raise self.look_errors.pop(0)
         return Look(self.capacity - self.used - self.taken_by_others, self.reserved, self.pressure)
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:

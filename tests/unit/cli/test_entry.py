@@ -18,6 +18,23 @@ library.pthread_mutex_lock(mutex)
 """It never returns, nor lets a handler in Python run: like a library that reads something very large."""
 
 
+DEVICE_FAILED = """
+import atexit, sys, time
+from plimsoll_runtime.cli import entry, main
+atexit.register(time.sleep, 1000)
+main.main = lambda: print("told") or int(sys.argv[1])
+sys.exit(entry.main())
+"""
+"""Its driver never answers at the end."""
+
+
+def test_the_end_waits_for_no_device_that_has_failed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DEVICE_FAILED, "8"], check=False, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (8, "told\n"), done.stderr
+
+
 def test_sigterm_ends_it_whatever_it_is_doing(tmp_path: Path) -> None:
     """Ignored signals stand for the kernel's rule that a container's first process gets none it has no handler for."""
     (tmp_path / "uvicorn.py").write_text(STUCK)

@@ -19,9 +19,17 @@ from fake_engine import FACTORY, POISON_PROMPT
 from simulated import oracle
 
 from plimsoll_runtime.driver.client import DEADLINE_SECONDS, AsyncEngine
+from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
-from plimsoll_runtime.errors import DeviceFailedError, EngineDeadError, ErrorKind, PlimsollError, UsageError
+from plimsoll_runtime.errors import (
+    DeviceFailedError,
+    DeviceLostError,
+    EngineDeadError,
+    ErrorKind,
+    PlimsollError,
+    UsageError,
+)
 
 MAX_LEN = 1999 * 4
 HUNG_SECONDS = 3
@@ -157,23 +165,26 @@ async def test_a_killed_engine_is_told_to_everyone_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "message", "kind"),
+    ("trouble", "message", "error"),
     [
-        ("raises", "a step failed with RuntimeError: the device is gone", ErrorKind.ENGINE),
-        ("device-memory", "OutOfMemoryError: the device is full", ErrorKind.ENGINE),
-        ("exits", "ended with code 77", ErrorKind.ENGINE),
-        ("faults", "an illegal memory access was encountered.*CUDA_LAUNCH_BLOCKING=1", ErrorKind.DEVICE),
-        ("ecc", "AcceleratorError: CUDA error: uncorrectable ECC error.*kubectl cordon", ErrorKind.DEVICE),
-        ("lost", "no CUDA-capable device is detected.*no longer answers", ErrorKind.DEVICE),
+        ("raises", "a step failed with RuntimeError: the device is gone", EngineDeadError),
+        ("device-memory", "OutOfMemoryError: the device is full", EngineDeadError),
+        ("exits", "ended with code 77", EngineDeadError),
+        ("faults", "an illegal memory access was encountered.*CUDA_LAUNCH_BLOCKING=1", DeviceFailedError),
+        ("ecc", "AcceleratorError: CUDA error: uncorrectable ECC error.*kubectl cordon", DeviceLostError),
+        ("lost", "no CUDA-capable device is detected.*no longer answers", DeviceLostError),
     ],
 )
-async def test_an_engine_that_fails_is_told_with_its_reason(trouble: str, message: str, kind: ErrorKind) -> None:
+async def test_an_engine_that_fails_is_told_with_its_reason(
+    trouble: str, message: str, error: type[EngineDeadError]
+) -> None:
+    """A kernel's fault is that of its process alone; damaged memory and a lost device are everybody's."""
     async with running(trouble) as engine:
         other, first = await begun(engine, request("other", [1], max_tokens=None))
         await first.wait()
         with pytest.raises(EngineDeadError, match=message) as caught:
             await answer(engine, request("r", [POISON_PROMPT]))
-        assert caught.value.kind is kind
+        assert type(caught.value) is error
         with pytest.raises(EngineDeadError, match=message):
             await other
 
@@ -205,6 +216,23 @@ async def test_why_it_could_not_be_loaded(model: str, kind: ErrorKind, message: 
     with pytest.raises(PlimsollError, match=message) as caught:
         await AsyncEngine.start(EngineConfig(model=model), factory=FACTORY)
     assert caught.value.kind is kind
+    assert isinstance(caught.value, DeviceLostError) == (kind is ErrorKind.DEVICE)
+
+
+async def test_an_engine_that_finds_the_device_of_its_grant_no_more_says_that_it_is_lost() -> None:
+    """Before it reads anything: it would compute on the CPU, in memory that nobody has granted."""
+    grant = Grant(weights=1, workspace=1, kv=1, device="cuda")
+    with pytest.raises(DeviceLostError, match="memory of a cuda device was granted, and torch finds none here; the"):
+        await AsyncEngine.start(EngineConfig(model="/nowhere"), grant=grant)
+
+
+async def test_whoever_ends_an_engine_may_say_why() -> None:
+    async with running() as engine:
+        task, first = await begun(engine, request("r", [1], max_tokens=None))
+        await first.wait()
+        await engine.stop(DeviceLostError("the device went"))
+        with pytest.raises(DeviceLostError, match="the device went"):
+            await task
 
 
 async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:

@@ -12,7 +12,14 @@ import pytest
 from operator_support.virtual_time import run
 from residency_support.engines import Behaviour, FakeEngine, FakeEngines
 
-from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
+from plimsoll_runtime.errors import (
+    DeviceFailedError,
+    DeviceLostError,
+    EngineDeadError,
+    ModelError,
+    SourceError,
+    UsageError,
+)
 from plimsoll_runtime.residency.engines import Found, Look
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused, Superseded
 from plimsoll_runtime.residency.host import Host
@@ -174,6 +181,72 @@ def test_an_engine_that_dies_takes_nobody_with_it_and_comes_back_after_a_while()
         assert await use(host, A) == pytest.approx(5.5, abs=0.6)
         assert engines.starts[-1] == (A, "wake")
         assert entry(host, A).error is None
+
+    on_a_host(test)
+
+
+def test_a_kernels_fault_is_its_engines_alone() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B)
+        await use(host, A)
+        await use(host, B)
+        the_engine(engines, A).die(DeviceFailedError("an illegal memory access was encountered"))
+        assert await use(host, B) == 0.0
+        assert 5.0 <= await use(host, A) < 10.0
+        assert host.loss is None
+        assert host.counters.deaths == 1
+
+    on_a_host(test)
+
+
+def test_a_lost_device_takes_the_host_with_it() -> None:
+    """Who waits is refused at once, who is served may go on, and nothing is begun any more."""
+
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, B, C)
+        await use(host, A)
+        async with host.lease(B) as other:
+            waiting = asyncio.create_task(use(host, C))
+            await asyncio.sleep(0.1)
+            the_engine(engines, A).die(DeviceLostError("the GPU is lost"))
+            await host.lost()
+            assert str(host.loss) == "the GPU is lost"
+            with pytest.raises(Refused, match="the device has failed, and the server is about to end: the GPU") as late:
+                await waiting
+            assert late.value.code == "device_lost"
+            with pytest.raises(Refused) as later:
+                await use(host, B)
+            assert later.value.code == "device_lost"
+            await asyncio.sleep(100)
+            assert other.engine.failure is None
+            assert [model.state for model in host.report().models] == ["InHost", "Resident", "OnDisk"]
+        await host.close()
+        assert other.engine.failure is host.loss
+
+    on_a_host(test)
+
+
+def test_a_load_that_finds_the_device_lost_tells_the_host() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A)
+        engines.behaviours[A].start_errors.append(DeviceLostError("no GPU is found"))
+        with pytest.raises(Refused, match="no GPU is found") as caught:
+            await use(host, A)
+        assert caught.value.code == "device_lost"
+        assert str(host.loss) == "no GPU is found"
+
+    on_a_host(test)
+
+
+def test_a_look_that_finds_the_device_lost_tells_the_host() -> None:
+    async def test(host: Host, engines: FakeEngines) -> None:
+        await placed(host, A, level=Level.RESIDENT)
+        engines.look_errors.append(DeviceLostError("it fell off the bus"))
+        async with asyncio.timeout(SETTINGS.check_seconds + 1):
+            await host.lost()
+        sequence = host.sequence
+        await asyncio.sleep(100)
+        assert host.sequence == sequence, "nobody looks any more"
 
     on_a_host(test)
 

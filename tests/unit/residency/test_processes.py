@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import psutil
 import pytest
+import torch
 from model_support.tiny import make_model, prompts, save_model
+from residency_support.failing import FACTORY, FAULT, LOST
 
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.errors import EngineDeadError, UsageError
+from plimsoll_runtime.errors import DeviceFailedError, DeviceLostError, EngineDeadError, UsageError
+from plimsoll_runtime.execution import memory
 from plimsoll_runtime.residency import processes as module
+from plimsoll_runtime.residency import spare as spare_module
 from plimsoll_runtime.residency.errors import Refused
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.ledger import Grant
@@ -49,9 +56,9 @@ def spec(folder: Path, seed: int, sequences: int = 4) -> ModelSpec:
     return ModelSpec(revision="1", source=str(folder), runtime=runtime)
 
 
-async def say(resident: Resident, tokens: int = 8) -> list[int]:
-    """What the model answers to one prompt."""
-    [prompt] = prompts((20,))
+async def say(resident: Resident, tokens: int = 8, first: int = 1) -> list[int]:
+    """What the model answers to one prompt, which begins with this token."""
+    prompt = [first, *prompts((20,))[0][1:]]
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
     request = AddRequest(os.urandom(4).hex(), prompt, params)
     return [token async for out in resident.engine.generate(request) for token in out.token_ids]
@@ -171,6 +178,54 @@ async def test_a_kill_fails_its_own_requests_and_nobody_elses(tmp_path: Path) ->
     finally:
         await host.close()
     assert not engines_left()
+
+
+@pytest.mark.slow
+async def test_a_kernels_fault_ends_its_engine_and_a_lost_device_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    start_failing = partial(AsyncEngine.start, factory=FACTORY)
+    monkeypatch.setattr(spare_module, "AsyncEngine", SimpleNamespace(start=start_failing))
+    specs = {A: spec(tmp_path / "a", 1), B: spec(tmp_path / "b", 2)}
+    host = await start(Processes(await limit_for(specs[A], 2.6)), specs, first_back_off=0.5)
+    try:
+        async with host.lease(A) as doomed, host.lease(B) as other:
+            with pytest.raises(DeviceFailedError, match="an illegal memory access was encountered"):
+                await say(doomed, first=FAULT)
+            assert len(await say(other)) == 8
+        await until(host, A, "InHost")
+        assert len(await ask(host, A)) == 8
+        assert host.loss is None
+        async with host.lease(A) as doomed, host.lease(B) as other:
+            with pytest.raises(DeviceLostError, match=r"GPU is lost.*no longer answers"):
+                await say(doomed, first=LOST)
+            async with asyncio.timeout(60):
+                await host.lost()
+            assert len(await say(other)) == 8
+        with pytest.raises(Refused, match="GPU is lost"):
+            await ask(host, B)
+    finally:
+        await host.close()
+    assert not engines_left()
+
+
+@pytest.mark.parametrize("phrase", ["GPU is lost", "unspecified launch failure", "unknown error"])
+def test_a_device_that_cannot_be_looked_at_any_more_is_lost(phrase: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process launches no kernel that could have a fault."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    error: list[Exception] = [RuntimeError("NVML: not supported"), RuntimeError(f"CUDA error: {phrase}")]
+
+    def free(device: torch.device) -> int:
+        raise error.pop()
+
+    monkeypatch.setattr(memory, "free_memory", free)
+    engines = Processes()
+    engines._accelerated = True
+    with pytest.raises(DeviceLostError, match=f"CUDA error: {phrase}"):
+        engines.look()
+    with pytest.raises(RuntimeError, match="not supported"):
+        engines.look()
 
 
 @pytest.mark.slow

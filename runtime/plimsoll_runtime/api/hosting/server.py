@@ -50,7 +50,9 @@ class HostServer:
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 
     async def run(self) -> int:
-        """Serve; the exit code. Raises PlimsollError when the device or the models to place make no sense."""
+        """Serve; the exit code. Raises PlimsollError when the device or the models to place make no sense, and
+        DeviceLostError when the device is lost.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self.stop)
@@ -86,13 +88,23 @@ class HostServer:
             self._host.place(name, spec, Level.ON_DISK, f"start/{name}")
         self._front.ready(self._models)
         logger.info("ready: %d models to place", len(self._config.models))
-        await self._stop.wait()
-        return await self._drain()
+        await first(self._stop.wait(), self._host.lost())
+        if self._host.loss is None:
+            return await self._drain()
+        self.state.fail(self._host.loss)
+        await self._until_idle()
+        raise self._host.loss
+
+    async def _until_idle(self) -> None:
+        """Requests in flight may end within the time that is set, and what is left is broken off with the engines."""
+        await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
 
     async def _drain(self) -> int:
         """No new requests; those in flight may end within the time that is set. Engines end after them."""
         await self._front.close()
-        await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
+        await self._until_idle()
+        if self._host.loss is not None:
+            raise self._host.loss
         if self._stop_now.is_set():
             self._open.force_exit = self._inner.force_exit = True
             return INTERRUPTED

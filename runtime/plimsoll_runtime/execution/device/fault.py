@@ -34,6 +34,11 @@ class Fault:
         """Whether the device can still be used by this process: after the others every later call fails too."""
         return self.kind in (FaultKind.MEMORY, FaultKind.OTHER)
 
+    @property
+    def device_can_go_on(self) -> bool:
+        """Whether other processes can use the device: a kernel's fault is that of its own process alone."""
+        return self.kind not in (FaultKind.ECC, FaultKind.LOST)
+
 
 _MEMORY = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "HIPBLAS_STATUS_ALLOC_FAILED")
 _ECC = ("uncorrectable ECC error", "uncorrectable NVLink error")
@@ -89,6 +94,11 @@ def fault_of(error: BaseException) -> Fault:
         where = f" at or before {op}" if op else ""
         return Fault(kind, f"{told}{where}; {advice}")
     return Fault(FaultKind.OTHER, f"{type(error).__name__}: {error}")
+
+
+def lost(what: str) -> Fault:
+    """Of a device that is gone, as something else than an error tells: `what` was seen."""
+    return Fault(FaultKind.LOST, f"{what}; {_ADVICE[FaultKind.LOST]}")
 
 
 def is_device_memory(error: BaseException) -> bool:

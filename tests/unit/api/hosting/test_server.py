@@ -7,11 +7,14 @@ from typing import Any
 
 import httpx
 import pytest
+from residency_support.engines import FakeEngines
 
+from plimsoll_runtime.api.hosting import run as run_module
 from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.server import HostServer, make_guard
 from plimsoll_runtime.api.http.listening import listen
-from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.cli.main import main
+from plimsoll_runtime.errors import DeviceLostError, UsageError
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.spec import ModelSpec
 
@@ -79,6 +82,59 @@ async def test_a_second_signal_ends_it_at_once(run_host: Any) -> None:
             assert await hosting.ended == 130
             await asyncio.gather(asked, return_exceptions=True)
         assert hosting.host.closed
+
+
+async def test_a_host_whose_device_is_lost_is_unready_tells_who_is_served_and_ends(run_host: Any) -> None:
+    """As a server does whose engine has died: what can still be answered is, and then the process ends by the error."""
+    async with run_host() as hosting:
+        model = hosting.host.add("team/m")
+        hosting.host.rouse(model)
+        model.engine.pause()
+        async with hosting.http() as http, hosting.http() as other:
+            asked = asyncio.create_task(http.post("/v1/completions", json={"model": "m", "prompt": "a"}))
+            await model.engine.until(lambda: bool(model.engine.running))
+            hosting.host.lose(DeviceLostError("the GPU is lost"))
+            while (health := await other.get("/health")).is_success:
+                pass
+            failed = {"status": "failed", "reason": "device-failed"}
+            assert (health.status_code, health.json()) == (503, failed)
+            assert (await other.get("/live")).status_code == 503
+            refused = await other.post("/v1/completions", json={"model": "m", "prompt": "a"})
+            assert (refused.status_code, "The device has failed" in refused.text) == (503, True)
+            assert not hosting.host.closed
+            model.engine.resume()
+            assert (await asked).json()["choices"][0]["text"] == "Hello!"
+        with pytest.raises(DeviceLostError, match="the GPU is lost"):
+            await hosting.ended
+        assert hosting.host.closed
+
+
+async def test_a_device_that_is_lost_while_the_host_drains_is_why_it_ended(run_host: Any) -> None:
+    async with run_host() as hosting:
+        model = hosting.host.add("team/m")
+        hosting.host.rouse(model)
+        model.engine.pause()
+        async with hosting.http() as http:
+            asked = asyncio.create_task(http.post("/v1/completions", json={"model": "m", "prompt": "a"}))
+            await model.engine.until(lambda: bool(model.engine.running))
+            hosting.server.stop()
+            hosting.host.lose(DeviceLostError("the GPU is lost"))
+            model.engine.resume()
+            await asked
+        with pytest.raises(DeviceLostError):
+            await hosting.ended
+
+
+def test_a_lost_device_is_the_hosts_exit_code_and_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = FakeEngines()
+    engines.look_errors.append(DeviceLostError("CUDA error: GPU is\nlost"))
+    monkeypatch.setattr(run_module, "Processes", lambda: engines)
+    monkeypatch.setenv("PLIMSOLL_TERMINATION_LOG", str(tmp_path / "log"))
+    assert main(["host", "--port", "0", "--host-port", "0"]) == 8
+    assert (tmp_path / "log").read_text() == "device-failed: CUDA error: GPU is lost"
+    assert "plimsoll: CUDA error: GPU is" in capsys.readouterr().err
 
 
 def test_without_tokens_it_starts_on_loopback_only(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from residency_support.engines import Behaviour, FakeEngines
 from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.server import HostServer
 from plimsoll_runtime.api.http.listening import listen
-from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.errors import DeviceLostError, EngineDeadError
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.settings import Settings
@@ -98,6 +98,51 @@ async def test_the_host_api_moves_models(served: tuple[FakeEngines, str, str]) -
         async with httpx.AsyncClient(base_url=url) as http:
             listed = (await http.get("/v1/models")).json()["data"]
             assert [model["id"] for model in listed] == ["m0", "m1", "m2", "m4"]
+
+
+async def test_a_lost_device_ends_what_runs_and_what_waits_with_its_reason(
+    make_engine: Callable[[], Any], model_folder: Path
+) -> None:
+    """The stream of the engine that found it, one of another engine that says nothing any more, and who waits."""
+    made: dict[str, Any] = {}
+
+    def engine_of(name: ModelName, _spec: ModelSpec) -> Any:
+        made[name.name] = make_engine()
+        made[name.name].pause()
+        return made[name.name]
+
+    engines = FakeEngines(capacity=10, engine_of=engine_of)
+    for name in NAMES:
+        engines.behaviours[name] = Behaviour(**QUICK)  # type: ignore[arg-type]
+    models = tuple((name, ModelSpec(revision="1", source=str(model_folder))) for name in NAMES)
+    listeners = (listen("127.0.0.1", 0), listen("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listeners[0].getsockname()[1]}"
+    settings = Settings(line=0.9, check_seconds=0.05)
+    host = Host(engines, settings)
+    config = HostConfig(models=models, drain_seconds=0.3)
+    running = asyncio.create_task(HostServer(config, listeners, host).run())
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+        while (await http.get("/health")).status_code != 200:
+            assert not running.done(), running
+
+        async def ask(name: str) -> tuple[int, str, str]:
+            answer = await http.post("/v1/completions", json={"model": name, "prompt": "Hi"})
+            return answer.status_code, answer.json()["error"]["code"], answer.json()["error"]["message"]
+
+        served = [asyncio.create_task(ask(name)) for name in ("m0", "m1")]
+        while not all(name in made and made[name].running for name in ("m0", "m1")):
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(ask("m2"))
+        while not any(model.waiting for model in host.report().models):
+            await asyncio.sleep(0)
+        [found] = [engine for engine in engines.alive if engine.name.name == "m0"]
+        found.die(DeviceLostError("the GPU is lost"))
+        told = "the device has failed, and the server is about to end: the GPU is lost"
+        assert await waiting == (503, "device_lost", f"T{told[1:]}.")
+        assert [await answer for answer in served] == [(500, "engine_died", "the engine died: the GPU is lost")] * 2
+        with pytest.raises(DeviceLostError):
+            await running
+    assert not engines.alive
 
 
 async def test_a_dead_engine_takes_no_other_with_it(served: tuple[FakeEngines, str, str]) -> None:
