@@ -129,7 +129,9 @@ def fit(args: argparse.Namespace) -> int:
             ("KV cache, a token", f"{token / 1024:.1f} KiB", f"in {len(facts.attention)} layers"),
             ("KV cache, a sequence", _size(whole), f"of {facts.max_positions} tokens, the longest{_windows(layout)}"),
         ]
-    left = None if args.memory is None else parse_size(args.memory, 0) - found.weights - found.step
+    if found.graphs:
+        rows.append(("graphs of steps", _size(found.graphs), "at most (--graph-memory)"))
+    left = None if args.memory is None else parse_size(args.memory, 0) - found.beside_cache
     least = (len(layout.groups) + 1) * layout.block_bytes
     if left is not None and left >= least > 0:
         held = longest_held(left, layout, facts.max_positions)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from plimsoll_runtime.driver.grant import Grant
+from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig
@@ -28,7 +29,6 @@ from plimsoll_runtime.execution.memory import (
 from plimsoll_runtime.execution.tiers.open import staging_beside
 from plimsoll_runtime.execution.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.sizes import is_share, parse_size
 
 
@@ -80,7 +80,7 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
         # The longest sequence that memory could hold.
         held = config.max_model_len or longest_held(free, layout, facts.max_positions)
         workspace, backends = _workspace(config, model, decoder, held)
-        graphs = graph_bytes(config, model, free)
+        graphs = graph_bytes(config, model.outline, model.device, free)
         kv = _of_free(config, model, layout, Room(loaded.weight_bytes, free, workspace + graphs))
         return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
     kv = granted_kv_cache(
@@ -105,21 +105,17 @@ def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) ->
         graphs = _granted_graphs(config, model, grant, workspace)
     else:
         free = free_memory(model.device)
-        graphs = graph_bytes(config, model, free)
+        graphs = graph_bytes(config, model.outline, model.device, free)
         check_step_fits(Room(loaded.weight_bytes, free, workspace + graphs))
     return Budget(kv, [()], workspace + graphs, backends, graphs)
 
 
-def graph_bytes(config: EngineConfig, model: Model, free: int) -> int:
-    """What graphs of steps may take of so many free bytes: 0 where there are none, on a CPU above all."""
-    captured = model.device.type == "cuda" and model.pooling is None and isinstance(model.outline, Program)
-    return parse_size(config.graph_memory, free) if captured and config.graph_seconds else 0
-
-
 def _granted_graphs(config: EngineConfig, model: Model, grant: Grant, workspace: int) -> int:
-    """The same of what a grant has beside the largest step. Raises MemoryLimitError where it has less than that."""
+    """What graphs may take of a grant, as far as it has that beside the largest step. Raises MemoryLimitError where it
+    has less than the step.
+    """
     grant.check_workspace(workspace)
-    return min(graph_bytes(config, model, grant.workspace), grant.workspace - workspace)
+    return min(graph_bytes(config, model.outline, model.device), grant.workspace - workspace)
 
 
 def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:

@@ -9,6 +9,7 @@ from math import prod
 
 import torch
 
+from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.model import backends_of, outline_of
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
@@ -30,7 +31,7 @@ class Fit:
 
     `stored` in its files, by what tensors are stored as. `weights` as an engine keeps them, `packed` for our CPU
     kernels or plain. `step`: the largest, of so many `tokens`, with all that recurrent layers keep of sequences and so
-    many `snapshots` of that.
+    many `snapshots` of that. `graphs`: what graphs of steps may take, 0 on a CPU.
     """
 
     facts: Facts
@@ -41,6 +42,12 @@ class Fit:
     step: int
     tokens: int
     snapshots: int
+    graphs: int = 0
+
+    @property
+    def beside_cache(self) -> int:
+        """What an engine takes beside its KV cache."""
+        return self.weights + self.step + self.graphs
 
 
 def fit(files: ModelFiles, config: EngineConfig) -> Fit:
@@ -63,7 +70,8 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     else:
         weights, largest = outline.weight_bytes(dtype), by_outline(outline, dtype, step)
     layout = kv_layout(facts.attention, facts.max_positions, config.block_size, dtype.itemsize)
-    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots)
+    graphs = graph_bytes(config, outline, device)
+    return Fit(facts, layout, stored_sizes(files), weights, packed, largest, step.rows, step.snapshots, graphs)
 
 
 def stored_sizes(files: ModelFiles) -> Mapping[str, int]:

@@ -12,7 +12,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of the device's memory. Raises UsageError when built with numbers that contradict each other.
 
     `weights`: on a CPU the image that the engine maps and what it holds beside it, on a GPU the device's copy.
-    `workspace`: what the largest step takes. `kv`: the KV cache when the engine starts.
+    `workspace`: what the largest step takes, and on a GPU what graphs of steps may.
+    `kv`: the KV cache when the engine starts.
     `kv_least`: what the cache may be shrunk to; the longest sequence is what so much holds. 0: it is not shrunk.
     `kv_most`: what the cache may be grown to; until then that is address space and no memory. 0: it is not grown.
     `device`: the kind of device whose memory it is ("cpu", "cuda"); empty for any.

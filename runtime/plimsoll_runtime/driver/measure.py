@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from plimsoll_runtime.driver.footprint import private_bytes
+from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.threads import take_threads
@@ -81,8 +82,9 @@ def _asked(config: EngineConfig) -> int | None:
 
 
 def _workspace(config: EngineConfig, model: Model, longest: int) -> int:
+    """Bytes of the largest step and of graphs. Raises UsageError for what no grant can hold."""
     step = largest_step(config, model.outline.facts, longest)
     if not model.fused:
-        return by_outline(model.outline, model.dtype, step)
+        return by_outline(model.outline, model.dtype, step) + graph_bytes(config, model.outline, model.device)
     decoder, _ = imagined_decoder(model.outline, model.dtype)
     return on_a_cpu(decoder, step)

@@ -197,7 +197,8 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
 
     `num_blocks` and `kv_bytes` are what the KV cache has at the start; it may be given `least_blocks` to `most_blocks`
     (0: as many as at the start), the padding block always included. `weight_bytes` are all weights, `image_bytes` those
-    of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes.
+    of them in an image, which other processes may hold too. `workspace_bytes` is what the largest step takes, and
+    on a GPU what graphs of steps may.
     `overhead_bytes`: private memory that the process had before any of these.
     `groups`: what each group of layers keeps in the cache: a block is of one of them at a time.
     `max_sequences`: how many a batch may have, 0 where that is not known. Where no layer attends the blocks have no

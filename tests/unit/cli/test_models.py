@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from plimsoll_runtime.cli.main import main
+from plimsoll_runtime.driver import fit as fit_module
 from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.program import Program
@@ -95,6 +97,21 @@ def test_what_fits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     # Blocks of 16 tokens: the full layer keeps 256, the others 15 tokens before four blocks that are computed at once.
     blocks = int(sequences) * (256 + 6 * 6)
     assert abs(blocks * 16 * 2 * 32 * 2 / 2**30 - left) < 0.01
+
+
+def test_graphs_of_steps_are_memory_that_a_gpus_engine_needs(
+    folder: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["models", "fit", folder, "--memory", "500MiB"]) == 0
+    assert "graphs" not in capsys.readouterr().out
+    plain = fit_module.fit
+    monkeypatch.setattr(fit_module, "fit", lambda *given: replace(plain(*given), graphs=2**29))
+    assert main(["models", "fit", folder, "--memory", "500MiB"]) == 1
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if "graphs" in line] == [
+        ["graphs", "of", "steps", "0.50", "GiB", "at", "most", "(--graph-memory)"]
+    ]
+    assert main(["models", "fit", folder, "--memory", "1012MiB"]) == 0
 
 
 def test_what_does_not_fit(folder: str, capsys: pytest.CaptureFixture[str]) -> None:

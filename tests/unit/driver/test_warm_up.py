@@ -5,17 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
-from plimsoll_runtime.driver.budget import graph_bytes
 from plimsoll_runtime.driver.warm_up import WOKEN_SECONDS, warm_up
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.execution.captures import CaptureBounds, Told
-from plimsoll_runtime.models.program import Program
 
-PROGRAM = Program.__new__(Program)
 MIB = 2**20
 
 
@@ -73,21 +69,3 @@ def test_a_model_that_generates_nothing_decodes_nothing() -> None:
     parts = Parts(pooling=object(), max_model_len=31)
     assert parts.warm_up()[0] == 30
     assert parts.did[1:3] == [[30], []]
-
-
-@pytest.mark.parametrize(
-    ("change", "options", "expected"),
-    [
-        ({}, {}, 512 * MIB),
-        ({}, {"graph_memory": "10%"}, 100 * MIB),
-        ({}, {"graph_seconds": 0.0}, 0),
-        ({"device": torch.device("cpu")}, {}, 0),
-        ({"pooling": object()}, {}, 0),
-        ({"outline": object()}, {}, 0),
-    ],
-)
-def test_memory_is_kept_for_graphs_where_there_are_some(
-    change: dict[str, Any], options: dict[str, Any], expected: int
-) -> None:
-    model: Any = SimpleNamespace(**{"device": torch.device("cuda"), "pooling": None, "outline": PROGRAM, **change})
-    assert graph_bytes(EngineConfig(model="m", **options), model, 1000 * MIB) == expected
