@@ -2,8 +2,9 @@
 
 What recurrent layers keep of sequences counts to it: it is as much in every step, however long the sequences are.
 
-On a GPU such a step is run and its peak read from the allocator. On a CPU it would take seconds, and nothing need be
-run: what a decoder allocates follows from its shapes (held against measured peaks by a test).
+On a GPU such a step is run and its peak read from the allocator: a step of as many rows, and of as many sequences, as
+there may be, since some of what it takes is by the row and some by the sequence. On a CPU it would take seconds, and
+nothing need be run: what a decoder allocates follows from its shapes (held against measured peaks by a test).
 """
 
 from __future__ import annotations
@@ -48,6 +49,16 @@ class LargestStep:
     longest: int
     snapshots: int = 0
 
+    @property
+    def prompts(self) -> list[int]:
+        """The tokens of each sequence of such a step: all sequences have some, and the first as many as they may."""
+        left = self.rows
+        lengths = []
+        for others in reversed(range(min(self.sequences, self.rows))):
+            lengths.append(min(self.longest, left - others))
+            left -= lengths[-1]
+        return lengths
+
     def logits_rows(self, vocab_size: int) -> int:
         """Rows of logits at once: the sequences', or those of a prompt whose log probabilities were asked for."""
         return max(self.sequences, min(self.rows, max(1, PROMPT_LOGITS // vocab_size)))
@@ -58,10 +69,12 @@ class LargestStep:
 
 
 def largest_step(config: EngineConfig, facts: Facts, longest: int) -> LargestStep:
-    """The largest that a config allows, of sequences of at most `longest` tokens. Raises UsageError for snapshots that
-    the model cannot have.
+    """The largest that a config allows, of sequences of at most `longest` tokens: no more rows than all of them have.
+
+    Raises UsageError for snapshots that the model cannot have.
     """
-    rows = step_tokens(config.max_batch_tokens, longest, whole=bool(facts.whole))
+    most = config.max_sequences * longest
+    rows = min(most, step_tokens(config.max_batch_tokens, longest, whole=bool(facts.whole)))
     return LargestStep(rows, config.max_sequences, longest, snapshot_rows(config, facts))
 
 
@@ -75,20 +88,18 @@ class KnowsStepBytes(Protocol):
 
 def on_a_cpu(decoder: Decoder, step: LargestStep) -> int:
     """Bytes, from the decoder itself or from its outline."""
-    facts = decoder.outline.facts
-    logits_rows = step.head_rows(facts)
-    if isinstance(decoder, KnowsStepBytes):
-        computed = decoder.step_bytes(step.rows, logits_rows, step.longest)
-    else:
-        computed = _torch_bytes(decoder.outline, decoder.dtype.itemsize, step, logits_rows)
-    return computed + _choosing(facts, step) + _states(facts, decoder.dtype.itemsize, step)
+    facts, size = decoder.outline.facts, decoder.dtype.itemsize
+    if not isinstance(decoder, KnowsStepBytes):
+        return by_outline(decoder.outline, decoder.dtype, step)
+    computed = decoder.step_bytes(step.rows, step.head_rows(facts), step.longest)
+    return computed + _choosing(facts, step) + _kept_states(facts, size, step)
 
 
 def by_outline(outline: Outline, dtype: torch.dtype, step: LargestStep) -> int:
     """Bytes for a decoder of torch's ops before there is one. On a GPU what is measured once there is one is less."""
-    logits_rows = step.head_rows(outline.facts)
-    computed = _torch_bytes(outline, dtype.itemsize, step, logits_rows)
-    return computed + _choosing(outline.facts, step) + _states(outline.facts, dtype.itemsize, step)
+    facts, size = outline.facts, dtype.itemsize
+    computed = _torch_bytes(outline, size, step, step.head_rows(facts)) + _made_states(facts, size, step)
+    return computed + _choosing(facts, step) + _kept_states(facts, size, step)
 
 
 def on_an_accelerator(
@@ -101,9 +112,10 @@ def on_an_accelerator(
     facts, device = decoder.outline.facts, torch.accelerator.current_accelerator()
     assert device is not None
     cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, whole=facts.whole)
+    states = _states_of(decoder, cache, step)
     able: list[type[AttentionBackend]] = []
-    peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step)))
-    return peak + _choosing(facts, step) + _states(facts, decoder.dtype.itemsize, step), able
+    peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step, states)))
+    return peak + _choosing(facts, step) + _kept_states(facts, decoder.dtype.itemsize, step), able
 
 
 def peak_of(work: Callable[[], None]) -> int:
@@ -121,26 +133,33 @@ def peak_of(work: Callable[[], None]) -> int:
 
 @torch.inference_mode()
 def _run(
-    decoder: Decoder, backends: Sequence[type[AttentionBackend]], cache: KvCache, step: LargestStep
+    decoder: Decoder,
+    backends: Sequence[type[AttentionBackend]],
+    cache: KvCache,
+    step: LargestStep,
+    states: StateCache | OwnCaches | None = None,
 ) -> Sequence[type[AttentionBackend]]:
-    """One prompt of as many tokens as a step holds, all of them in the padding block, and the logits."""
-    rows = min(step.rows, step.longest)
-    facts = decoder.outline.facts
-    states = _states_of(decoder, cache)
+    """Prompts of as many tokens as a step holds, all of them in the padding block, and the logits."""
+    prompts = step.prompts
     forward_pass = ForwardPass(decoder, cache, backends, states=states)
-    zeros = torch.zeros(rows, dtype=torch.int64, device=cache.device)
-    batch = AttentionBatch([rows], [rows], BlockTables.of([[0] * -(-rows // cache.block_size)]), zeros)
-    hidden: Tensor = forward_pass(zeros, torch.arange(rows, device=cache.device), batch, [0])
-    wanted = step.head_rows(facts)
+    zeros = torch.zeros(sum(prompts), dtype=torch.int64, device=cache.device)
+    positions = torch.cat([torch.arange(length) for length in prompts]).to(cache.device)
+    tables = BlockTables.of([[0] * -(-length // cache.block_size) for length in prompts])
+    batch = AttentionBatch(prompts, prompts, tables, zeros)
+    hidden: Tensor = forward_pass(zeros, positions, batch, range(len(prompts)))
+    wanted = step.head_rows(decoder.outline.facts)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
 
 
-def _states_of(decoder: Decoder, cache: KvCache) -> StateCache | OwnCaches | None:
+def _states_of(decoder: Decoder, cache: KvCache, step: LargestStep) -> StateCache | OwnCaches | None:
+    """For the sequences of the step."""
     outline = decoder.outline
     if isinstance(outline, TransformersOutline) and outline.own is not None:
         return OwnCaches(outline.own)
-    return StateCache(outline.facts.states, 1, decoder.dtype, cache.device) if outline.facts.states else None
+    if not outline.facts.states:
+        return None
+    return StateCache(outline.facts.states, len(step.prompts), decoder.dtype, cache.device)
 
 
 def _choosing(facts: Facts, step: LargestStep) -> int:
@@ -151,12 +170,18 @@ def _choosing(facts: Facts, step: LargestStep) -> int:
     return FLOAT32 * facts.vocab_size * max(2 * step.sequences, prompts)
 
 
-def _states(facts: Facts, size: int, step: LargestStep) -> int:
-    """What recurrent layers keep: of all sequences, what a step makes of it before it is put there, and snapshots.
+def _kept_states(facts: Facts, size: int, step: LargestStep) -> int:
+    """What recurrent layers keep: a row for each sequence, one that belongs to nobody, and snapshots."""
+    return (step.sequences + 1 + step.snapshots) * facts.state_bytes(size)
 
-    One row belongs to nobody.
+
+def _made_states(facts: Facts, size: int, step: LargestStep) -> int:
+    """What torch's ops make of them: a second row for each sequence of a step, until the pass is over.
+
+    A pass that breaks off is computed again, from the rows that are kept. Our CPU kernels never break off, and write
+    these in place; of a step that is run the second rows are in its peak.
     """
-    return (2 * step.sequences + 1 + step.snapshots) * facts.state_bytes(size)
+    return min(step.sequences, step.rows) * facts.state_bytes(size)
 
 
 def _torch_bytes(outline: Outline, size: int, step: LargestStep, logits_rows: int) -> int:

@@ -86,7 +86,8 @@ def test_what_is_kept_of_sequences_is_counted(mamba: str) -> None:
     kept = outline_of(resolve(mamba).config).facts.state_bytes(4)
     assert kept == 3 * 4 * (3 * (96 + 2 * 2 * 10) + 8 * 12 * 10)
     few, more = (measure(EngineConfig(model=mamba, **{**OPTIONS, "max_sequences": n})) for n in (4, 6))
-    assert more.workspace - few.workspace >= 2 * 2 * kept
+    rows = 2 if kernels(torch.float32) is None else 1
+    assert more.workspace - few.workspace >= 2 * rows * kept
     assert (few.block_bytes, few.kv_least, few.kv_most) == (0, 0, 0)
 
 
