@@ -25,12 +25,17 @@ REPEATS, MOST_REPEATS = 3, 50
 LEAST_SECONDS = 0.02
 """The runs go on for so long, up to `MOST_REPEATS`. Another process may have the core for some milliseconds, and all
 three runs of a small model may fall into them."""
+LENGTHS = 4
+"""Of prompts that are timed on a GPU, each a token shorter than the one before: what a library makes ready for lengths
+that it has not seen (cuDNN a plan) is waited for in service too, where prompts are of any length."""
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 """Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
 
 Clock = Callable[[], float]
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
 """Queries, keys and values of a step's rows, and sinks of the heads."""
+Work = tuple[AttentionBatch, Sequence[Inputs]]
+"""A step, and what its layers are given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +105,21 @@ def check(backend: type[AttentionBackend], target: Target, expected: Sequence[Te
 def measure(backend: type[AttentionBackend], target: Target, mix: Mix, watch: Stopwatch) -> Timing:
     """Time both batches of a mix over a private cache of the target's dtype and block size. Raises TimeUpError."""
     counts = Counter(target.shapes)
-    runner = _Runner(backend, target, list(counts), _blocks_of(mix, target.block_size))
+    size, device = target.block_size, target.device
+    runner = _Runner(backend, target, list(counts), _blocks_of(mix, size))
 
-    def milliseconds(batch: AttentionBatch) -> float:
-        inputs = [_inputs(shape, batch, target) for shape in counts]
-        seconds = runner.best_seconds(batch, inputs, watch)
+    def milliseconds(batches: Sequence[AttentionBatch]) -> float:
+        works = [(batch, [_inputs(shape, batch, target) for shape in counts]) for batch in batches]
+        seconds = runner.best_seconds(works, watch)
         return 1e3 * (seconds[0] + sum(s * n for s, n in zip(seconds[1:], counts.values(), strict=True)))
 
-    batches = (make(mix, target.block_size, target.device) for make in (_decode_batch, _chunk_batch))
-    return Timing(*(milliseconds(batch) for batch in batches))
+    decodes = milliseconds([_decode_batch(mix, size, device)])
+    return Timing(decodes, milliseconds([_chunk_batch(length, size, device) for length in lengths_of(mix, device)]))
+
+
+def lengths_of(mix: Mix, device: torch.device) -> list[int]:
+    """Of the prompts that are timed, the longest first."""
+    return [mix.chunk - less for less in range(1 if device.type == "cpu" else LENGTHS) if less < mix.chunk]
 
 
 class _Runner:
@@ -126,15 +137,20 @@ class _Runner:
         attention = self._backend.begin(batch)
         return [attention(layer, *tensors) for layer, tensors in enumerate(inputs)]
 
-    def best_seconds(self, batch: AttentionBatch, inputs: Sequence[Inputs], watch: Stopwatch) -> list[float]:
-        """Of the step's beginning and of each layer. One run beforehand pays for compilation and fresh pages."""
-        self.run(batch, inputs)
+    def best_seconds(self, works: Sequence[Work], watch: Stopwatch) -> list[float]:
+        """Of the step's beginning and of each layer. One run beforehand pays for compilation and fresh pages.
+
+        Of several works that run takes the first, and each of the others is timed once.
+        """
+        self.run(*works[0])
         if watch.is_over() and not watch.patient:
             raise TimeUpError
+        others = works[1:]
+        most = len(others) or MOST_REPEATS
         enough = watch.clock() + LEAST_SECONDS
-        runs = [self._seconds(batch, inputs, watch.clock)]
-        while not watch.is_over() and (len(runs) < REPEATS or (len(runs) < MOST_REPEATS and watch.clock() < enough)):
-            runs.append(self._seconds(batch, inputs, watch.clock))
+        runs = [self._seconds(*(others or works)[0], watch.clock)]
+        while not watch.is_over() and (len(runs) < min(REPEATS, most) or (len(runs) < most and watch.clock() < enough)):
+            runs.append(self._seconds(*(others[len(runs)] if others else works[0]), watch.clock))
         return [min(part) for part in zip(*runs, strict=True)]
 
     def _seconds(self, batch: AttentionBatch, inputs: Sequence[Inputs], clock: Clock) -> list[float]:
@@ -153,15 +169,19 @@ class _Runner:
 
 
 def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]:
-    """Outputs in float32 of all shapes: a chunk of a prompt whose blocks lie anywhere, then a decode after it."""
+    """Outputs in float32 of all shapes: a prompt whose blocks lie anywhere, its second half as a chunk after the first,
+    and a decode.
+    """
     shapes = list(dict.fromkeys(target.shapes))
     runner = _Runner(backend, target, shapes, _blocks_of(SMALL, target.block_size))
-    chunk = _chunk_batch(SMALL, target.block_size, target.device)
-    last = chunk.cells[SMALL.chunk - 1 :]
-    # The last token again, as if it were decoded.
-    decode = AttentionBatch([1], [SMALL.chunk], chunk.block_tables, last)
+    prompt = _chunk_batch(SMALL.chunk, target.block_size, target.device)
+    # The last tokens again, as if the others had been there before.
+    later = [
+        AttentionBatch([rows], [SMALL.chunk], prompt.block_tables, prompt.cells[SMALL.chunk - rows :])
+        for rows in (SMALL.chunk // 2, 1)
+    ]
     outputs = []
-    for seed, batch in enumerate((chunk, decode)):
+    for seed, batch in enumerate((prompt, *later)):
         outputs += runner.run(batch, [_inputs(shape, batch, target, seed) for shape in shapes])
     return [out.float() for out in outputs]
 
@@ -189,9 +209,9 @@ def _decode_batch(mix: Mix, block_size: int, device: torch.device) -> AttentionB
     return _batch([1] * mix.decodes, [mix.context] * mix.decodes, block_size, device)
 
 
-def _chunk_batch(mix: Mix, block_size: int, device: torch.device) -> AttentionBatch:
+def _chunk_batch(length: int, block_size: int, device: torch.device) -> AttentionBatch:
     """The first tokens of one prompt."""
-    return _batch([mix.chunk], [mix.chunk], block_size, device)
+    return _batch([length], [length], block_size, device)
 
 
 def _batch(rows: Sequence[int], contexts: Sequence[int], block_size: int, device: torch.device) -> AttentionBatch:

@@ -7,7 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import select as module
+from plimsoll_runtime.execution.attention import trial
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.select import fastest_first
-from plimsoll_runtime.execution.attention.trial import MOST_REPEATS
+from plimsoll_runtime.execution.attention.trial import MOST_REPEATS, SMALL, Mix, Stopwatch, lengths_of, measure
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -35,10 +36,11 @@ STALL = 0.003
 
 @dataclass
 class FakeClock:
-    """Seconds that pass only where a backend says so."""
+    """Seconds that pass only where a backend says so. `lengths`: the most rows of each step."""
 
     now: float = 0.0
     calls: list[str] = field(default_factory=list)
+    lengths: set[int] = field(default_factory=set)
 
     def __call__(self) -> float:
         return self.now
@@ -66,8 +68,12 @@ def entry(
     why_not: str | None = None,
     last_resort: bool = False,
     stalled_until: float = 0.0,
+    decode_seconds: float | None = None,
 ) -> Entry:
-    """A backend that computes what the reference does, and takes so long for a layer; STALL more at first."""
+    """A backend that computes what the reference does, and takes so long for a layer; STALL more at first.
+
+    A decode takes as long, unless it is said how long.
+    """
 
     class Fake:
         name: ClassVar[str] = named
@@ -80,11 +86,14 @@ def entry(
 
         def begin(self, batch: AttentionBatch) -> Attention:
             inner = self._inner.begin(batch)
+            decodes = decode_seconds is not None and max(batch.query_lens) == 1
+            clock.lengths.add(max(batch.query_lens))
 
             def attention(
                 layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
             ) -> Tensor:
-                clock.now += seconds + (STALL if clock.now < stalled_until else 0.0)
+                taken = decode_seconds if decodes and decode_seconds is not None else seconds
+                clock.now += taken + (STALL if clock.now < stalled_until else 0.0)
                 clock.calls.append(named)
                 if fails == "run":
                     raise RuntimeError("illegal instruction")
@@ -160,7 +169,7 @@ def test_a_rival_has_to_make_up_for_the_fused_decoder(clock: FakeClock, rival: f
 
 
 def test_a_core_that_was_busy_for_a_while_says_nothing_of_a_short_run(clock: FakeClock) -> None:
-    until = 6.5 * STALL  # Two steps of the check, the run beforehand, and three that count.
+    until = 7.5 * STALL  # Three steps of the check, the run beforehand, and three that count.
     entries = {
         "stalled": entry(clock, "stalled", 0.0001, stalled_until=until),
         "rival": entry(clock, "rival", 0.001),
@@ -171,7 +180,7 @@ def test_a_core_that_was_busy_for_a_while_says_nothing_of_a_short_run(clock: Fak
 
 def test_runs_that_take_no_time_come_to_an_end(clock: FakeClock) -> None:
     assert chosen(clock, instant=entry(clock, "instant", 0.0)) == "instant"
-    assert clock.calls.count("instant") == 2 + 2 * (1 + MOST_REPEATS), "the check, and both batches after a run each"
+    assert clock.calls.count("instant") == 3 + 2 * (1 + MOST_REPEATS), "the check, and both batches after a run each"
 
 
 def test_who_follows_where_one_fails_in_service(clock: FakeClock) -> None:
@@ -194,6 +203,65 @@ def test_who_follows_where_one_fails_in_service(clock: FakeClock) -> None:
     assert [b.name for b in fastest_first(TARGET, entries, clock)] == ["fused"], "its decoder fits no other backend"
 
 
+class OnGpu:
+    """As if the CPU were a GPU: backends are measured and taken as there."""
+
+    type = "cuda"
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Target:
+    """A target whose device says that it is a GPU, where all that asks for its tensors has the CPU's."""
+
+    def measured(target: Target, *arguments: Any) -> Any:
+        return real(TARGET, *arguments)
+
+    real = module._measure_all
+    monkeypatch.setattr(module, "_measure_all", measured)
+    monkeypatch.setattr(module, "device_name", lambda device: "a GPU")
+    monkeypatch.setattr(module, "expected_mix", lambda device: SMALL)
+    monkeypatch.setattr(module, "CPU_SECONDS", 60.0)
+    return replace(TARGET, device=OnGpu())  # type: ignore[arg-type]
+
+
+def test_on_a_gpu_prompts_and_decodes_may_have_backends_of_their_own(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    entries = {
+        "slow": entry(clock, "slow", 0.02),
+        "decodes": entry(clock, "decodes", 0.01, decode_seconds=0.001),
+        "prompts": entry(clock, "prompts", 0.004, decode_seconds=0.03),
+        "right": entry(clock, "right", 0.0, last_resort=True),
+    }
+    target = on_a_gpu(monkeypatch)
+    for _ in ("measured", "remembered"):
+        found = [backend.name for backend in fastest_first(target, entries, clock)]
+        assert found == ["prompts+decodes", "decodes", "prompts+slow", "prompts", "slow", "right"]
+    rows = [row.split() for row in caplog.records[0].getMessage().splitlines()[2:]]
+    assert rows[:3] == [
+        ["slow", "60.00", "60.00"],
+        ["decodes", "3.00", "30.00", "taken", "for", "decodes"],
+        ["prompts", "90.00", "12.00", "taken", "for", "prompts"],
+    ]
+    assert chosen(clock, **entries) == "decodes", "on a CPU nobody shares"
+
+
+def test_prompts_of_a_gpu_are_of_several_lengths(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library may make something ready for each length that it has not seen."""
+    reference = entry(clock, "reference", 0.001).load()
+    mix = Mix(decodes=2, context=20, chunk=64)
+    watch = Stopwatch(clock, 1e9)
+    measure(reference, TARGET, mix, watch)
+    assert clock.lengths == {1, 64}
+    clock.lengths.clear()
+    monkeypatch.setattr(trial, "lengths_of", lambda mix, device: [64, 63, 62, 61])
+    measure(reference, TARGET, mix, watch)
+    assert clock.lengths == {1, 64, 63, 62, 61}
+    assert lengths_of(mix, torch.device("cuda")) == [64, 63, 62, 61]
+    assert lengths_of(Mix(2, 20, 2), torch.device("cuda")) == [2, 1]
+    assert lengths_of(mix, CPU) == [64]
+
+
 def test_time_that_is_up_ends_the_measuring(clock: FakeClock, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     entries = {
@@ -207,7 +275,7 @@ def test_time_that_is_up_ends_the_measuring(clock: FakeClock, cache: Path, caplo
     slow = {"first": entry(clock, "first", 0.001), "second": entry(clock, "second", module.CPU_SECONDS)}
     clock.calls.clear()
     assert chosen(clock, **slow) == "first"
-    assert clock.calls.count("second") == 3, "two small steps of the check, and one that was too long"
+    assert clock.calls.count("second") == 4, "three small steps of the check, and one that was too long"
 
 
 def test_the_next_start_remembers(clock: FakeClock, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
