@@ -25,7 +25,7 @@ IMPORTED = ("plimsoll_kernels", "plimsoll_runtime", "triton")
 """Of packages it is asked whether they are installed, of these whether they can be imported."""
 TOOLS = ("nvidia-smi", "rocm-smi", "compute-sanitizer", "nvcc", "ncu")
 """Programs that are of use, none of which must be there."""
-OPTIONAL = ("flashinfer-python", "flash-attn", "pytest-xdist", "rich", "sentence-transformers")
+OPTIONAL = ("flashinfer-python", "flash-attn-3", "flash-attn", "pytest-xdist", "rich", "sentence-transformers")
 ASKED = "name,driver_version,memory.total,memory.used,mig.mode.current,ecc.mode.current"
 PINNED_BYTES = 2**20
 

@@ -12,7 +12,9 @@ from plimsoll_operator.spec import Spec
 
 OPEN_SOURCES = ("hf://", "demo://")
 """Sources that reach nothing which belongs to the pool's namespace."""
-OF_ACCELERATORS = frozenset({"triton", "flashinfer", "flash-attn"})
+OF_ACCELERATORS = frozenset(
+    {"triton", "flashinfer", "flash-attn-3", "flash-attn", "cudnn-paged", "cudnn", "torch-flash"}
+)
 """Backends of attention that the schema lets a model ask for with `resources.accelerator` alone, or in a pool."""
 
 

@@ -9,7 +9,20 @@ from plimsoll_runtime.errors import UsageError
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 MODEL_IMPLS = ("auto", "native", "transformers")
-ATTENTION_BACKENDS = ("auto", "cpu", "torch", "triton", "flashinfer", "flash-attn", "sdpa", "reference")
+ATTENTION_BACKENDS = (
+    "auto",
+    "cpu",
+    "torch",
+    "triton",
+    "flashinfer",
+    "flash-attn-3",
+    "flash-attn",
+    "cudnn-paged",
+    "cudnn",
+    "torch-flash",
+    "sdpa",
+    "reference",
+)
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 """Tokens of a KV block that kernels are made for."""
 _LEAST = {

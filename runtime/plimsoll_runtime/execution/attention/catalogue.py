@@ -17,7 +17,12 @@ FLASHINFER_HEAD_DIMS = (64, 128, 256)
 FLASH_ATTN_BLOCK = 256
 """FlashAttention 2 reads paged caches whose pages are a multiple of this many tokens."""
 FLASH_ATTN_MAX_HEAD_DIM = 256
+CUDNN_PAGED, CUDNN_PAGED_TORCH = 92400, (2, 15)
+"""The cuDNN whose diagonal ends at the last row of a paged cache, and the torch that gives it one."""
+AMPERE, HOPPER, BLACKWELL = 8, 9, 10
+"""Major compute capabilities."""
 UNKNOWN = {
+    "window": "has no windows, and the model has",
     "softcap": "caps no scores, and the model's are",
     "chunk": "attends to all before a token, and the model to its chunk",
     "alibi": "adds no ALiBi to scores, and the model does",
@@ -129,11 +134,84 @@ def _no_flash_attn(target: Target) -> str | None:
         return reason
     if target.block_size % FLASH_ATTN_BLOCK:
         return f"needs blocks of {FLASH_ATTN_BLOCK} tokens, and --block-size is {target.block_size}"
-    odd = sorted({s.head_dim for s in target.shapes if s.head_dim % 8 or s.head_dim > FLASH_ATTN_MAX_HEAD_DIM})
-    if odd:
-        limit = FLASH_ATTN_MAX_HEAD_DIM
-        return f"takes heads of a multiple of 8 dimensions up to {limit}, and the model's have {odd[0]}"
+    return _no_heads(target, FLASH_ATTN_MAX_HEAD_DIM)
+
+
+def _no_flash_attn_3(target: Target) -> str | None:
+    if reason := _no_half(target) or _not_installed("flash_attn_interface") or _no_cuda(target, HOPPER, "Hopper"):
+        return reason
+    if capability(target.device)[0] != HOPPER:
+        return "is for Hopper (compute capability 9), and the device is newer"
+    return _unknown(target, "window", "softcap") or _no_heads(target, FLASH_ATTN_MAX_HEAD_DIM)
+
+
+def _no_torch_flash(target: Target) -> str | None:
+    if reason := _no_half(target) or _no_cuda(target, AMPERE, "Ampere"):
+        return reason
+    if not torch.backends.cuda.is_flash_attention_available():
+        return "needs a PyTorch that was built with FlashAttention"
+    return _unknown(target, "window") or _no_heads(target, FLASH_ATTN_MAX_HEAD_DIM)
+
+
+def _no_cudnn(target: Target) -> str | None:
+    """As torch's own rules for its op have it (`check_cudnn_tensor_shapes`)."""
+    if reason := _no_half(target) or _no_cuda(target, AMPERE, "Ampere"):
+        return reason
+    version = _cudnn_version()
+    if version is None:
+        return "needs a PyTorch that was built with cuDNN"
+    # Wider heads from cuDNN 9.10 on, and on Hopper alone.
+    widest = 256 if version >= 91000 and capability(target.device) == (HOPPER, 0) else 128
+    return _unknown(target) or _no_heads(target, widest)
+
+
+def _no_cudnn_paged(target: Target) -> str | None:
+    """As `torch.nn.attention.varlen` of 2.15 has it (`_cudnn_rejection_reasons`)."""
+    if reason := _no_half(target) or _no_cuda(target, HOPPER, "Hopper"):
+        return reason
+    major = capability(target.device)[0]
+    if major > BLACKWELL:
+        return "is for Hopper and Blackwell (compute capability 9 and 10), and the device is newer"
+    needed, version = ".".join(map(str, CUDNN_PAGED_TORCH)), _cudnn_version()
+    if _release() < CUDNN_PAGED_TORCH:
+        return f"needs PyTorch {needed}, and this is {torch.__version__}"
+    if version is None or version < CUDNN_PAGED:
+        return f"needs cuDNN 9.24, and this is {version}"
+    if target.block_size & (target.block_size - 1):
+        return f"needs blocks of a power of two tokens, and --block-size is {target.block_size}"
+    return _unknown(target) or _no_heads(target, 128)
+
+
+def _no_cuda(target: Target, least: int, named: str) -> str | None:
+    """For what NVIDIA has, from a generation on."""
+    if torch.version.hip is not None:
+        return "needs CUDA, and this is ROCm"
+    if (found := capability(target.device))[0] < least:
+        return f"needs {named} (compute capability {least}) or newer, and the device has {found[0]}.{found[1]}"
     return None
+
+
+def capability(device: torch.device) -> tuple[int, int]:
+    """Of an NVIDIA GPU; (0, 0) where there is none."""
+    return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else (0, 0)
+
+
+def _cudnn_version() -> int | None:
+    """Such as 92400 for 9.24.0; None where torch was built without it."""
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return version
+
+
+def _release() -> tuple[int, int]:
+    """Of torch."""
+    major, minor, *_ = torch.__version__.split(".")
+    return int(major), int(minor)
+
+
+def _no_heads(target: Target, widest: int) -> str | None:
+    """For kernels that take heads of any multiple of 8 dimensions up to some."""
+    odd = sorted({shape.head_dim for shape in target.shapes if shape.head_dim % 8 or shape.head_dim > widest})
+    return f"takes heads of a multiple of 8 dimensions up to {widest}, and the model's have {odd[0]}" if odd else None
 
 
 def _unknown(target: Target, *known: str) -> str | None:
@@ -202,6 +280,30 @@ def _flash_attn() -> type[AttentionBackend]:
     return FlashAttnBackend
 
 
+def _flash_attn_3() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.flash_attn_3 import FlashAttn3Backend
+
+    return FlashAttn3Backend
+
+
+def _cudnn() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.cudnn import CudnnBackend
+
+    return CudnnBackend
+
+
+def _cudnn_paged() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.cudnn_paged import CudnnPagedBackend
+
+    return CudnnPagedBackend
+
+
+def _torch_flash() -> type[AttentionBackend]:
+    from plimsoll_runtime.execution.attention.torch_flash import TorchFlashBackend
+
+    return TorchFlashBackend
+
+
 def _reference() -> type[AttentionBackend]:
     from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 
@@ -213,7 +315,11 @@ ENTRIES: Mapping[str, Entry] = {
     "torch": Entry(_no_torch, _torch),
     "triton": Entry(_no_triton, _triton),
     "flashinfer": Entry(_no_flashinfer, _flashinfer),
+    "flash-attn-3": Entry(_no_flash_attn_3, _flash_attn_3),
     "flash-attn": Entry(_no_flash_attn, _flash_attn),
+    "cudnn-paged": Entry(_no_cudnn_paged, _cudnn_paged),
+    "cudnn": Entry(_no_cudnn, _cudnn),
+    "torch-flash": Entry(_no_torch_flash, _torch_flash),
     "sdpa": Entry(_no_sdpa, _sdpa),
     "reference": Entry(_always, _reference, last_resort=True),
 }

@@ -20,10 +20,11 @@ OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 
 class AttentionError(Exception):
-    """An attention backend failed, and how; the cause is its own error."""
+    """An attention backend failed, which (`backend`) and how; the cause is its own error."""
 
     def __init__(self, backend: str, error: Exception) -> None:
         super().__init__(f"the attention backend {backend} failed with {type(error).__name__}: {error}")
+        self.backend = backend
 
 
 def make(backend: type[AttentionBackend], cache: KvCache) -> AttentionBackend:
@@ -79,7 +80,8 @@ class _RotatingStep(_Step):
 def _blamed(backend: str, work: Callable[..., _Result], *args: Any) -> _Result:
     try:
         return work(*args)
-    except OUT_OF_MEMORY:
+    except (AttentionError, *OUT_OF_MEMORY):
+        # One that is made of several says which of them it was.
         raise
     except Exception as error:
         # On a device that has failed, or is full, another backend would fail as well.

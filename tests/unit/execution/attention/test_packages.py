@@ -1,4 +1,4 @@
-"""Backends of other people's packages: what we tell them means what we mean.
+"""Backends of other people's kernels, in packages or in torch itself: what we tell them means what we mean.
 
 Where a package and a GPU are there, they run; everywhere else a stand-in does with plain torch what the package's
 documentation says of each argument, so that a table, a window or a page that is off by one shows.
@@ -9,18 +9,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.nn.attention import SDPBackend
+from torch.nn.attention import varlen as torch_varlen
 
+from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.reference import attention_reference
+from plimsoll_runtime.execution.attention import cudnn_paged, torch_flash
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
+from plimsoll_runtime.execution.attention.cudnn_paged import CudnnPagedBackend, CudnnPagedChunks
 from plimsoll_runtime.execution.attention.flash_attn import FlashAttnBackend
+from plimsoll_runtime.execution.attention.flash_attn_3 import FlashAttn3Backend
 from plimsoll_runtime.execution.attention.flashinfer import FlashInferBackend
+from plimsoll_runtime.execution.attention.torch_flash import TorchFlashBackend
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]
@@ -91,6 +99,121 @@ def varlen(
     return torch.cat(out)
 
 
+def with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    cache_seqlens: Tensor,
+    page_table: Tensor,
+    cu_seqlens_q: Tensor,
+    max_seqlen_q: int,
+    softmax_scale: float,
+    causal: bool,
+    window_size: tuple[int, int],
+    softcap: float,
+) -> Tensor:
+    """flash_attn_interface.flash_attn_with_kvcache over pages, with rows of several sequences one behind the other."""
+    starts = torch.zeros(len(cache_seqlens) + 1, dtype=torch.int32)
+    starts[1:] = cache_seqlens.cumsum(0)
+    return varlen(
+        q,
+        k_cache,
+        v_cache,
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=starts,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=int(cache_seqlens.max()),
+        softmax_scale=softmax_scale,
+        causal=causal,
+        window_size=window_size,
+        softcap=softcap,
+        block_table=page_table,
+    )
+
+
+def varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+    enable_gqa: bool,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+) -> Tensor:
+    """torch.nn.attention.varlen.varlen_attn, with the diagonal at the last row.
+
+    Over keys [K, kv_heads, D] one behind the other; or, for cuDNN, over pages and without windows.
+    """
+    assert type(window_size) is tuple, "torch 2.11 compares it with one"
+    assert enable_gqa == (query.shape[1] != key.shape[-2])
+    assert query.is_contiguous()
+    if block_table is not None:
+        assert seqused_k is not None
+        assert cu_seq_k is None
+        assert torch._C._get_cudnn_sdp_enabled()
+        assert not torch._C._get_flash_sdp_enabled()
+        assert window_size == (-1, 0)
+        assert int(cu_seq_q.diff().min()) > 1, "decodes are not for cuDNN"
+        pages, contexts = block_table, seqused_k
+    else:
+        assert cu_seq_k is not None
+        assert torch._C._get_flash_sdp_enabled()
+        assert not torch._C._get_cudnn_sdp_enabled()
+        assert int(cu_seq_k[-1]) == len(key) == len(value)
+        assert key.stride(-1) == value.stride(-1) == 1
+        # Pages of one token, which are the tokens themselves.
+        pages, contexts = cu_seq_k[:-1, None] + torch.arange(max_k, dtype=torch.int32), cu_seq_k.diff()
+        pages, key, value = pages.clamp(max=len(key) - 1), key[:, None], value[:, None]
+    return with_kvcache(
+        query,
+        key,
+        value,
+        cache_seqlens=contexts,
+        page_table=pages,
+        cu_seqlens_q=cu_seq_q,
+        max_seqlen_q=max_q,
+        softmax_scale=scale,
+        causal=True,
+        window_size=(-1, -1) if window_size == (-1, 0) else window_size,
+        softcap=0.0,
+    )
+
+
+def varlen_attn_of_2_11(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float,
+    window_size: tuple[int, int],
+) -> Tensor:
+    """The same before it was told of heads that share keys."""
+    grouped = query.shape[1] != key.shape[1]
+    return varlen_attn(
+        query,
+        key,
+        value,
+        cu_seq_q,
+        cu_seq_k,
+        max_q,
+        max_k,
+        scale=scale,
+        window_size=window_size,
+        enable_gqa=grouped,
+    )
+
+
 def steps(run: Any) -> None:
     a, b, c = (run.add() for _ in range(3))
     run.step({a: 21, b: 1})
@@ -104,6 +227,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, attribute, value in (
         ("flashinfer", "BatchPrefillWithPagedKVCacheWrapper", PagedWrapper),
         ("flash_attn", "flash_attn_varlen_func", varlen),
+        ("flash_attn_interface", "flash_attn_with_kvcache", with_kvcache),
     ):
         module = ModuleType(name)
         setattr(module, attribute, value)
@@ -112,18 +236,76 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("stand_ins")
 @pytest.mark.parametrize("block_size", [16, 256])
-@pytest.mark.parametrize("backend", [FlashInferBackend, FlashAttnBackend])
+@pytest.mark.parametrize("backend", [FlashInferBackend, FlashAttnBackend, FlashAttn3Backend])
 def test_with_a_stand_in(simulation: Simulate, backend: type[AttentionBackend], block_size: int) -> None:
     steps(simulation(backend, SHAPES, torch.float32, block_size, 60))
 
 
+UNCAPPED = [SHAPES[0], replace(SHAPES[1], softcap=None), replace(SHAPES[0], kv_heads=4)]
+
+
+@pytest.mark.parametrize("stand_in", [varlen_attn, varlen_attn_of_2_11])
+@pytest.mark.parametrize("tokens", [1, 40, 65_536])
+@pytest.mark.parametrize("block_size", [8, 16, 256])
+def test_flash_attention_of_torch(
+    simulation: Simulate, monkeypatch: pytest.MonkeyPatch, stand_in: Any, tokens: int, block_size: int
+) -> None:
+    """Some sequences at a time, those that see a window of their tokens too."""
+    monkeypatch.setattr(torch_varlen, "varlen_attn", stand_in)
+    monkeypatch.setattr(torch_flash, "TOKENS", tokens)
+    steps(simulation(TorchFlashBackend, UNCAPPED, torch.float32, block_size, 60))
+
+
+@pytest.mark.parametrize("block_size", [16, 256])
+def test_pages_of_cudnn(simulation: Simulate, monkeypatch: pytest.MonkeyPatch, block_size: int) -> None:
+    monkeypatch.setattr(torch_varlen, "varlen_attn", varlen_attn)
+    shapes = [replace(shape, window=None) for shape in UNCAPPED]
+    steps(simulation(CudnnPagedBackend, shapes, torch.float32, block_size, 60))
+
+
+@pytest.mark.parametrize("backend", [CudnnPagedChunks, TorchFlashBackend])
+def test_torch_takes_what_it_is_given(backend: type[AttentionBackend], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own function, whose rules for cuDNN are asked as on a Hopper, on tensors without numbers."""
+    monkeypatch.setattr(torch_varlen, "_cudnn_version_and_major_capability", lambda index: (92600, 9))
+    monkeypatch.setattr(torch_varlen, "_should_use_cudnn", lambda index: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    chosen: list[int] = []
+    real = torch_varlen._select_backend
+
+    def select(*given: Any) -> int:
+        chosen.append(real(*given))
+        return chosen[-1]
+
+    monkeypatch.setattr(torch_varlen, "_select_backend", select)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        device = torch.device("cuda:0")
+        pages = torch.empty(9, 2 * 2 * 16 * 64, device=device, dtype=torch.bfloat16)
+        keys = pages.as_strided((2, 9, 16, 64), (2 * 16 * 64, 2 * 2 * 16 * 64, 64, 1))
+        numbers = torch.empty(3, device=device, dtype=torch.int32)
+        tables = PagedBatch(numbers, numbers[:2], torch.empty(2, 4, device=device, dtype=torch.int32), 20, 50, 0)
+        cache = SimpleNamespace(keys=[keys], values=[keys], shapes=SHAPES[:1], group_of=(0,), block_size=16)
+        query = torch.empty(40, 4, 64, device=device, dtype=torch.bfloat16)
+        places = torch.empty(90, device=device, dtype=torch.int64)
+        call = torch_flash._Call(slice(0, 40), places, places, numbers, numbers.clone(), 20, 50)
+        monkeypatch.setattr(cudnn_paged, "paged_batch", lambda group, cache: tables)
+        monkeypatch.setattr(torch_flash, "step_tables", lambda group, size: None)
+        monkeypatch.setattr(torch_flash, "_calls", lambda *given: [call])
+        step = backend(cache).begin(SimpleNamespace(groups=[None]))  # type: ignore[arg-type]
+        out = step(0, query, None, None)
+    assert (out.shape, out.dtype) == (query.shape, query.dtype)
+    expected = SDPBackend.CUDNN_ATTENTION if backend is CudnnPagedChunks else SDPBackend.FLASH_ATTENTION
+    assert chosen == [expected.value]
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("name", ["flashinfer", "flash-attn"])
+@pytest.mark.parametrize("name", ["flashinfer", "flash-attn", "flash-attn-3", "cudnn-paged", "cudnn", "torch-flash"])
 def test_with_the_package(simulation: Simulate, name: str, dtype: torch.dtype) -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     shapes = [SHAPES[0], replace(SHAPES[1], head_dim=64)]
+    if name.startswith(("cudnn", "torch")):
+        shapes = [replace(shape, softcap=None, window=None) for shape in shapes]
     target = Target(torch.device("cuda"), dtype, shapes, 256)
     if reason := ENTRIES[name].why_not(target):
         pytest.skip(f"{name} {reason}")

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import torch
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import catalogue as module
 from plimsoll_runtime.execution.attention.catalogue import Target
-from plimsoll_runtime.execution.attention.select import candidates, select
+from plimsoll_runtime.execution.attention.select import backend_called, candidates, select, why_not
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 SHAPES = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.125)]
@@ -57,10 +57,14 @@ def test_our_kernels_are_the_fastest_on_a_cpu() -> None:
         ("triton", CPU, "needs a CUDA or ROCm device, and the model is on cpu"),
         ("flashinfer", CPU, "needs a GPU, and the model is on cpu"),
         ("flash-attn", CPU, "needs a GPU, and the model is on cpu"),
+        ("flash-attn-3", CPU, "needs a GPU, and the model is on cpu"),
+        ("cudnn", CPU, "needs a GPU, and the model is on cpu"),
+        ("cudnn-paged", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
+        ("torch-flash", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
         ("flashinfer", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
         ("torch", GPU, "computes on a CPU, and the model is on cuda"),
         ("cpu", GPU, "computes on a CPU, and the model is on cuda"),
-        ("flash", CPU, "flash is unknown; choose auto, cpu, torch, triton, flashinfer, flash-attn, sdpa, reference"),
+        ("flash", CPU, "flash is unknown; choose auto, cpu, torch, triton, flashinfer, flash-attn-3, flash-attn, "),
     ],
 )
 def test_refused(name: str, device: torch.device, message: str) -> None:
@@ -69,7 +73,13 @@ def test_refused(name: str, device: torch.device, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "package"), [("triton", "triton"), ("flashinfer", "flashinfer"), ("flash-attn", "flash_attn")]
+    ("name", "package"),
+    [
+        ("triton", "triton"),
+        ("flashinfer", "flashinfer"),
+        ("flash-attn", "flash_attn"),
+        ("flash-attn-3", "flash_attn_interface"),
+    ],
 )
 def test_a_gpu_without_the_package(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: None)
@@ -90,6 +100,96 @@ def test_what_the_packages_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "hip", "7.0")
     with pytest.raises(UsageError, match="needs CUDA, and this is ROCm"):
         select("flashinfer", target(GPU, torch.bfloat16))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A GPU, and the libraries beside it; the head and the block of a model there."""
+
+    capability: tuple[int, int] = (9, 0)
+    cudnn: int | None = 92600
+    torch: str = "2.15.0+cu132"
+    flash: bool = True
+    hip: str | None = None
+    head_dim: int = 128
+    block_size: int = 16
+
+
+OLD = Machine(cudnn=90800, torch="2.11.0")
+CUDNN_NAMES = ("flash-attn-3", "cudnn-paged", "cudnn", "torch-flash")
+WHY_NOT = {
+    "hopper": (Machine(), {}),
+    "blackwell": (Machine(capability=(10, 0)), {"flash-attn-3": "is for Hopper .* newer"}),
+    "newer": (
+        Machine(capability=(12, 0)),
+        {"flash-attn-3": "is for Hopper .* newer", "cudnn-paged": "for Hopper and Blackwell .* newer"},
+    ),
+    "ampere": (
+        Machine(capability=(8, 0)),
+        dict.fromkeys(("flash-attn-3", "cudnn-paged"), r"needs Hopper \(.* 9\) or newer, and the device has 8.0"),
+    ),
+    "turing": (Machine(capability=(7, 5)), dict.fromkeys(CUDNN_NAMES, "or newer, and the device has 7.5")),
+    "rocm": (Machine(hip="7.0"), dict.fromkeys(CUDNN_NAMES, "needs CUDA, and this is ROCm")),
+    "old": (OLD, {"cudnn-paged": "needs PyTorch 2.15, and this is 2.11.0"}),
+    "old-cudnn": (replace(OLD, torch="2.16.1"), {"cudnn-paged": "needs cuDNN 9.24, and this is 90800"}),
+    "without": (
+        Machine(cudnn=None, flash=False),
+        {"cudnn-paged": "needs cuDNN 9.24", "cudnn": "built with cuDNN", "torch-flash": "built with FlashAttention"},
+    ),
+    "blocks": (Machine(block_size=48), {"cudnn-paged": "needs blocks of a power of two tokens, and .* is 48"}),
+    "wide": (Machine(head_dim=256), {"cudnn-paged": "8 dimensions up to 128, and the model's have 256"}),
+    "wide-before": (replace(OLD, head_dim=256), {"cudnn-paged": "PyTorch 2.15", "cudnn": "up to 128"}),
+    "wide-ampere": (
+        Machine(capability=(8, 0), head_dim=256),
+        {"cudnn": "up to 128", **dict.fromkeys(("flash-attn-3", "cudnn-paged"), "needs Hopper")},
+    ),
+    "odd": (Machine(head_dim=100), dict.fromkeys(CUDNN_NAMES, "of a multiple of 8 dimensions up to .* have 100")),
+}
+"""Of each machine, which of these backends do not serve, and why."""
+
+
+@pytest.mark.parametrize("case", WHY_NOT)
+def test_what_a_gpu_and_its_libraries_allow(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, expected = WHY_NOT[case]
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(module, "capability", lambda device: machine.capability)
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: machine.cudnn)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: machine.flash)
+    monkeypatch.setattr(torch, "__version__", machine.torch)
+    monkeypatch.setattr(torch.version, "hip", machine.hip)
+    shapes = [AttentionShape(heads=4, kv_heads=2, head_dim=machine.head_dim, scale=0.1)]
+    there = Target(GPU, torch.bfloat16, shapes, machine.block_size)
+    found = {name: reason for name in CUDNN_NAMES if (reason := module.ENTRIES[name].why_not(there)) is not None}
+    assert found.keys() == expected.keys()
+    assert all(re.search(expected[name], reason) for name, reason in found.items())
+
+
+def test_windows_and_soft_caps(monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper(monkeypatch)
+    able = {}
+    for what, shape in (("window", replace(SHAPES[0], window=99)), ("softcap", replace(SHAPES[0], softcap=9.0))):
+        there = Target(GPU, torch.bfloat16, [SHAPES[0], shape], 256)
+        able[what] = {name for name in CUDNN_NAMES if module.ENTRIES[name].why_not(there) is None}
+    assert able == {"window": {"flash-attn-3", "torch-flash"}, "softcap": {"flash-attn-3"}}
+    windowed = Target(GPU, torch.bfloat16, [replace(SHAPES[0], window=99)], 16)
+    assert module.ENTRIES["cudnn"].why_not(windowed) == "has no windows, and the model has"
+
+
+def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with all packages and libraries."""
+    monkeypatch.setattr(module, "find_spec", lambda name: name)
+    monkeypatch.setattr(module, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92600)
+    monkeypatch.setattr(torch.version, "hip", None)
+
+
+def test_one_that_is_made_of_two_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which an image of a model's weights remembers it."""
+    hopper(monkeypatch)
+    pair = backend_called("cudnn+sdpa")
+    assert (pair.name, backend_called("sdpa").name) == ("cudnn+sdpa", "sdpa")
+    assert why_not("cudnn+sdpa", target(GPU, torch.bfloat16)) is None
+    assert why_not("sdpa+cudnn", target(CPU, torch.bfloat16)) == "needs a GPU, and the model is on cpu"
 
 
 def test_soft_caps_are_not_for_sdpa() -> None:
@@ -130,7 +230,7 @@ KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
     "latent-window": (
         {"latent": True, "kv_heads": 1, "window": 9},
         {"cpu", "torch", "sdpa", "reference"},
-        "where keys are|values beside keys",
+        "where keys are|values beside keys|has no windows",
     ),
     "sinks": ({"sinks": True}, {"cpu", "torch", "triton", "sdpa", "reference"}, "has no sinks, and the model has"),
 }
@@ -140,8 +240,7 @@ KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_nobody_computes_less_than_a_shape_says(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     says, able, message = KINDS[kind]
-    monkeypatch.setattr(module, "find_spec", lambda name: name)
-    monkeypatch.setattr(torch.version, "hip", None)
+    hopper(monkeypatch)
     plain = AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.1)
     found = set()
     for name, entry in module.ENTRIES.items():

@@ -1,0 +1,204 @@
+"""A backend made of two: one attends for sequences with several rows in a step, the other for those with one.
+
+A prompt multiplies and a decode waits for memory, so who is the fastest at one need not be at the other. A step that
+has both is divided by sequences: keys and values of all rows are written once, before any row attends, and then each of
+the two attends to what lies in the cache. Neither may be one that prepares blocks as it writes them (`torch` on a CPU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
+from typing import ClassVar, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.op import write_cache
+from plimsoll_kernels.rotary_cache.op import rotary_cache
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
+from plimsoll_runtime.execution.attention.guarded import begin, make
+from plimsoll_runtime.execution.graphs import GraphBackend
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.sent import sent
+from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
+
+Ints = NDArray[np.int64]
+Rows = slice | Tensor
+"""Rows of a step: one behind the other, or int64 [N] on the device."""
+
+
+@cache
+def divided(
+    chunks: type[AttentionBackend], decodes: type[AttentionBackend], name: str | None = None
+) -> type[AttentionBackend]:
+    """The backend that leaves sequences with several rows to `chunks` and the others to `decodes`.
+
+    Its steps of decodes can be captured where those of `decodes` can. It is called `name`, or after both.
+    """
+    base = _DividedGraphBackend if issubclass(decodes, GraphBackend) else DividedBackend
+    named = name or f"{chunks.name}+{decodes.name}"
+    made = type("Divided", (base,), {"name": named, "of_chunks": chunks, "of_decodes": decodes})
+    return cast(type[AttentionBackend], made)
+
+
+def parts_of(backend: type[AttentionBackend]) -> tuple[str, ...]:
+    """The names of a backend, and of those that it is made of."""
+    if not issubclass(backend, DividedBackend):
+        return (backend.name,)
+    return (backend.name, *parts_of(backend.of_chunks), *parts_of(backend.of_decodes))
+
+
+def without(failed: str, backends: Iterable[type[AttentionBackend]]) -> list[type[AttentionBackend]]:
+    """Those that are not made of a backend that failed: it is not tried again as a part."""
+    return [backend for backend in backends if failed not in parts_of(backend)]
+
+
+class DividedBackend:
+    """See AttentionBackend. An error says which of the two it was (AttentionError)."""
+
+    name: ClassVar[str]
+    fused: ClassVar[bool] = False
+    of_chunks: ClassVar[type[AttentionBackend]]
+    of_decodes: ClassVar[type[AttentionBackend]]
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+        self._chunks = make(self.of_chunks, cache)
+        self._decodes = make(self.of_decodes, cache)
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """A step of one of the two where it has sequences for one alone; else one of both."""
+        lengths = np.array(batch.query_lens)
+        several, single = np.flatnonzero(lengths > 1), np.flatnonzero(lengths == 1)
+        if not several.size:
+            return begin(self._decodes, batch)
+        if not single.size:
+            return begin(self._chunks, batch)
+        groups = [_on_device(group, self._cache.device) for group in batch.groups]
+        parts = []
+        for backend, chosen in ((self._chunks, several), (self._decodes, single)):
+            rows = _rows_of(lengths, chosen, self._cache.device)
+            parts.append(_Part(rows, begin(backend, _chosen(groups, chosen, rows, batch.longest))))
+        rotates = any(isinstance(part.attention, RotatingAttention) for part in parts)
+        kind = _RotatingStep if rotates else _Step
+        return kind(self._cache, [group.cells for group in batch.groups], parts)
+
+
+class _DividedGraphBackend(DividedBackend):
+    """See GraphBackend: what is captured are decodes."""
+
+    _decodes: GraphBackend  # type: ignore[assignment]
+
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
+        """See GraphBackend."""
+        return self._decodes.over(paged, cells)
+
+    def launch_key(self, sequences: int, longest: int) -> Hashable:
+        """See GraphBackend."""
+        return self._decodes.launch_key(sequences, longest)
+
+    def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
+        """See GraphBackend."""
+        return self._decodes.launch_lengths(sequences, most)
+
+
+class _Part(NamedTuple):
+    """Whose rows a backend attends for, and its step over them."""
+
+    rows: Rows
+    attention: Attention
+
+
+class _Step:
+    """See Attention. `cells`: of all rows, in each group of the cache."""
+
+    def __init__(self, cache: KvCache, cells: Sequence[Tensor], parts: Sequence[_Part]) -> None:
+        self._cache = cache
+        self._cells = cells
+        self._parts = parts
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
+        cache = self._cache
+        if key is not None and value is not None:
+            cells = self._cells[cache.group_of[layer]]
+            write_cache(key, value, cache.keys[layer], cache.values[layer], cells)
+        return self._attend(layer, query, sinks)
+
+    def _attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
+        """Over keys and values that are in the cache already."""
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for rows, attention in self._parts:
+            out[rows] = attention(layer, query[rows], None, None, sinks)
+        return out
+
+
+class _RotatingStep(_Step):
+    """See RotatingAttention: heads are rotated for both, on their way into the cache."""
+
+    def of_heads(
+        self,
+        layer: int,
+        heads: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        norm: NormOfHeads | None,
+        sinks: Tensor | None = None,
+    ) -> Tensor:
+        """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
+        cache = self._cache
+        query = rotary_cache(
+            heads,
+            cos,
+            sin,
+            cache.keys[layer],
+            cache.values[layer],
+            self._cells[cache.group_of[layer]],
+            norm=None if norm is None else norm.weight,
+            eps=0.0 if norm is None else norm.eps,
+        )
+        return self._attend(layer, query, sinks)
+
+
+class _Group(NamedTuple):
+    """A step in a group of the cache, and the numbers of all its blocks on the device, sent once for both parts."""
+
+    batch: AttentionBatch
+    blocks: Tensor
+
+
+def _on_device(batch: AttentionBatch, device: torch.device) -> _Group:
+    return _Group(batch, batch.block_tables.on(device))
+
+
+def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
+    """Those of the chosen of S sequences, whose rows are so many and stand one behind the other."""
+    ends = np.cumsum(lengths)
+    rows = np.concatenate([np.arange(ends[i] - lengths[i], ends[i]) for i in chosen])
+    if rows[-1] - rows[0] + 1 == rows.size:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return sent(rows, device)
+
+
+def _chosen(groups: Sequence[_Group], chosen: Ints, rows: Rows, longest: int | None) -> AttentionBatch:
+    """A step with some of the sequences, in their order, in all groups."""
+    rest: tuple[AttentionBatch, ...] = ()
+    for batch, blocks in reversed(groups):
+        tables = batch.block_tables
+        lengths, contexts, begins, counts = (
+            np.array(numbers, dtype=np.int64)[chosen]
+            for numbers in (batch.query_lens, batch.context_lens, tables.begins, tables.counts)
+        )
+        numbers = np.concatenate([[0], np.cumsum(lengths), contexts, begins])
+        # The first of three parts is the one that is longer by one.
+        there = OnDevice(blocks, *sent(numbers, blocks.device).tensor_split(3))
+        own = BlockTables(tables.blocks, begins.tolist(), counts.tolist(), there)
+        rest = (AttentionBatch(lengths.tolist(), contexts.tolist(), own, batch.cells[rows], rest, longest), *rest)
+    return rest[0]
