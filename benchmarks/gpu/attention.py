@@ -95,10 +95,16 @@ def batch_of(case: Case, cache: KvCache) -> AttentionBatch:
     return AttentionBatch(rows, [context for _, context in case.lengths], BlockTables.of(tables), cells)
 
 
-def cache_for(cases: Sequence[Case], shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> KvCache:
+def cache_for(
+    cases: Sequence[Case],
+    shape: AttentionShape,
+    dtype: torch.dtype,
+    device: torch.device,
+    block_size: int = BLOCK_SIZE,
+) -> KvCache:
     """One layer, with room for the largest case; random numbers, since products of zeros are faster."""
-    blocks = 1 + max(sum(-(-context // BLOCK_SIZE) for _, context in case.lengths) for case in cases)
-    cache = KvCache([shape], blocks, BLOCK_SIZE, dtype, device)
+    blocks = 1 + max(sum(-(-context // block_size) for _, context in case.lengths) for case in cases)
+    cache = KvCache([shape], blocks, block_size, dtype, device)
     for tensor in (*cache.keys, *cache.values):
         tensor.normal_()
     return cache

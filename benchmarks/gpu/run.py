@@ -17,11 +17,12 @@ import torch
 
 import options
 import tables
-from gpu import attention, choosing, experts, idle, load, mixed, sleeping, start, steps, users
+from gpu import attention, candidates, choosing, experts, idle, load, mixed, sleeping, start, steps, users
 from gpu.clock import Limits, limits
 from gpu.model import LLAMA_8B, folder, program_for, random_decoder
 from gpu.sheet import table
 from options import Options
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -111,6 +112,17 @@ def _attention(shape: AttentionShape, cases: tuple[attention.Case, ...]) -> Ques
     return asked
 
 
+def _candidates(bench: Bench) -> Any:
+    shape = program_for(LLAMA_8B).facts.attention[0]
+    works = [(case, size, ENTRIES) for size in candidates.BLOCK_SIZES for case in candidates.PROMPTS]
+    works.append((candidates.MIXED, candidates.BLOCK_SIZES[0], candidates.halves()))
+    return [
+        row
+        for case, size, entries in works
+        for row in candidates.measure(case, shape, size, bench.known, bench.rounds, DTYPE, bench.device, entries)
+    ]
+
+
 def _experts(bench: Bench) -> Any:
     capture = bench.capture
     return [
@@ -146,6 +158,7 @@ def _prefill(chunk: int) -> Question:
 
 QUESTIONS: Mapping[str, Question] = {
     "attention": _attention(program_for(LLAMA_8B).facts.attention[0], attention.CASES),
+    "candidates": _candidates,
     "latent": _attention(attention.DEEPSEEK_V3, attention.LATENT_CASES),
     "experts": _experts,
     "sampling": _sampling,

@@ -13,6 +13,7 @@ HEADINGS = ("work", "time", "of the copy", "of the product", "of the roofline")
 def table(result: dict[str, Any]) -> Sheet:
     """Those of the questions that were asked."""
     rows = [_kernel(f"attention: {row['name']}", row) for row in result.get("attention", [])]
+    rows += [_candidate(row) for row in result.get("candidates", []) if "reason" not in row]
     rows += [_kernel(row["name"], row) for name in ("latent", "experts") for row in result.get(name, [])]
     rows += [_row(r["name"], f"{r['microseconds']:.1f} us", note=_times(r)) for r in result.get("sampling", [])]
     decodes = [*([result["decode"]] if "decode" in result else []), *result.get("batches", [])]
@@ -66,6 +67,11 @@ def _others(result: dict[str, Any]) -> list[list[str]]:
 
 def _kernel(name: str, row: dict[str, Any]) -> list[str]:
     return _row(name, f"{row['microseconds']:.1f} us", row["of_bandwidth"], row["of_rate"])
+
+
+def _candidate(row: dict[str, Any]) -> list[str]:
+    title = f"{row['name']} by {row['backend']}, blocks of {row['block_size']}"
+    return _row(title, f"{row['microseconds']:.1f} us", rate=row["of_rate"])
 
 
 def _idle(row: dict[str, Any]) -> list[str]:

@@ -8,6 +8,10 @@ from gpu.harness.part import Part
 
 MEASURED: Mapping[str, tuple[int, str]] = {
     "attention": (240, "paged attention of one layer beside a copy and a product"),
+    "candidates": (
+        300,
+        "prompts by every attention backend that runs here, ours beside them; what dividing a step costs",
+    ),
     "decode": (240, "a decode of one sequence beside the copy"),
     "batches": (300, "decodes of 64 after 2,048 and of 256 after 1,024 beside their roofline"),
     "prefill": (240, "a prompt of 8,192 at once beside the product"),

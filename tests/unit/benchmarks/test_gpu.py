@@ -19,6 +19,7 @@ import goals
 import plimsoll_kernels
 from gpu import (
     attention,
+    candidates,
     choosing,
     clock,
     experts,
@@ -40,6 +41,8 @@ from options import Options
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry
+from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.progress import silent
@@ -87,6 +90,7 @@ def test_an_unknown_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ASKED = {
     "attention": (attention, "measure", len(attention.CASES)),
+    "candidates": (candidates, "measure", len(candidates.BLOCK_SIZES) * len(candidates.PROMPTS) + 1),
     "latent": (attention, "measure", len(attention.LATENT_CASES)),
     "experts": (experts, "measure", len(experts.CASES)),
     "sampling": (choosing, "measure", len(choosing.BATCHES) * len(choosing.WISHES)),
@@ -118,7 +122,10 @@ def test_a_question_is_asked_with_what_its_answer_takes(name: str, monkeypatch: 
     vars(bench).update(known=LIMITS, decoder="a decoder")
     found = run.measure([name], bench)
     assert found["limits"] == {"copy_gb_s": 1.0, "product_tflop_s": 1.0}
-    assert found[name] == ({"seen": True} if not isinstance(found[name], list) else [{"seen": True}] * times)
+    if name == "candidates":  # Each answer is a list of rows.
+        assert found[name] == ["seen"] * times
+    else:
+        assert found[name] == ({"seen": True} if not isinstance(found[name], list) else [{"seen": True}] * times)
     assert answer.call_count == times
 
 
@@ -142,6 +149,49 @@ def test_attention_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch,
     assert found["name"] == "mixed"
     seconds = found["microseconds"] / 1e6
     assert found["of_bandwidth"] == pytest.approx(case.bytes(shape, 4) / seconds / 1e9, rel=0.01, abs=1e-4)
+
+
+def test_prompts_are_timed_by_every_backend_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates, "LAUNCHES", 1)
+    shape = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
+    case = attention.Case("a chunk", [(7, 30)])
+
+    def fails() -> Any:
+        raise RuntimeError("no kernel image")
+
+    class Wrong(ReferenceBackend):
+        def begin(self, batch: Any) -> Any:
+            real = super().begin(batch)
+            return lambda *arguments: real(*arguments) + 1
+
+    names = ("torch", "triton", "cudnn", "reference")
+    entries = {
+        **{name: ENTRIES[name] for name in names},
+        "broken": Entry(lambda target: None, fails),
+        "wrong": Entry(lambda target: None, lambda: Wrong),
+    }
+    rows = candidates.measure(case, shape, 16, LIMITS, 1, torch.float32, CPU, entries)
+    found = {row["backend"]: row for row in rows}
+    assert list(found) == list(entries)
+    assert (found["torch"]["differs"], found["wrong"]["differs"]) == (0.0, pytest.approx(1.0, abs=1e-3))
+    seconds = found["torch"]["microseconds"] / 1e6
+    assert found["torch"]["of_rate"] == pytest.approx(case.flops(shape) / seconds / 1e12, rel=0.01, abs=1e-4)
+    assert found["torch"]["new_length_ms"] > 0
+    reasons = {name: row["reason"] for name, row in found.items() if "reason" in row}
+    assert reasons == {
+        "triton": "needs a CUDA or ROCm device, and the model is on cpu",
+        "cudnn": "needs a GPU, and the model is on cpu",
+        "reference": "is for comparing",
+        "broken": "failed: RuntimeError: no kernel image",
+    }
+    titles = [row[0] for row in table({"limits": ZERO, "candidates": rows}).rows]
+    assert titles == [f"a chunk by {name}, blocks of 16" for name in ("torch", "wrong")]
+
+
+def test_what_dividing_costs_is_asked_of_our_own_kernels() -> None:
+    assert [entry.load().name for entry in candidates.halves().values()] == ["triton", "triton+triton"]
+    assert [case.name for case in candidates.PROMPTS] == ["chunk of 8192", "chunk of 2048 after 6144"]
+    assert candidates.MIXED.name == "64 decodes and a chunk of 512"
 
 
 def test_what_experts_cost() -> None:

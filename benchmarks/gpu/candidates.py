@@ -1,0 +1,98 @@
+"""Prompts by every attention backend that runs here, ours first; and what it costs to divide a step between two."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gpu.attention import CASES, Case, batch_of, cache_for
+from gpu.clock import Limits, seconds
+from plimsoll_runtime.execution.attention.base import AttentionBackend
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.divided import divided
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+PROMPTS = tuple(case for case in CASES if case.name.startswith("chunk"))
+MIXED = CASES[-1]
+BLOCK_SIZES = (16, 256)
+"""FlashAttention 2 reads pages of 256 alone."""
+LAUNCHES = 10
+
+
+def halves() -> Mapping[str, Entry]:
+    """Our kernels for all of a step, and for both parts of a divided one."""
+    ours = ENTRIES["triton"]
+    return {"triton": ours, "triton+triton": Entry(ours.why_not, lambda: divided(ours.load(), ours.load()))}
+
+
+@torch.inference_mode()
+def measure(
+    case: Case,
+    shape: AttentionShape,
+    block_size: int,
+    known: Limits,
+    rounds: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    entries: Mapping[str, Entry] = ENTRIES,
+) -> list[dict[str, Any]]:
+    """One layer over blocks in disorder, without the cache's writing: a row for each backend, or why it has no figures.
+
+    `differs`: how far its results are at most from those of the first one that ran. `new_length_ms`: a prompt that is a
+    token shorter than any before, from the tables to the result.
+    """
+    target = Target(device, dtype, [shape], block_size)
+    cache = cache_for([case], shape, dtype, device, block_size)
+    query = torch.randn(sum(rows for rows, _ in case.lengths), shape.heads, shape.head_dim, device=device).to(dtype)
+    rows: list[dict[str, Any]] = []
+    expected: Tensor | None = None
+    for name, entry in entries.items():
+        found: dict[str, Any] = {"name": case.name, "backend": name, "block_size": block_size}
+        rows.append(found)
+        if reason := entry.why_not(target) or ("is for comparing" if entry.last_resort else None):
+            found["reason"] = reason
+            continue
+        try:
+            out, figures = _figures(entry.load(), case, cache, query, rounds)
+        except Exception as error:  # noqa: BLE001 - one that fails, however it does, is what the table has to tell
+            found["reason"] = f"failed: {type(error).__name__}: {error}"
+            continue
+        expected = out if expected is None else expected
+        taken = figures["microseconds"] / 1e6
+        found |= figures | {
+            "differs": round(float((out - expected).abs().max()), 5),
+            "of_rate": round(case.flops(shape) / taken / known.rate, 4),
+        }
+    return rows
+
+
+def _figures(
+    backend: type[AttentionBackend], case: Case, cache: KvCache, query: Tensor, rounds: int
+) -> tuple[Tensor, dict[str, Any]]:
+    made = backend(cache)
+    step = made.begin(batch_of(case, cache))
+    out = step(0, query, None, None).float()
+    shorter = Case("", [(max(1, rows - 1), context - 1) for rows, context in case.lengths])
+    less = query[: sum(rows for rows, _ in shorter.lengths)]
+    _wait(cache.device)
+    started = time.perf_counter()
+    made.begin(batch_of(shorter, cache))(0, less, None, None)
+    _wait(cache.device)
+    unseen = time.perf_counter() - started
+
+    def launches() -> None:
+        for _ in range(LAUNCHES):
+            step(0, query, None, None)
+
+    taken = seconds(launches, cache.device, rounds) / LAUNCHES
+    return out, {"microseconds": round(1e6 * taken, 1), "new_length_ms": round(1e3 * unseen, 3)}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
