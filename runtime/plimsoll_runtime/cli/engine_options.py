@@ -182,10 +182,11 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--threads", type=values.positive, metavar="N", help="CPU threads (default: all cores)")
     group.add_argument(
         "--attention-backend",
-        choices=ATTENTION_BACKENDS,
+        type=values.attention_backend,
         default=DEFAULTS.attention_backend,
-        help="what computes attention; auto: the fastest that runs here, and the next one where it fails "
-        "(default: %(default)s)",
+        metavar="NAME",
+        help=f"what computes attention ({', '.join(ATTENTION_BACKENDS[1:])}; on a GPU two joined by +, for prompts and "
+        "for decodes); auto: the fastest that runs here, and the next one where it fails (default: %(default)s)",
     )
     group.add_argument(
         "--graph-seconds",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 
-from plimsoll_runtime.engine.config import BLOCK_SIZES
+from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, BLOCK_SIZES
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.sizes import is_share, parse_size
 
@@ -85,6 +85,15 @@ def path(text: str) -> str:
     """A place in the file system, which need not exist yet."""
     if not text.strip() or "\0" in text:
         raise ArgumentTypeError("it must be a path")
+    return text
+
+
+def attention_backend(text: str) -> str:
+    """The name of an attention backend, or of two, joined by +: of the one for prompts and the one for decodes."""
+    names = text.split("+")
+    alone = set(ATTENTION_BACKENDS) - {"auto"}
+    if text != "auto" and not (len(names) <= 2 and alone.issuperset(names)):
+        raise ArgumentTypeError(f"invalid choice: {text[:64]!r} (choose from {', '.join(ATTENTION_BACKENDS)})")
     return text
 
 

@@ -20,7 +20,7 @@ from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
-from plimsoll_runtime.execution.attention.select import candidates
+from plimsoll_runtime.execution.attention.select import backend_called, candidates, why_not
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.execution.states import snapshot_rows
@@ -259,9 +259,9 @@ def _backends(config: EngineConfig, facts: ImageFacts, target: Target) -> Backen
             raise _misfit(f"it is for the attention backend {facts.backends[0]}, and {backends[0].name} is asked for")
         return backends
     first = facts.backends[0]
-    if reason := ENTRIES[first].why_not(target):
+    if reason := why_not(first, target):
         raise _misfit(f"the attention backend {first}, which it was made for, {reason}")
-    return [ENTRIES[name].load() for name in facts.backends]
+    return [backend_called(name) for name in facts.backends]
 
 
 def _misfit(what: str) -> ModelError:

@@ -141,6 +141,7 @@ def test_a_file_without_usable_keys_is_refused_and_none_is_shown(
         (["--name", ""], "1 to 256 printable characters"),
         (["--api-key", "a\nb"], "printable characters without spaces"),
         (["--attention-backend", "magic"], "invalid choice"),
+        (["--attention-backend", "auto+sdpa"], "invalid choice"),
         (["--no-such-option"], "unrecognized arguments: --no-such-option"),
         (["--max-model", "5"], "unrecognized arguments"),
     ],

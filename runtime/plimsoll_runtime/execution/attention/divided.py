@@ -20,7 +20,7 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
+from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.guarded import begin, make
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -79,11 +79,10 @@ class DividedBackend:
             return begin(self._decodes, batch)
         if not single.size:
             return begin(self._chunks, batch)
-        groups = [_on_device(group, self._cache.device) for group in batch.groups]
         parts = []
         for backend, chosen in ((self._chunks, several), (self._decodes, single)):
             rows = _rows_of(lengths, chosen, self._cache.device)
-            parts.append(_Part(rows, begin(backend, _chosen(groups, chosen, rows, batch.longest))))
+            parts.append(_Part(rows, begin(backend, _chosen(batch, chosen, rows))))
         rotates = any(isinstance(part.attention, RotatingAttention) for part in parts)
         kind = _RotatingStep if rotates else _Step
         return kind(self._cache, [group.cells for group in batch.groups], parts)
@@ -167,17 +166,6 @@ class _RotatingStep(_Step):
         return self._attend(layer, query, sinks)
 
 
-class _Group(NamedTuple):
-    """A step in a group of the cache, and the numbers of all its blocks on the device, sent once for both parts."""
-
-    batch: AttentionBatch
-    blocks: Tensor
-
-
-def _on_device(batch: AttentionBatch, device: torch.device) -> _Group:
-    return _Group(batch, batch.block_tables.on(device))
-
-
 def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
     """Those of the chosen of S sequences, whose rows are so many and stand one behind the other."""
     ends = np.cumsum(lengths)
@@ -187,18 +175,15 @@ def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
     return sent(rows, device)
 
 
-def _chosen(groups: Sequence[_Group], chosen: Ints, rows: Rows, longest: int | None) -> AttentionBatch:
+def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
     """A step with some of the sequences, in their order, in all groups."""
     rest: tuple[AttentionBatch, ...] = ()
-    for batch, blocks in reversed(groups):
-        tables = batch.block_tables
+    for group in reversed(batch.groups):
+        tables = group.block_tables
         lengths, contexts, begins, counts = (
-            np.array(numbers, dtype=np.int64)[chosen]
-            for numbers in (batch.query_lens, batch.context_lens, tables.begins, tables.counts)
+            np.array(numbers, dtype=np.int64)[chosen].tolist()
+            for numbers in (group.query_lens, group.context_lens, tables.begins, tables.counts)
         )
-        numbers = np.concatenate([[0], np.cumsum(lengths), contexts, begins])
-        # The first of three parts is the one that is longer by one.
-        there = OnDevice(blocks, *sent(numbers, blocks.device).tensor_split(3))
-        own = BlockTables(tables.blocks, begins.tolist(), counts.tolist(), there)
-        rest = (AttentionBatch(lengths.tolist(), contexts.tolist(), own, batch.cells[rows], rest, longest), *rest)
+        own = BlockTables(tables.blocks, begins, counts)
+        rest = (AttentionBatch(lengths, contexts, own, group.cells[rows], rest, batch.longest), *rest)
     return rest[0]

@@ -26,6 +26,8 @@ from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.choice import Choice, ranked
+from plimsoll_runtime.execution.attention.divided import divided
 from plimsoll_runtime.execution.attention.nothing import NoAttention
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.trial import (
@@ -55,7 +57,7 @@ FUSED_GAIN = 1.9
 docs/design/20261121-cpu-kernels.md). Attention is measured alone, so an unfused backend has to make up for that."""
 NO_TIME = "was not measured: the time for it was up"
 NOT_NEEDED = "is for comparing, and for where nothing else runs"
-PACKAGES = ("plimsoll-serving", "triton", "flashinfer-python", "flash-attn")
+PACKAGES = ("plimsoll-serving", "triton", "flashinfer-python", "flash-attn", "flash-attn-3")
 
 _Key = Mapping[str, object]
 
@@ -75,7 +77,8 @@ def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
     model's steps as a whole; and where layers see whole prompts one of the two that can do that.
     Raises UsageError as `select` does.
     """
-    if name != "auto" and name not in ENTRIES:
+    choice = Choice.of(name)
+    if name != "auto" and not {choice.chunks, choice.decodes} <= ENTRIES.keys():
         raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(ENTRIES)}")
     if target.whole:
         return [_of_whole_prompts(name, target)]
@@ -84,9 +87,9 @@ def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
         return [ENTRIES["cpu"].load() if walked else NoAttention]
     if name == "auto":
         return fastest_first(target)
-    if reason := ENTRIES[name].why_not(target):
+    if reason := why_not(name, target):
         raise _cannot(name, reason)
-    return [ENTRIES[name].load()]
+    return [backend_called(name)]
 
 
 def _of_whole_prompts(name: str, target: Target) -> type[AttentionBackend]:
@@ -130,9 +133,9 @@ def fastest_first(
 ) -> list[type[AttentionBackend]]:
     """The class of the fastest backend that can serve the target, remembered or measured, then who may follow it.
 
-    Those are to be tried, in this order, where one fails while it serves: what is measured, then last resorts. A fused
-    backend is followed by none and follows none: decoder and cache are made for it.
-    Raises UsageError with all reasons when none can serve.
+    Those are to be tried, in this order, where one fails while it serves: what is measured, then last resorts. On a GPU
+    two of them may share a step: see `choice.ranked`. A fused backend is followed by none and follows none: decoder and
+    cache are made for it. Raises UsageError with all reasons when none can serve.
     """
     mix = expected_mix(target.device)
     able = [name for name, entry in entries.items() if entry.why_not(target) is None and not entry.last_resort]
@@ -146,13 +149,13 @@ def fastest_first(
         timings = {row.name: row.timing for row in rows if row.timing is not None}
         if timings.keys() == set(able):
             _remember(key, timings)
-    order = _by_time(rows, entries)
+    order = _by_time(rows, entries, divide=target.device.type != "cpu")
     if not order:
         listed = "; ".join(f"{row.name} {row.reason}" for row in rows)
         raise UsageError(f"no attention backend runs on {target.device.type}: {listed}")
     logger.info("%s", _table(rows, order[0], f"{_heading(target, mix)}, {source}"))
-    order += [row.name for row in rows if row.timing is None and row.reason == NOT_NEEDED]
-    first, *others = (entries[name].load() for name in order)
+    resorts = [row.name for row in rows if row.timing is None and row.reason == NOT_NEEDED]
+    first, *others = (_load(choice, entries) for choice in (*order, *map(Choice.of, resorts)))
     return [first] if first.fused else [first, *(other for other in others if not other.fused)]
 
 
@@ -191,14 +194,32 @@ def _try(name: str, entry: Entry, target: Target, mix: Mix, watch: Stopwatch, ex
         return _Row(name, reason=reason)
 
 
-def _by_time(rows: list[_Row], entries: Mapping[str, Entry]) -> list[str]:
-    """The names from the least time on, where a fused backend's rivals have to make up for its decoder."""
-    times = {
-        row.name: row.timing.total_ms * (1.0 if entries[row.name].load().fused else FUSED_GAIN)
-        for row in rows
-        if row.timing is not None
-    }
-    return sorted(times, key=times.__getitem__)
+def _by_time(rows: list[_Row], entries: Mapping[str, Entry], *, divide: bool) -> list[Choice]:
+    """From the least time on, where a fused backend's rivals have to make up for its decoder."""
+    times = {}
+    for row in rows:
+        if row.timing is not None:
+            gain = 1.0 if entries[row.name].load().fused else FUSED_GAIN
+            times[row.name] = Timing(gain * row.timing.decode_ms, gain * row.timing.chunk_ms)
+    return ranked(times, divide=divide)
+
+
+def backend_called(name: str) -> type[AttentionBackend]:
+    """The class of the backend that has this name, of one that is made of two as well."""
+    return _load(Choice.of(name), ENTRIES)
+
+
+def why_not(name: str, target: Target) -> str | None:
+    """Why the backend of this name cannot serve a target; None if it can."""
+    choice = Choice.of(name)
+    if choice.chunks != choice.decodes and target.device.type == "cpu":
+        return "divides steps between two, and on a CPU one computes all"
+    return ENTRIES[choice.chunks].why_not(target) or ENTRIES[choice.decodes].why_not(target)
+
+
+def _load(choice: Choice, entries: Mapping[str, Entry]) -> type[AttentionBackend]:
+    chunks, decodes = entries[choice.chunks].load(), entries[choice.decodes].load()
+    return chunks if choice.chunks == choice.decodes else divided(chunks, decodes)
 
 
 def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
@@ -268,12 +289,19 @@ def _heading(target: Target, mix: Mix) -> str:
     return f"attention on {where}, {dtype}, blocks of {target.block_size}: {mix}"
 
 
-def _table(rows: list[_Row], chosen: str, heading: str) -> str:
-    lines = [heading, f"  {'backend':<12}{'decode ms':>10}{'prompt ms':>11}"]
+def _table(rows: list[_Row], chosen: Choice, heading: str) -> str:
+    lines = [heading, f"  {'backend':<13}{'decode ms':>10}{'prompt ms':>11}"]
     for row in rows:
         if row.timing is None:
-            lines.append(f"  {row.name:<12}  {row.reason}")
+            lines.append(f"  {row.name:<13}  {row.reason}")
         else:
-            taken = "  taken" if row.name == chosen else ""
-            lines.append(f"  {row.name:<12}{row.timing.decode_ms:>10.2f}{row.timing.chunk_ms:>11.2f}{taken}")
+            lines.append(
+                f"  {row.name:<13}{row.timing.decode_ms:>10.2f}{row.timing.chunk_ms:>11.2f}{_taken(row.name, chosen)}"
+            )
     return "\n".join(lines)
+
+
+def _taken(name: str, chosen: Choice) -> str:
+    if chosen.chunks == chosen.decodes:
+        return "  taken" if name == chosen.name else ""
+    return {chosen.chunks: "  taken for prompts", chosen.decodes: "  taken for decodes"}.get(name, "")

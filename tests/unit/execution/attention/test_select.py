@@ -184,12 +184,20 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_is_made_of_two_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By which an image of a model's weights remembers it."""
+    """By which it may be asked for, and an image of a model's weights remembers it."""
     hopper(monkeypatch)
     pair = backend_called("cudnn+sdpa")
     assert (pair.name, backend_called("sdpa").name) == ("cudnn+sdpa", "sdpa")
     assert why_not("cudnn+sdpa", target(GPU, torch.bfloat16)) is None
-    assert why_not("sdpa+cudnn", target(CPU, torch.bfloat16)) == "needs a GPU, and the model is on cpu"
+    assert [found.name for found in candidates("cudnn+sdpa", target(GPU, torch.bfloat16))] == ["cudnn+sdpa"]
+    for name, device, message in (
+        ("sdpa+cudnn", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
+        ("sdpa+torch", CPU, "divides steps between two, and on a CPU one computes all"),
+        ("sdpa+magic", GPU, "unknown"),
+        ("sdpa+cudnn+sdpa", GPU, "unknown"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            select(name, target(device))
 
 
 def test_soft_caps_are_not_for_sdpa() -> None:
