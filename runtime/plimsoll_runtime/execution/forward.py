@@ -18,6 +18,7 @@ from torch import Tensor
 from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.divided import without
 from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make
 from plimsoll_runtime.execution.captures import CaptureBounds, Clock, Told, capture_all
 from plimsoll_runtime.execution.device.fault import fault_of
@@ -169,9 +170,13 @@ class ForwardPass:
         self._backend, self._graphs = backend, None if self._graphs_of is None else self._graphs_of(backend)
 
     def _fall_back(self, failure: AttentionError, first: AttentionError) -> None:
-        """Use the next backend that can be made. Raises NoBackendError with the first failure where none is left."""
-        while self._waiting:
-            name = self._waiting[0].name
+        """Use the next backend that can be made, and has no part in which one failed.
+
+        Raises NoBackendError with the first failure where none is left.
+        """
+        while left := without(failure.backend, self._waiting):
+            self._waiting = deque(left)
+            name = left[0].name
             logger.warning(
                 "%s; from now on %s computes attention (--attention-backend %s begins with that one)",
                 failure,
