@@ -72,11 +72,22 @@ class KvAllocator:
         if self.borders is not None:
             self.borders.rows.begin_step()
 
+    def end_step(self) -> int:
+        """What was admitted and written becomes a plan: its `idle_steps`."""
+        pool, moves, step = self.pool, self.moves, self.pool.step
+        pool.step += 1
+        if not moves.spills and not moves.restores:
+            return 0
+        moved = [*(block for block, _ in moves.spills), *(block for _, block in moves.restores)]
+        return max(0, step - 1 - max(map(pool.left, moved)))
+
     def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
         """Have so many blocks from this step on; (source, target) of those that it moves, which come after the spills.
 
-        All who hold blocks learn the new numbers: `running` sequences, and merges of steps that are under way.
+        All who hold blocks learn the new numbers: `running` sequences, and merges of steps that are under way. The step
+        does nothing else: it becomes a plan with this.
         """
+        self.pool.step += 1
         if num_blocks > self.pool.total:
             self.pool.grow(num_blocks)
             return []
@@ -108,6 +119,8 @@ class KvAllocator:
         for table, rule in zip(sequence.tables, self.rules, strict=True):
             if isinstance(rule, Full):
                 table.blocks.extend(self.pool.take() for _ in range(missing - table.end))
+        if frames:
+            self._restore(sequence, frames)
         sequence.told = False
         sequence.room = min(table.end for table in sequence.tables) * self.block_size
         self._windows.promise(sequence, sequence.computed)
@@ -253,8 +266,6 @@ class KvAllocator:
         if self.tiers is not None:
             self.tiers.index.hold(frames)
         sequence.tables = [Table(run.first, run.blocks) for run in start.runs]
-        if frames:
-            self._restore(sequence, frames)
         if start.partial is None:
             return
         for block, own in zip(start.partial, idle, strict=True):
@@ -270,13 +281,19 @@ class KvAllocator:
         return target
 
     def _restore(self, sequence: SequenceState, frames: Sequence[int]) -> None:
-        """Have blocks filled from these frames where the padding block stands for them."""
-        left = iter(frames)
+        """Have blocks filled from these frames where the padding block stands for them.
+
+        Of both the lower numbers go together, so that those that follow each other are copied at once. The blocks are
+        taken last: those that were given back just now, which are handed out first, are for what is computed.
+        """
+        taken = sorted(self.pool.take() for _ in frames)
+        targets, left = dict(zip(sorted(frames), taken, strict=True)), iter(frames)
         for table in sequence.tables:
             for place, block in enumerate(table.blocks):
                 if block == PADDING_BLOCK:
-                    table.blocks[place] = self.pool.take()
-                    self.moves.restores.append((next(left), table.blocks[place]))
+                    frame = next(left)
+                    table.blocks[place] = targets[frame]
+                    self.moves.restores.append((frame, targets[frame]))
 
     def _lacking(self, sequence: SequenceState, hit: Hit, spare: int) -> int:
         """Blocks that `admit` needs beyond what is available: fresh ones, and found ones that nobody holds."""

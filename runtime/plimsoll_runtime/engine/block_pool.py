@@ -17,12 +17,15 @@ PADDING_BLOCK = 0
 class BlockPool:
     """Blocks 1 .. num_blocks - 1. A name stands for the contents of a block and belongs to at most one block.
 
-    `on_evict` hears of every idle block that is handed out again or given up, with the name that it loses.
+    `on_evict` hears of every idle block that is handed out again or given up, with the name that it loses. `step` is
+    the number of the step that is planned now, or will be next: whoever plans counts them.
     """
 
     def __init__(self, num_blocks: int, on_evict: Callable[[int, bytes], None] | None = None) -> None:
         if num_blocks < 2:
             raise ValueError(f"a pool needs a block beside the padding block, got {num_blocks}")
+        self.step = 1
+        self._left = [0] * num_blocks
         self._refs = [0] * num_blocks
         self._names: list[bytes | None] = [None] * num_blocks
         self._index: dict[bytes, int] = {}
@@ -72,6 +75,10 @@ class BlockPool:
         """How many hold the block."""
         return self._refs[block]
 
+    def left(self, block: int) -> int:
+        """The `step` in which the last holder gave the block back; no later one has used it, unless it is held."""
+        return self._left[block]
+
     def take(self) -> int:
         """A block to write to, held by the caller alone. Raises LookupError when none is available."""
         if self._empty:
@@ -103,6 +110,7 @@ class BlockPool:
                 continue
             if refs[block] < 0:
                 raise ValueError(f"block {block} was given back more often than it was taken")
+            self._left[block] = self.step
             if names[block] is None:
                 self._empty.append(block)
             else:
@@ -147,6 +155,7 @@ class BlockPool:
         old = len(self._refs)
         if num_blocks < old:
             raise ValueError(f"a pool of {old} blocks does not grow to {num_blocks}")
+        self._left += [self.step] * (num_blocks - old)
         self._refs += [0] * (num_blocks - old)
         self._names += [None] * (num_blocks - old)
         self._empty[:0] = range(num_blocks - 1, old - 1, -1)
@@ -166,7 +175,7 @@ class BlockPool:
         self._empty = [b for b in self._empty if b < num_blocks]
         held = [b for b in range(num_blocks, len(self._refs)) if self._refs[b]]
         moves = [(block, self._move(block)) for block in held]
-        del self._refs[num_blocks:], self._names[num_blocks:]
+        del self._left[num_blocks:], self._refs[num_blocks:], self._names[num_blocks:]
         return moves
 
     def _move(self, block: int) -> int:
@@ -199,6 +208,8 @@ class BlockPool:
         assert not empty & self._idle.keys(), "a block is both empty and idle"
         assert PADDING_BLOCK not in empty | self._idle.keys(), "the padding block is in circulation"
         assert self._refs[PADDING_BLOCK] == 0, "the padding block is held"
+        assert len(self._left) == len(self._refs), "it is not known of each block when it was given back"
+        assert max(self._left) <= self.step, "a block was given back in a step that is still to come"
         for block in range(1, len(self._refs)):
             free, named = self._refs[block] == 0, self._names[block] is not None
             assert self._refs[block] >= 0, f"block {block} has {self._refs[block]} references"

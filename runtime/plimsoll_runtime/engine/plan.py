@@ -77,6 +77,9 @@ class StepPlan:
     (source, target) are copied from what is given up: the tables of all sequences come anew behind them. Such a step
     computes and restores nothing.
 
+    No step of the last `idle_steps` before this one uses the blocks of `spills` and `restores`: a device that copies
+    beside what it computes may begin while it computes those.
+
     Of recurrent layers' states, `resumes` (row, slot) are copied before the step computes, for sequences that go on
     from a snapshot, and `snapshots` (slot, row) once it has computed. No row or slot is a target twice.
 
@@ -93,6 +96,7 @@ class StepPlan:
     restores: Sequence[tuple[int, int]] = ()
     moves: Sequence[tuple[int, int]] = ()
     num_blocks: int | None = None
+    idle_steps: int = 0
     resumes: Sequence[tuple[int, int]] = ()
     snapshots: Sequence[tuple[int, int]] = ()
 

@@ -149,6 +149,7 @@ class Scheduler:
             moves.copies,
             moves.spills,
             moves.restores,
+            idle_steps=self._kv.end_step(),
             resumes=() if rows is None else rows.resumes,
             snapshots=() if rows is None else rows.saves,
         )

@@ -12,9 +12,12 @@ As in a real runner, a layer of all sequences is written before any of them read
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+
+from simulated_copies import SimulatedCopies
 
 from plimsoll_runtime.engine.groups.full import Full
 from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule
@@ -204,11 +207,15 @@ class SimulatedRunner:
         ]
         self.slots: dict[int, Slot] = {}
         self.host: dict[int, Contents] = {}
+        self.frame_copies = SimulatedCopies(self.host, lambda: [[b"not copied yet"] * block_size] * 2)
+        self._used: set[int] = set()
+        self._used_before: deque[set[int]] = deque(maxlen=8)
         self.rows: dict[int, bytes] = {}
         self.computed_tokens = 0
         self.copies = 0
         self.moves = 0
         self.restored_blocks = 0
+        self.early_moves = 0
         self.failure: Exception | None = None
 
     def run(self, plan: StepPlan) -> StepResult:
@@ -287,15 +294,27 @@ class SimulatedRunner:
                 self.slots[sequence.slot].tables[change.group].change(change.first, change.start, change.blocks)
 
     def _move_blocks(self, plan: StepPlan) -> None:
-        for block, frame in plan.spills:
-            self.host[frame] = [list(layer[block]) for layer in self.layers]
+        self._check_idle(plan)
+        restored = dict[int, Contents]()
+        if plan.spills or plan.restores:
+            filled = {frame: [list(layer[block]) for layer in self.layers] for block, frame in plan.spills}
+            restored = self.frame_copies.launch(filled, [frame for frame, _ in plan.restores])
         if plan.num_blocks is not None:
             self._resize(plan, plan.num_blocks)
         for frame, block in plan.restores:
-            for layer, cells in zip(self.layers, self.host[frame], strict=True):
+            for layer, cells in zip(self.layers, restored[frame], strict=True):
                 layer[block] = list(cells)
         self.restored_blocks += len(plan.restores)
         self._copy_blocks(plan)
+
+    def _check_idle(self, plan: StepPlan) -> None:
+        """What a plan spills and restores beside earlier steps, none of those uses."""
+        self._used_before.append(self._used)
+        self._used = set()
+        moved = {block for block, _ in plan.spills} | {block for _, block in plan.restores}
+        for used in list(self._used_before)[::-1][: plan.idle_steps]:
+            assert moved.isdisjoint(used), "a block is moved while an earlier step uses it"
+        self.early_moves += bool(moved and plan.idle_steps)
 
     def _resize(self, plan: StepPlan, num_blocks: int) -> None:
         assert not plan.restores
@@ -304,6 +323,7 @@ class SimulatedRunner:
         assert len(set(targets)) == len(targets)
         for source, target in plan.moves:
             assert target < num_blocks <= source
+            self._used |= {source, target}
             for layer in self.layers:
                 layer[target] = list(layer[source])
         self.moves += len(plan.moves)
@@ -318,6 +338,7 @@ class SimulatedRunner:
         sources, targets = {s for s, _ in plan.block_copies}, [t for _, t in plan.block_copies]
         assert len(set(targets)) == len(targets)
         assert sources.isdisjoint(targets)
+        self._used |= sources.union(targets)
         for source, target in plan.block_copies:
             for layer in self.layers:
                 layer[target] = list(layer[source])
@@ -367,7 +388,9 @@ class SimulatedRunner:
         number, offset = divmod(position, self.block_size)
         table = self.slots[sequence.slot].tables[group]
         assert number >= table.first, "a position is read or written whose block was given back"
-        return table.blocks[number - table.first], offset
+        block = table.blocks[number - table.first]
+        self._used.add(block)
+        return block, offset
 
     def _read(self, layer: int, sequence: ScheduledSequence, group: int, start: int, end: int) -> list[bytes]:
         cells = []

@@ -417,14 +417,22 @@ class RecurrentPriority(Recurrent):
 
 
 class Tiered(Engine):
-    """With host memory, with a disk that fails now and then, or with both: nobody notices but by the time it takes."""
+    """With host memory, with a disk that fails now and then, or with both: nobody notices but by the time it takes.
+
+    In most runs the device copies behind the host's back, and its copies are over long after their steps.
+    """
 
     def tiers(self) -> TierIndex:
         rng = random.Random(self.limits.num_blocks * 1000 + self.limits.max_batch_tokens)
         frames, places = rng.randint(1, 12), rng.choice([0, 2, 8, 30])
         self.ticks = rng.choice([0, 1, 4])
         self.disk = disk_of(self.runner, rng.choice([0.0, 0.1, 0.5]), seed=frames)
-        return TierIndex(frames, places, self.disk if places else None, keeps=not places or rng.random() < 0.5)
+        keeps, copies = not places or rng.random() < 0.5, self.runner.frame_copies
+        copies.lags = rng.random() < 0.7
+        self.copies_passed = rng.choice([0, 1, 1, 3])
+        return TierIndex(
+            frames, places, self.disk if places else None, keeps=keeps, copies=copies if copies.lags else None
+        )
 
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
         """Whoever comes while somebody waits for the disk may go ahead."""
@@ -453,6 +461,10 @@ class Tiered(Engine):
     def disk_works(self, count: int) -> None:
         self.disk.tick(count)
 
+    @rule(count=st.integers(1, 4))
+    def copies_pass(self, count: int) -> None:
+        self.runner.frame_copies.pass_steps(count)
+
     @rule(ns=st.sampled_from([0, SECOND_NS // 10, 100 * SECOND_NS]))
     def disk_changes_pace(self, ns: int) -> None:
         """What is on it may now be computed instead."""
@@ -466,6 +478,7 @@ class Tiered(Engine):
     def _step(self) -> None:
         """The disk works a little beside each step; when nothing else is to be done, it is waited for."""
         self.disk.tick(self.ticks)
+        self.runner.frame_copies.pass_steps(self.copies_passed)
         super()._step()
         if not self.steps:
             self.scheduler.await_prefetches(1)

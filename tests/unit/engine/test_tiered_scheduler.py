@@ -12,12 +12,14 @@ from simulated_disk import disk_of
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.plan import StepPlan, StepResult
 from plimsoll_runtime.engine.policy import SECOND_NS, ByPriority, Policy
 from plimsoll_runtime.engine.prefetches import PREFETCH_NS
 from plimsoll_runtime.engine.scheduler import Scheduler
 from plimsoll_runtime.engine.step import Step
 from plimsoll_runtime.engine.tiers.costs import RETRY_AFTER
 from plimsoll_runtime.engine.tiers.index import TierIndex
+from plimsoll_runtime.engine.tiers.runs import runs
 
 PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]
 """Of 6 blocks each; the pool of these tests holds one and a half of them, the frames two and a half."""
@@ -70,6 +72,39 @@ def test_prefixes_that_do_not_fit_come_back_from_the_disk() -> None:
     assert stats.tiers.hit_tokens == stats.cache_hit_tokens == 4 * 24
     assert stats.tiers.loaded == engine.disk.reads_done == 24
     assert stats.tiers.failed == 0
+
+
+def test_blocks_that_nobody_used_of_late_are_moved_beside_earlier_steps() -> None:
+    tiers = TierIndex(64, keeps=True)
+    core, runner = make_core(num_blocks=31, max_batch_tokens=40, tiers=lambda _: tiers)
+    for number in [*range(8), *range(4)]:
+        core.add(request("r", [*PREFIXES[number], 40], max_tokens=1))
+        drain(core)
+    assert runner.restored_blocks == 4 * 6
+    assert runner.early_moves == 8, "of four prefixes that left the pool, and of four that came back"
+
+
+def test_blocks_come_back_in_runs() -> None:
+    """Frames that follow each other are copied to blocks that do."""
+    plans: list[StepPlan] = []
+
+    def noted(runner: SimulatedRunner) -> TierIndex:
+        run = runner.run
+
+        def note(plan: StepPlan) -> StepResult:
+            plans.append(plan)
+            return run(plan)
+
+        runner.run = note  # type: ignore[method-assign]
+        return TierIndex(64, keeps=True)
+
+    core, _ = make_core(num_blocks=11, max_batch_tokens=40, tiers=noted)
+    for number in [*range(8), *range(4)]:
+        core.add(request("r", [*PREFIXES[number], 40], max_tokens=1))
+        drain(core)
+    restores = [plan.restores for plan in plans if plan.restores]
+    assert [len(each) for each in restores] == [6] * 4
+    assert all(len(runs(each)) <= 3 for each in restores)
 
 
 def test_without_tiers_they_are_computed_again() -> None:

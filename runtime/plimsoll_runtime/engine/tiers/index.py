@@ -2,23 +2,26 @@
 
 A block that the device's pool hands out again goes to a frame (host memory for one block), and from there to the disk,
 if there is one. It comes back the same way: read into a frame ahead of its step, copied from there by the step that
-needs it. A name in the tiers is in one state at a time: *spilling* (a step copies it from the device, or a thread
-writes it to the disk), *loading* (a thread reads it from the disk) or *stored* (it lies in a frame, on the disk, or in
+needs it. A name in the tiers is in one state at a time: *spilling* (it is copied from the device, or a thread writes
+it to the disk), *loading* (a thread reads it from the disk) or *stored* (it lies in a frame, on the disk, or in
 both).
 
 Frames and places on the disk are pools like the device's own: what is in use stays, what is idle is found by its name
 until its turn comes. Nothing here ever waits: where no frame is free, a block is dropped. So a disk that fails, is full
-or slow costs cache and nothing else.
+or slow costs cache and nothing else. A device that computes behind the host's back may still copy when a step is over:
+until it has, the step's frames are held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
 from plimsoll_runtime.engine.block_pool import BlockPool
+from plimsoll_runtime.engine.tiers.copies import FrameCopies
 from plimsoll_runtime.engine.tiers.costs import Costs, Prospect
 from plimsoll_runtime.engine.tiers.store import Done, TierStore
 
@@ -58,14 +61,31 @@ class _Job(NamedTuple):
     reads: bool
 
 
+class _Moved(NamedTuple):
+    """Frames that a step that is over has had filled, and such as it has had read."""
+
+    filled: Sequence[int]
+    read: Sequence[int]
+
+
 class TierIndex:
     """Frames 1 .. frames of host memory, places for `disk_blocks` on a disk behind them.
 
     With `keeps` host memory is a tier of its own. Without, its frames only stand between device and disk: what is on
     the disk already takes none when the device gives it up.
+
+    `copies` says when those of a step are over; None: when the step is.
     """
 
-    def __init__(self, frames: int, disk_blocks: int = 0, store: TierStore | None = None, *, keeps: bool) -> None:
+    def __init__(
+        self,
+        frames: int,
+        disk_blocks: int = 0,
+        store: TierStore | None = None,
+        *,
+        keeps: bool,
+        copies: FrameCopies | None = None,
+    ) -> None:
         if (store is None) != (disk_blocks == 0):
             raise ValueError("a disk has a store and at least one block, or there is no disk")
         if store is None and not keeps:
@@ -74,6 +94,9 @@ class TierIndex:
         self._disk = BlockPool(max(disk_blocks, 1) + 1, self._leave_disk)
         self._store = store
         self._keeps = keeps
+        self._copies = copies
+        self._moved: deque[_Moved] = deque()
+        self._steps_over = 0
         self._filling: set[int] = set()
         self._jobs: dict[int, _Job] = {}
         self._waiters: dict[int, list[Prefetch]] = {}
@@ -123,7 +146,7 @@ class TierIndex:
     def spill(self, name: bytes) -> int | None:
         """A frame into which the next step is to copy a block before it is overwritten; None to let it go.
 
-        The frame is held until `spilled`.
+        The frame is held until `moved` has said that the step is over, and its copies are.
         """
         if (frame := self._host.find(name)) is not None:
             self._host.touch(frame)
@@ -142,13 +165,14 @@ class TierIndex:
         self.counts.spilled += 1
         return frame
 
-    def spilled(self, frames: Iterable[int]) -> None:
-        """The step that filled these frames is over; what is not on the disk yet is written there."""
-        for frame in frames:
-            self._filling.remove(frame)
-            name = self._host.name_of(frame)
-            if name is None or not self._write(frame, name):
-                self._host.release([frame])
+    def moved(self, filled: Sequence[int], read: Sequence[int]) -> None:
+        """A step is over that was to fill some frames, and to read others, which were held for it.
+
+        They are let go of once its copies are over too: what is not on the disk yet is written there then. Steps are
+        told in their order, those without such frames left out.
+        """
+        self._moved.append(_Moved(filled, read))
+        self._let_go()
 
     def find(self, name: bytes) -> int | None:
         """The frame from which the next step can copy a block, or None."""
@@ -218,7 +242,9 @@ class TierIndex:
         self.release(prefetch.frames)
 
     def poll(self) -> None:
-        """Take over what has been read and written. A prefetch whose `loading` is 0 then is over."""
+        """Take over what has been copied, read and written. A prefetch whose `loading` is 0 then is over."""
+        if self._moved:
+            self._let_go()
         if self._store is None:
             return
         for done in self._store.poll():
@@ -258,6 +284,19 @@ class TierIndex:
             place = self._disk.take()
             self._disk.publish(place, name)
             self._disk.release([place])
+
+    def _let_go(self) -> None:
+        """Of the frames of steps that are over, as far as their copies are."""
+        over = len(self._moved) if self._copies is None else self._copies.steps_over - self._steps_over
+        for _ in range(min(over, len(self._moved))):
+            filled, read = self._moved.popleft()
+            self._steps_over += 1
+            for frame in filled:
+                self._filling.remove(frame)
+                name = self._host.name_of(frame)
+                if name is None or not self._write(frame, name):
+                    self._host.release([frame])
+            self._host.release(read)
 
     def _write(self, frame: int, name: bytes) -> bool:
         """Hand a frame to the disk's thread, unless the name is there or nothing can be given up for it."""
@@ -324,12 +363,19 @@ class TierIndex:
         return place
 
     def check_integrity(self, held: Iterable[int] = ()) -> None:
-        """Raises AssertionError where a frame or place is leaked, or in two states; `held` as often as it is held."""
+        """Raises AssertionError where a frame or place is leaked, or in two states; `held` as often as it is held.
+
+        Those that are held for copies of steps that are over are known here.
+        """
         self._host.check_integrity()
         self._disk.check_integrity()
         assert not self._filling & self._jobs.keys(), "a frame is filled and read or written at once"
         assert self._reads == sum(job.reads for job in self._jobs.values()), "reads are miscounted"
-        holders = [*self._filling, *self._jobs, *held]
+        assert self._copies is not None or not self._moved, "frames are held for copies that are over"
+        filled = [frame for moved in self._moved for frame in moved.filled]
+        assert len(set(filled)) == len(filled), "two steps fill a frame"
+        assert self._filling.issuperset(filled), "a frame that is filled is not held for that"
+        holders = [*self._filling, *self._jobs, *held, *(frame for moved in self._moved for frame in moved.read)]
         for frame in range(1, self._host.total + 1):
             references = self._host.references(frame)
             assert references == holders.count(frame), (

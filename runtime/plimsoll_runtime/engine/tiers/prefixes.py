@@ -95,8 +95,7 @@ class TieredPrefixes:
     def over(self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]) -> None:
         """A step that moved these blocks is over."""
         if spills or restores:
-            self.index.spilled(frame for _, frame in spills)
-            self.index.release([frame for frame, _ in restores])
+            self.index.moved([frame for _, frame in spills], [frame for frame, _ in restores])
 
     def _outlook(self, sequence: SequenceState) -> _Outlook | None:
         """None where nothing of a waiting sequence's prefix can be on a disk, or is prefetched for it already."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from simulated_copies import SimulatedCopies
 from simulated_disk import SimulatedDisk, disk_of_names
 
 from plimsoll_runtime.engine.tiers.costs import Prospect
@@ -16,51 +17,77 @@ from plimsoll_runtime.engine.tiers.index import Prefetch, TierIndex, TierState
 NAMES = [b"%d" % i for i in range(8)]
 
 
+def copies_of(disk: SimulatedDisk[bytes | None]) -> SimulatedCopies[bytes | None]:
+    """To and from the frames of a disk, which hold names."""
+    return SimulatedCopies(disk.frames, lambda: b"not copied yet")
+
+
 class Tiers(RuleBasedStateMachine):
-    """Steps spill and restore, requests prefetch, names are forgotten, the disk answers late, wrongly or no more."""
+    """Steps spill and restore, requests prefetch, names are forgotten, the disk answers late, wrongly or no more.
+
+    The device may copy long after a step was committed.
+    """
 
     @initialize(
-        frames=st.integers(1, 5), places=st.integers(0, 5), keeps=st.booleans(), left=st.lists(st.sampled_from(NAMES))
+        frames=st.integers(1, 5),
+        places=st.integers(0, 5),
+        keeps=st.booleans(),
+        left=st.lists(st.sampled_from(NAMES)),
+        lags=st.booleans(),
     )
-    def start(self, frames: int, places: int, keeps: bool, left: list[bytes]) -> None:
+    def start(self, frames: int, places: int, keeps: bool, left: list[bytes], lags: bool) -> None:
         self.disk = disk_of_names(left if places else ())
         self.places = places
-        self.index = TierIndex(frames, places, self.disk if places else None, keeps=keeps or not places)
+        self.copies = copies_of(self.disk)
+        self.copies.lags = lags
+        self.index = TierIndex(
+            frames,
+            places,
+            self.disk if places else None,
+            keeps=keeps or not places,
+            copies=self.copies if lags else None,
+        )
         self.forgotten: set[bytes] = set()
         self.prefetches: list[Prefetch] = []
         self.steps: deque[tuple[list[int], list[tuple[int, bytes]]]] = deque()
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     def plan_spills(self, names: list[bytes]) -> None:
-        frames = []
+        filled: dict[int, bytes | None] = {}
         for name in names:
             before = self.index.state(name)
             frame = self.index.spill(name)
             if frame is not None:
-                self.disk.frames[frame] = name
-                frames.append(frame)
+                filled[frame] = name
                 self.forgotten.discard(name)
                 assert self.index.state(name) is TierState.SPILLING
             elif before is None:
                 assert self.index.state(name) is None, "it was dropped"
-        self.steps.append((frames, []))
+        self._launch(filled, [])
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, max_size=4))
     def plan_restores(self, names: list[bytes]) -> None:
         found = [(frame, name) for name in names if (frame := self.index.find(name)) is not None]
-        for frame, name in found:
-            assert self.disk.frames[frame] == name, "a block comes back with somebody else's contents"
         self.index.hold([frame for frame, _ in found])
-        self.steps.append(([], found))
+        self._launch({}, found)
+
+    def _launch(self, filled: dict[int, bytes | None], read: list[tuple[int, bytes]]) -> None:
+        if not filled and not read:
+            return
+        found = self.copies.launch(filled, [frame for frame, _ in read])
+        assert found == dict(read), "a block comes back with somebody else's contents"
+        self.steps.append((list(filled), read))
 
     @precondition(lambda self: self.steps)
     @rule()
     def commit(self) -> None:
-        spilled, restored = self.steps.popleft()
-        self.index.spilled(spilled)
-        for frame, name in restored:
-            assert self.disk.frames[frame] == name, "a frame changed while a step read it"
-        self.index.release([frame for frame, _ in restored])
+        filled, read = self.steps.popleft()
+        self.index.moved(filled, [frame for frame, _ in read])
+
+    @precondition(lambda self: self.copies.under_way)
+    @rule(count=st.integers(1, 3))
+    def copies_pass(self, count: int) -> None:
+        self.copies.pass_steps(count)
 
     @rule(names=st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=4))
     def prefetch(self, names: list[bytes]) -> None:
@@ -133,6 +160,8 @@ class Tiers(RuleBasedStateMachine):
             return
         while self.steps:
             self.commit()
+        self.copies.pass_steps(self.copies.under_way)
+        self.index.poll()
         while self.disk.busy:
             while self.disk.writes:
                 self.disk.do_write(True)
@@ -159,7 +188,7 @@ def spilled(index: TierIndex, disk: SimulatedDisk[bytes | None], name: bytes) ->
     frame = index.spill(name)
     assert frame is not None
     disk.frames[frame] = name
-    index.spilled([frame])
+    index.moved([frame], [])
     return frame
 
 
@@ -185,6 +214,51 @@ def test_what_leaves_the_device_is_written_and_read_again() -> None:
     assert prefetch.loading == 0
     assert index.find(b"a") == prefetch.frames[0]
     assert (index.counts.spilled, index.counts.dropped, index.counts.loaded) == (2, 1, 1)
+
+
+def test_frames_are_the_steps_until_its_copies_are_over() -> None:
+    """What is filled is not written to the disk before, and what is read is not given to anybody else."""
+    disk = disk_of_names()
+    copies = copies_of(disk)
+    copies.lags = True
+    index = TierIndex(2, 4, disk, keeps=False, copies=copies)
+    first = index.spill(b"a")
+    assert first is not None
+    copies.launch({first: b"a"}, [])
+    index.moved([first], [])
+    assert index.find(b"a") == first, "a later copy finds what this one leaves"
+    index.hold([first])
+    copies.launch({}, [first])
+    index.moved([], [first])
+    index.poll()
+    index.check_integrity()
+    assert not disk.writes
+    assert index.state(b"a") is TierState.SPILLING
+    copies.pass_steps(1)
+    index.poll()
+    index.check_integrity()
+    assert [write[:2] for write in disk.writes] == [(first, b"a")]
+    disk.do_write(ok=True)
+    index.poll()
+    assert index.spill(b"b") is not None
+    assert index.spill(b"c") is None, "a frame is read, the other one filled"
+    copies.pass_steps(1)
+    index.poll()
+    index.check_integrity()
+    assert index.spill(b"c") == first
+
+
+def test_a_step_whose_copies_are_over_early_keeps_its_frames_until_it_is() -> None:
+    disk = disk_of_names()
+    copies = copies_of(disk)
+    index = TierIndex(1, 4, disk, keeps=False, copies=copies)
+    frame = index.spill(b"a")
+    assert frame is not None
+    copies.launch({frame: b"a"}, [])
+    index.poll()
+    assert not disk.writes
+    index.moved([frame], [])
+    assert len(disk.writes) == 1
 
 
 def test_what_is_on_the_disk_is_not_written_twice() -> None:
