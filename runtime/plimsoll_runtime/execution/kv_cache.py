@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
 from plimsoll_runtime.execution.kv_places import groups_of, places_of
+from plimsoll_runtime.execution.sent import sent
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MOVED_BLOCKS = 32
@@ -111,11 +113,15 @@ class KvCache:
         """Bytes of all blocks."""
         return self._memory.nbytes
 
+    def blocks(self, first: int, count: int) -> Tensor:
+        """So many blocks from one on, as they lie: `[count, elements]`."""
+        return self._memory[first : first + count]
+
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (source, target), whosever they are; all sources are read before a target is written."""
         if not pairs:
             return
-        sources, targets = torch.tensor(list(pairs), dtype=torch.int64, device=self.device).unbind(1)
+        sources, targets = sent(np.array(pairs, dtype=np.int64).T.copy(), self.device).unbind()
         self._memory.index_copy_(0, targets, self._memory.index_select(0, sources))
 
     def resize(self, taken: int, moves: Sequence[tuple[int, int]]) -> None:
@@ -130,20 +136,3 @@ class KvCache:
                 self._ahead.stop()
             give_back(self._memory[taken : self.taken])
         self.taken = taken
-
-    def read_blocks(self, pairs: Sequence[tuple[int, int]], host: Tensor) -> None:
-        """Copy blocks (block, row) to rows of host memory, uint8 `[rows, block_bytes]`.
-
-        The rows may be read on return: on a GPU this waits for the copies.
-        """
-        rows = host.view(self.dtype)
-        for block, row in pairs:
-            rows[row].copy_(self._memory[block], non_blocking=True)
-        if self.device.type != "cpu":
-            torch.accelerator.current_stream(self.device).synchronize()
-
-    def write_blocks(self, pairs: Sequence[tuple[int, int]], host: Tensor) -> None:
-        """Fill blocks from rows of host memory (row, block): what `read_blocks` put there."""
-        rows = host.view(self.dtype)
-        for row, block in pairs:
-            self._memory[block].copy_(rows[row], non_blocking=True)

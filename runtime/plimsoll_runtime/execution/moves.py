@@ -13,19 +13,18 @@ class BlockMoves:
     def __init__(self, cache: KvCache, host: HostBlocks | None = None) -> None:
         self._cache = cache
         self._host = host
+        self._copies = None if host is None else host.copies
 
     def begin(self, plan: StepPlan) -> None:
-        """Move what the plan says, in the order that `StepPlan` gives."""
-        if self._host is not None and plan.spills:
-            self._host.spill(plan.spills)
+        """Move what the plan says, in the order that `StepPlan` gives.
+
+        A GPU is only told to. What it copies to and from host memory is over when `HostBlocks.copies` says so.
+        """
+        if self._copies is not None:
+            self._copies.begin_step()
+        if self._host is not None and (plan.spills or plan.restores):
+            self._host.move(plan.spills, plan.restores, plan.idle_steps)
         if plan.num_blocks is not None:
             self._cache.resize(plan.num_blocks, plan.moves)
-        if self._host is not None and plan.restores:
-            self._host.restore(plan.restores)
         if plan.block_copies:
             self._cache.copy_blocks(plan.block_copies)
-
-    def finish(self, plan: StepPlan) -> None:
-        """A GPU has read the host memory that the plan restores from: a disk may write there again."""
-        if self._host is not None and plan.restores:
-            self._host.wait()

@@ -70,8 +70,7 @@ class ModelRunner:
         """Compute one step; the outputs stand in the order of the plan's sequences.
 
         A GPU is only told what to compute: its tokens stay there for the next step, and the host sees them when it has
-        told the GPU most of that one too, or when somebody asks. On return it has read the host memory that the plan
-        restores from: a disk may write there again.
+        told the GPU most of that one too, or when somebody asks.
 
         Raises StepMemoryError where the device has too little memory for what the plan computes. What torch keeps of
         it for later is given back then.
@@ -86,7 +85,7 @@ class ModelRunner:
         for init in plan.new_slots:
             self._sampler.fill(init)
         self._moves.begin(plan)
-        return self._shortages.watch(plan, self._compute, self._moves, self._sampler.break_off)
+        return self._shortages.watch(plan, self._compute, self._sampler.break_off)
 
     def _compute(self, plan: StepPlan) -> Launched:
         if self._sampler.constrains:

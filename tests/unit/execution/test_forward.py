@@ -309,41 +309,6 @@ def test_the_largest_step_tells_who_fails_at_it(decoder: TorchDecoder) -> None:
     assert workspace._run(decoder, backends, cache, LargestStep(8, 2, 8)) == [ReferenceBackend, Graphable]
 
 
-class Launches:
-    """An event that notes when it was recorded and waited for, among other things that happen."""
-
-    def __init__(self, log: list[str]) -> None:
-        self._log = log
-
-    def record(self) -> None:
-        self._log.append("restores launched")
-
-    def synchronize(self) -> None:
-        self._log.append("restores read")
-
-
-@pytest.mark.parametrize("sample", [True, False])
-def test_a_step_ends_when_what_it_restores_from_was_read(decoder: TorchDecoder, sample: bool) -> None:
-    """Also one that chooses no token, and so waits for nothing else; and a step without restores never waits."""
-    log: list[str] = []
-    cache = new_cache(decoder)
-    host = HostBlocks(cache, 3, restored=Launches(log))
-    host.spill([(5, 2)])
-    runner = ModelRunner(
-        decoder, ForwardPass(decoder, cache, [ReferenceBackend]), cache, Sampler(20, (2,)), 2, host=host
-    )
-    first = SlotInit(0, SamplingParams(temperature=0.0), seed=5, prompt_ids=[1] * 8)
-    plan = StepPlan(
-        [ScheduledSequence(0, 4, [3, 4], [TableChange(0, 0, 0, [6, 1])], sample)], new_slots=[first], restores=[(2, 6)]
-    )
-    runner.run(plan)
-    assert log == ["restores launched", "restores read"]
-    runner.run(StepPlan([], restores=[(2, 7)]))
-    assert log == ["restores launched", "restores read"] * 2
-    runner.run(StepPlan([ScheduledSequence(0, 6, [3], (), True)]))
-    assert len(log) == 4
-
-
 def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> None:
     """The step overwrites what it has spilt and copied before: doing that again would keep what came after."""
     results, frames, blocks = [], [], []
@@ -355,7 +320,7 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
         host = HostBlocks(cache, 3)
         runner = ModelRunner(decoder, ForwardPass(decoder, cache, backends), cache, Sampler(20, (2,)), 2, host=host)
         drawn = SamplingParams(temperature=1.0, repetition_penalty=1.5, frequency_penalty=0.5)
-        host.spill([(5, 2)])
+        host.move([(5, 2)])
         plan = StepPlan(
             [ScheduledSequence(0, 4, [3, 4, 5], [TableChange(0, 0, 0, [6, 1])], sample=True)],
             new_slots=[SlotInit(0, drawn, seed=5, prompt_ids=[1, 1, 1, 1, 3, 4, 5])],

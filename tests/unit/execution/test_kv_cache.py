@@ -11,7 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.moves import BlockMoves
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -95,7 +97,7 @@ class Moved:
 
     def __init__(self, shapes: list[AttentionShape], groups: list[list[int]]) -> None:
         self.cache = KvCache(shapes, self.BLOCKS, self.TOKENS, torch.float32, torch.device("cpu"), groups=groups)
-        self.host = HostBlocks(self.cache, self.FRAMES)
+        self.moves = BlockMoves(self.cache, HostBlocks(self.cache, self.FRAMES))
         self.blocks: dict[int, tuple[int, int]] = {}
         self.frames: dict[int, tuple[int, int]] = {}
         self.taken = self.BLOCKS
@@ -144,11 +146,11 @@ def test_moves_leave_every_layer_what_it_has(
             moved.blocks |= {to: moved.blocks[of] for of, to in pairs}
         elif kind == "spill":
             pairs = list(zip(some(sorted(moved.blocks)), range(1, moved.FRAMES), strict=False))
-            moved.host.spill(pairs)
+            moved.moves.begin(StepPlan((), spills=pairs))
             moved.frames |= {frame: moved.blocks[block] for block, frame in pairs}
         elif kind == "restore":
             pairs = list(zip(some(sorted(moved.frames)), some(usable), strict=False))
-            moved.host.restore(pairs)
+            moved.moves.begin(StepPlan((), restores=pairs))
             moved.blocks |= {block: moved.frames[frame] for frame, block in pairs}
         else:
             taken = data.draw(st.integers(2, moved.BLOCKS))
@@ -167,13 +169,13 @@ def test_blocks_come_back_as_they_went_wherever_they_go(device: str) -> None:
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     host = HostBlocks(cache, 36)
     sources = list(range(2, 38))
-    host.spill([(block, frame) for frame, block in enumerate(sources, 1)])
+    BlockMoves(cache, host).begin(StepPlan((), spills=[(block, frame) for frame, block in enumerate(sources, 1)]))
     if device == "cuda":
         torch.cuda.synchronize()
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(torch.nan)
     targets = sources[::-1]
-    host.restore([(frame, block) for frame, block in enumerate(targets, 1)])
+    BlockMoves(cache, host).begin(StepPlan((), restores=[(frame, block) for frame, block in enumerate(targets, 1)]))
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
         assert torch.equal(now[:, targets], then[:, sources])
         assert now[:, [0, 1, 38, 39]].isnan().all(), "no other block is touched"
@@ -192,13 +194,13 @@ def test_blocks_of_groups_whose_heads_differ_come_back_and_move_whole(device: st
             tensor[:, blocks] = torch.randn(tensor[:, blocks].shape).to(tensor)
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     host = HostBlocks(cache, 6)
-    host.spill([(block, block) for block in range(1, 7)])
+    BlockMoves(cache, host).begin(StepPlan((), spills=[(block, block) for block in range(1, 7)]))
     cache.copy_blocks([(1, 7), (4, 8), (5, 1)])
     if device == "cuda":
         torch.cuda.synchronize()
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
         assert torch.equal(now[:, [7, 8, 1, 2, 3, 6]], then[:, [1, 4, 5, 2, 3, 6]])
-    host.restore([(1, 4), (6, 1)])
+    BlockMoves(cache, host).begin(StepPlan((), restores=[(1, 4), (6, 1)]))
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
         assert torch.equal(now[:, [4, 1]], then[:, [1, 6]])
     cache.resize(5, [(8, 2)])
@@ -216,9 +218,9 @@ def test_keys_that_are_values_are_kept_once() -> None:
         tensor.copy_(torch.randn(tensor.shape))
     then = [t.clone() for t in (*cache.keys, cache.values[1])]
     host = HostBlocks(cache, 2)
-    host.spill([(3, 1)])
+    BlockMoves(cache, host).begin(StepPlan((), spills=[(3, 1)]))
     cache.copy_blocks([(2, 3), (3, 4)])
-    host.restore([(1, 5)])
+    BlockMoves(cache, host).begin(StepPlan((), restores=[(1, 5)]))
     for now, before in zip((*cache.keys, cache.values[1]), then, strict=True):
         assert torch.equal(now[:, [3, 4, 5]], before[:, [2, 3, 3]])
 
@@ -226,7 +228,7 @@ def test_keys_that_are_values_are_kept_once() -> None:
 def test_a_frame_is_all_of_a_block_and_nothing_else() -> None:
     cache = filled("cpu")
     host = HostBlocks(cache, 3)
-    host.spill([(5, 2)])
+    BlockMoves(cache, host).begin(StepPlan((), spills=[(5, 2)]))
     elements = torch.frombuffer(host.row(2), dtype=torch.bfloat16)
     assert elements.nbytes == cache.block_bytes == sum(2 * s.kv_heads * 8 * s.head_dim for s in SHAPES) * 2
     wanted = torch.cat([t[:, 5].flatten() for t in (*cache.keys, *cache.values)])
@@ -246,29 +248,6 @@ def test_copied_blocks_are_their_sources_keys_and_values(device: str) -> None:
         for source, target in ((3, 7), (7, 9), (12, 3)):
             expected[:, target] = then[:, source]
         assert torch.equal(now, expected)
-
-
-class Marks:
-    """An event that notes its calls."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def record(self) -> None:
-        self.calls.append("record")
-
-    def synchronize(self) -> None:
-        self.calls.append("wait")
-
-
-def test_frames_are_to_be_waited_for_after_their_copies_are_launched() -> None:
-    marks = Marks()
-    host = HostBlocks(filled("cpu"), 3, restored=marks)
-    host.restore([(1, 2)])
-    host.spill([(3, 1)])
-    assert marks.calls == ["record"]
-    host.wait()
-    assert marks.calls == ["record", "wait"]
 
 
 def resident(cache: KvCache) -> int:

@@ -11,7 +11,6 @@ import torch
 from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.engine.shortage import StepMemoryError
 from plimsoll_runtime.execution.device.fault import is_device_memory
-from plimsoll_runtime.execution.moves import BlockMoves
 
 logger = logging.getLogger(__name__)
 
@@ -28,24 +27,19 @@ class Shortages:
         self,
         plan: StepPlan,
         compute: Callable[[StepPlan], _Result],
-        moves: BlockMoves,
         break_off: Callable[[], None] = lambda: None,
     ) -> _Result:
-        """What computing a plan gives. Its moves are finished, also where the device has no memory for the rest.
+        """What computing a plan gives.
 
-        Raises StepMemoryError then, after `break_off`; any other error as it is, with the moves unfinished.
+        Raises StepMemoryError where the device has no memory for it, after `break_off`; any other error as it is.
         """
         try:
-            result = compute(plan)
+            return compute(plan)
         except Exception as error:
             if not is_device_memory(error):
                 raise
             told = str(error)
-        else:
-            moves.finish(plan)
-            return result
         # The error is gone, and with it the frames that held what the step had allocated.
-        moves.finish(plan)
         break_off()
         raise self._error(plan, told)
 

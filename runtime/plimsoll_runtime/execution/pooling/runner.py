@@ -62,7 +62,7 @@ class PoolingRunner:
         for init in plan.new_slots:
             self._second_texts[init.slot] = init.second_text
         self._moves.begin(plan)
-        outputs = self._shortages.watch(plan, self._computed, self._moves)
+        outputs = self._shortages.watch(plan, self._computed)
         return StepResult(outputs, self._forward_pass.fallbacks)
 
     def _computed(self, plan: StepPlan) -> Sequence[SequenceOutput]:

@@ -71,8 +71,9 @@ def open_tiers(
         host = HostBlocks(cache, _frames(config, cache))
         undo.pop_all()
     if disk is None:
-        return Tiers(TierIndex(host.frames, keeps=True), host)
-    index = TierIndex(host.frames, disk.blocks, DiskStore(disk.folder, host), keeps=config.kv_host_memory is not None)
+        return Tiers(TierIndex(host.frames, keeps=True, copies=host.copies), host)
+    keeps, store = config.kv_host_memory is not None, DiskStore(disk.folder, host)
+    index = TierIndex(host.frames, disk.blocks, store, keeps=keeps, copies=host.copies)
     logger.info(
         "KV cache: %d of %d blocks in %s, from an earlier run; %d frames of host memory before it, %.2f GiB",
         index.disk_used,

@@ -9,7 +9,7 @@ The calls were tried against a stand-in for the runtime's library, not on a GPU.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -31,14 +31,15 @@ class HostRegistry(Protocol):
         """Unlock what was locked from this address on."""
 
 
-def pin(memory: Tensor, owner: object, registry: HostRegistry) -> None:
+def pin(memory: Tensor, owner: object, registry: HostRegistry, drain: Callable[[], None]) -> None:
     """Pin contiguous memory until its owner, who must hold it, is gone. Raises MemoryLimitError where that cannot be.
 
+    `drain`, which must not hold the owner, waits for copies that are under way: it is called before memory is unpinned.
     There is no going on without: the runtime keeps the error and raises it from a later call that has none.
     """
     _register(memory, registry, "lower --kv-host-memory, or ")
     # When the process ends its pages go in any case, and the runtime may have gone before them.
-    weakref.finalize(owner, registry.cudaHostUnregister, memory.data_ptr()).atexit = False
+    weakref.finalize(owner, _unpin, memory.data_ptr(), registry, drain).atexit = False
 
 
 @contextmanager
@@ -49,6 +50,13 @@ def pinned(memory: Tensor, registry: HostRegistry) -> Iterator[None]:
         yield
     finally:
         registry.cudaHostUnregister(memory.data_ptr())
+
+
+def _unpin(pointer: int, registry: HostRegistry, drain: Callable[[], None]) -> None:
+    try:
+        drain()
+    finally:
+        registry.cudaHostUnregister(pointer)
 
 
 def _register(memory: Tensor, registry: HostRegistry, advice: str) -> None:

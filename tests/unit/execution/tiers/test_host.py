@@ -6,6 +6,7 @@ import gc
 
 import pytest
 import torch
+from kernel_support.late_streams import LateStreams
 
 from plimsoll_runtime.errors import MemoryLimitError
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -36,7 +37,12 @@ class Registry:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
     monkeypatch.setattr("torch.cuda.cudart", lambda: made)
+    monkeypatch.setattr("plimsoll_runtime.execution.tiers.host.streams_of", streams_of)
     return made
+
+
+def streams_of(device: torch.device) -> LateStreams | None:
+    return None if device.type == "cpu" else LateStreams()
 
 
 def cache(device: str) -> KvCache:
@@ -67,6 +73,17 @@ def test_it_is_unpinned_with_its_last_user(registry: Registry) -> None:
     gc.collect()
     assert list(registry.locked.values()) == [5 * cache("cuda").block_bytes]
     assert len(other.row(1)) == cache("cuda").block_bytes
+
+
+def test_copies_are_over_before_it_is_unpinned(registry: Registry) -> None:
+    streams = LateStreams()
+    host = HostBlocks(cache("cuda"), 3, streams=streams)
+    host.move([(1, 1)])
+    streams.copies.append(lambda: len(registry.locked) == 1)
+    del host
+    gc.collect()
+    assert not streams.copies
+    assert not registry.locked
 
 
 def test_what_cannot_be_pinned_is_refused_with_the_numbers(registry: Registry) -> None:
