@@ -157,7 +157,7 @@ def _no_cudnn(target: Target) -> str | None:
     """As torch's own rules for its op have it (`check_cudnn_tensor_shapes`)."""
     if reason := _no_half(target) or _no_cuda(target, AMPERE, "Ampere"):
         return reason
-    version = _cudnn_version()
+    version = cudnn_version()
     if version is None:
         return "needs a PyTorch that was built with cuDNN"
     # Wider heads from cuDNN 9.10 on, and on Hopper alone.
@@ -172,7 +172,7 @@ def _no_cudnn_paged(target: Target) -> str | None:
     major = capability(target.device)[0]
     if major > BLACKWELL:
         return "is for Hopper and Blackwell (compute capability 9 and 10), and the device is newer"
-    needed, version = ".".join(map(str, CUDNN_PAGED_TORCH)), _cudnn_version()
+    needed, version = ".".join(map(str, CUDNN_PAGED_TORCH)), cudnn_version()
     if _release() < CUDNN_PAGED_TORCH:
         return f"needs PyTorch {needed}, and this is {torch.__version__}"
     if version is None or version < CUDNN_PAGED:
@@ -196,7 +196,7 @@ def capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if torch.cuda.is_available() else (0, 0)
 
 
-def _cudnn_version() -> int | None:
+def cudnn_version() -> int | None:
     """Such as 92400 for 9.24.0; None where torch was built without it."""
     version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return version

@@ -25,7 +25,7 @@ from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target, cudnn_version
 from plimsoll_runtime.execution.attention.choice import Choice, ranked
 from plimsoll_runtime.execution.attention.divided import divided
 from plimsoll_runtime.execution.attention.nothing import NoAttention
@@ -230,6 +230,7 @@ def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
         "threads": torch.get_num_threads() if target.device.type == "cpu" else None,
         "versions": {name: _version(name) for name in PACKAGES},
         "torch": str(torch.__version__),
+        "cudnn": None if target.device.type == "cpu" else cudnn_version(),
         "kernels": None if found is None else [found.name.decode(), library_path().name],
         "dtype": str(target.dtype),
         "block_size": target.block_size,

@@ -109,7 +109,8 @@ def measure(backend: type[AttentionBackend], target: Target, mix: Mix, watch: St
     runner = _Runner(backend, target, list(counts), _blocks_of(mix, size))
 
     def milliseconds(batches: Sequence[AttentionBatch]) -> float:
-        works = [(batch, [_inputs(shape, batch, target) for shape in counts]) for batch in batches]
+        drawn = [_inputs(shape, batches[0], target) for shape in counts]
+        works = [(batch, [_first(inputs, batch.cells.numel()) for inputs in drawn]) for batch in batches]
         seconds = runner.best_seconds(works, watch)
         return 1e3 * (seconds[0] + sum(s * n for s, n in zip(seconds[1:], counts.values(), strict=True)))
 
@@ -197,6 +198,12 @@ def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: 
     value = key if shape.latent else value
     sinks = torch.randn(shape.heads, generator=generator).to(target.device) if shape.sinks else None
     return query, key, value, sinks
+
+
+def _first(inputs: Inputs, rows: int) -> Inputs:
+    """Those of a step's first rows."""
+    query, key, value, sinks = inputs
+    return query[:rows], key[:rows], value[:rows], sinks
 
 
 def _blocks_of(mix: Mix, block_size: int) -> int:
