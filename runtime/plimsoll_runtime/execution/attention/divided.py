@@ -70,28 +70,45 @@ class DividedBackend:
         self._cache = cache
         self._chunks = make(self.of_chunks, cache)
         self._decodes = make(self.of_decodes, cache)
+        # Whether steps of decodes rotate heads, where that is known without one.
+        self._rotates = False
 
     def begin(self, batch: AttentionBatch) -> Attention:
-        """A step of one of the two where it has sequences for one alone; else one of both."""
+        """A step of one of the two where it has sequences for one alone; else one of both.
+
+        Where decodes rotate heads on their way into the cache, those of chunks are as well, whoever attends for them.
+        """
         lengths = np.array(batch.query_lens)
         several, single = np.flatnonzero(lengths > 1), np.flatnonzero(lengths == 1)
         if not several.size:
             return begin(self._decodes, batch)
         if not single.size:
-            return begin(self._chunks, batch)
-        parts = []
-        for backend, chosen in ((self._chunks, several), (self._decodes, single)):
-            rows = _rows_of(lengths, chosen, self._cache.device)
-            parts.append(_Part(rows, begin(backend, _chosen(batch, chosen, rows))))
-        rotates = any(isinstance(part.attention, RotatingAttention) for part in parts)
+            alone = begin(self._chunks, batch)
+            if isinstance(alone, RotatingAttention) or not self._rotates:
+                return alone
+            parts = [_Part(slice(None), alone)]
+        else:
+            parts = [
+                self._part(self._chunks, batch, several, lengths),
+                self._part(self._decodes, batch, single, lengths),
+            ]
+        rotates = self._rotates or any(isinstance(part.attention, RotatingAttention) for part in parts)
         kind = _RotatingStep if rotates else _Step
         return kind(self._cache, [group.cells for group in batch.groups], parts)
+
+    def _part(self, backend: AttentionBackend, batch: AttentionBatch, chosen: Ints, lengths: Ints) -> _Part:
+        rows = _rows_of(lengths, chosen, self._cache.device)
+        return _Part(rows, begin(backend, _chosen(batch, chosen, rows)))
 
 
 class _DividedGraphBackend(DividedBackend):
     """See GraphBackend: what is captured are decodes."""
 
     _decodes: GraphBackend  # type: ignore[assignment]
+
+    def __init__(self, cache: KvCache) -> None:
+        super().__init__(cache)
+        self._rotates = isinstance(self._decodes.over((), ()), RotatingAttention)
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         """See GraphBackend."""
@@ -133,6 +150,8 @@ class _Step:
 
     def _attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
         """Over keys and values that are in the cache already."""
+        if len(self._parts) == 1:
+            return self._parts[0].attention(layer, query, None, None, sinks)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         for rows, attention in self._parts:
             out[rows] = attention(layer, query[rows], None, None, sinks)

@@ -217,10 +217,11 @@ def test_keys_and_values_are_written_once_before_any_row_attends(monkeypatch: py
     assert seen == ["attended 5", "attended 2"], "a layer that reads what another one has written"
 
 
-def test_heads_are_rotated_for_both_where_one_of_them_rotates(triton_device: str) -> None:
+@pytest.mark.parametrize("rows", [[1, 5, 1, 3], [7, 3]], ids=["both", "chunks"])
+def test_heads_are_rotated_for_both_where_one_of_them_rotates(triton_device: str, rows: list[int]) -> None:
     """As Triton's backend alone does."""
     device = torch.device(triton_device)
-    batch = batch_of([1, 5, 1, 3])
+    batch = batch_of(rows)
     moved = AttentionBatch(batch.query_lens, batch.context_lens, batch.block_tables, batch.cells.to(device))
     heads = torch.randn(10, 8, 16, device=device)
     cos, sin = torch.randn(2, 10, 8, device=device)
