@@ -52,7 +52,7 @@ class ServerConfig(FrontConfig):
     many token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
     `strict_parameters`: requests with fields that nothing here knows are refused. `reasoning_format`: by its name, how
     the model writes thoughts. `thinking_budget`: how many tokens the thoughts of an answer may have where its request
-    does not say; None: as many as come.
+    does not say; None: as many as come. `findings_file`: gets what there is to say of the device.
     """
 
     engine: EngineConfig
@@ -64,6 +64,7 @@ class ServerConfig(FrontConfig):
     strict_parameters: bool = False
     reasoning_format: str | None = None
     thinking_budget: int | None = None
+    findings_file: Path | None = None
 
 
 def default_name(model: str) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.engine import Engine
+from plimsoll_runtime.api.findings import write_findings
 from plimsoll_runtime.api.front import Front
 from plimsoll_runtime.api.http.first import first
 from plimsoll_runtime.api.http.listening import listen
@@ -113,6 +114,7 @@ class Server:
         except BaseException as error:
             self.state.fail(error)
             raise
+        write_findings(self._config.findings_file, model.engine.info.findings)
         self._front.ready(OneModel(model))
         _log_summary(model)
         return model

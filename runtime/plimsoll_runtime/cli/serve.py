@@ -17,6 +17,7 @@ from plimsoll_runtime.cli.server_options import (
     batch_options,
     body_limits,
     door,
+    findings_file,
     gateway_tokens,
     response_bounds,
     termination_log,
@@ -91,6 +92,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         response_bounds=response_bounds(args),
         body_limits=body_limits(args),
         termination_log=termination_log(),
+        findings_file=findings_file(),
     )
 
 

@@ -219,3 +219,9 @@ def gateway_tokens() -> tuple[str, ...]:
 def termination_log() -> str | None:
     """The file that gets one line on a fatal error, where the environment names one."""
     return os.environ.get("PLIMSOLL_TERMINATION_LOG") or None
+
+
+def findings_file() -> Path | None:
+    """The file that gets what there is to say of the device, where the environment names one."""
+    given = os.environ.get("PLIMSOLL_FINDINGS")
+    return Path(given) if given else None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.local.placementtext import memory_line, placement_line
+from plimsoll_runtime.local.placementtext import findings_lines, memory_line, placement_line
 
 if TYPE_CHECKING:
     from plimsoll_runtime.local.run_folder import RunFolder
@@ -62,15 +62,23 @@ def _describe(record: Mapping[str, Any]) -> str:
         if (placed := known.get((model["namespace"], model["name"]))) is not None:
             lines.append(f"    {placement_line(placed, time.time())}")
         elif host is None:
-            lines += [_line(replica) for replica in model["replicas"]]
+            lines += [line for replica in model["replicas"] for line in _lines(replica)]
     if host is not None:
         slot = next(r for m in record["models"] for r in m["replicas"] if r["slot"] == HOST_SLOT)
-        lines.append(_line(slot))
-        lines.append(f"    host: {host}" if isinstance(host, str) else f"    {memory_line(host)}")
-    return "\n".join([*lines, _line(record["gateway"])])
+        lines += [*_lines(slot), *(f"    {line}" for line in _host_lines(host))]
+    return "\n".join([*lines, *_lines(record["gateway"])])
 
 
-def _line(entry: Mapping[str, Any]) -> str:
+def _host_lines(host: Mapping[str, Any] | str) -> list[str]:
+    """Of its report, or why there is none."""
+    if isinstance(host, str):
+        return [f"host: {host}"]
+    return [memory_line(host), *findings_lines(host["device"].get("findings", ()))]
+
+
+def _lines(entry: Mapping[str, Any]) -> list[str]:
+    """A process, and below it what there is to say of its device."""
     restarts = f", restarted {entry['restarts']} times" if entry["restarts"] else ""
     pid = "" if entry["pid"] is None else f" (pid {entry['pid']}{restarts})"
-    return f"    {entry['slot']}: {entry['detail']}{pid}, log {entry['log']}"
+    process = f"    {entry['slot']}: {entry['detail']}{pid}, log {entry['log']}"
+    return [process, *(f"      {line}" for line in findings_lines(entry.get("findings", ())))]

@@ -113,6 +113,7 @@ def _info(
         snapshot_bytes=model.snapshots * model.outline.facts.state_bytes(model.dtype.itemsize),
         groups=kv.groups,
         pooling=model.pooling,
+        findings=loaded.findings,
     )
     logger.info(
         "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",

@@ -31,12 +31,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that can compute. `weight_bytes`: of the device's memory. `woken`: from an image, so somebody waits."""
+    """A model that can compute. `weight_bytes`: of the device's memory. `woken`: from an image, so somebody waits.
+
+    `findings`: what there is to say of the device, where it was looked at.
+    """
 
     model: Model
     decoder: Decoder
     weight_bytes: int
     woken: bool
+    findings: tuple[str, ...] = ()
 
 
 def load_model(
@@ -52,12 +56,13 @@ def load_model(
         _check_weights(model, _weights_of(model, image), grant)
         return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
     # Not in a wake, for which somebody waits: where other engines hold memory of the GPU, nvidia-smi takes a second.
-    log_findings()
+    found = log_findings()
     files = resolve(config.model, config.revision, progress=progress, trust_remote_code=config.trust_remote_code)
     model = from_files(config, files, device)
     _check_weights(model, _weights_of(model, image), grant)
     decoder = _read(config, model, files, image, progress)
-    return Loaded(model, decoder, decoder.weight_bytes if image is None else _weights_of(model, image), woken=False)
+    taken = decoder.weight_bytes if image is None else _weights_of(model, image)
+    return Loaded(model, decoder, taken, woken=False, findings=found)
 
 
 def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry | None = None) -> Decoder:

@@ -204,7 +204,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     `max_sequences`: how many a batch may have, 0 where that is not known. Where no layer attends the blocks have no
     bytes. `recurrent`: sequences have states besides, of which there are `snapshots` rows at borders of blocks,
     `snapshot_bytes` in all (they are part of the workspace); without any, no prefix is found. `pooling`: what it gives
-    in place of tokens; None: it generates.
+    in place of tokens; None: it generates. `findings`: what a person should hear of the device, a text for each.
     """
 
     model: str
@@ -231,6 +231,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     snapshot_bytes: int = 0
     groups: tuple[Rule, ...] = ONE_FULL
     pooling: PoolingInfo | None = None
+    findings: tuple[str, ...] = ()
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed"):

@@ -39,6 +39,8 @@ class RuntimeLaunch:
 
     def __call__(self) -> Launch:
         port = free_port()
+        findings = self.folder.findings(self.slot)
+        findings.unlink(missing_ok=True)
         threads = () if self.threads is None else ("--threads", str(self.threads))
         return Launch(
             command=(
@@ -51,7 +53,7 @@ class RuntimeLaunch:
             url=f"http://{LOOPBACK}:{port}",
             log=self.folder.log(self.slot),
             last_words=self.folder.last_words(self.slot),
-            environment=dict(self.model.environment),
+            environment={**dict(self.model.environment), "PLIMSOLL_FINDINGS": str(findings)},
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 WORDS = {
@@ -38,6 +38,11 @@ def memory_line(report: Mapping[str, Any]) -> str:
     asleep = f"{_size(sleepers['used'])} of {_size(sleepers['capacity'])} for sleepers"
     own = _size(device["reserved"])
     return f"{device['name']}: {taken} ({own} by the runtime itself), {asleep}, pressure {device['pressure']}"
+
+
+def findings_lines(findings: Sequence[str]) -> list[str]:
+    """What there is to say of a device, a line each."""
+    return [f"device: {text}" for text in findings]
 
 
 def _size(number: int) -> str:

@@ -24,7 +24,7 @@ from plimsoll_runtime.local.display import Display
 from plimsoll_runtime.local.keeper import Keeper
 from plimsoll_runtime.local.launch import HOST, SERVE, GatewayLaunch, HostLaunch, RuntimeLaunch, threads_each
 from plimsoll_runtime.local.model import LocalModel
-from plimsoll_runtime.local.run_folder import RunFolder, write_atomically
+from plimsoll_runtime.local.run_folder import RunFolder, lines_of, write_atomically
 from plimsoll_runtime.local.table import HOST_SLOT, replica_slots, table_document
 from plimsoll_runtime.local.talk.place import first_key
 from plimsoll_runtime.local.talk.stream import AskError, Server
@@ -205,6 +205,7 @@ class Run:
             "url": status.url,
             "log": str(self._folder.log(slot)),
             "restarts": status.ends,
+            "findings": lines_of(self._folder.findings(slot)),
         }
 
 

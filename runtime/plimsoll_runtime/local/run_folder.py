@@ -57,7 +57,7 @@ class RunFolder:
                     f"a `plimsoll up` for port {self.port} is running; stop it with "
                     f"`plimsoll down --port {self.port}`, or choose another with --port"
                 ) from None
-            for old in self.folder.glob("*.log"):
+            for old in (*self.folder.glob("*.log"), *self.folder.glob("*.findings")):
                 old.unlink()
             try:
                 yield
@@ -99,6 +99,18 @@ class RunFolder:
     def last_words(self, slot: str) -> Path:
         """Where a process writes why it ends."""
         return self.folder / f"{slot}.reason"
+
+    def findings(self, slot: str) -> Path:
+        """Where a process writes what there is to say of its device, one text a line."""
+        return self.folder / f"{slot}.findings"
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; none where there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def all_runs() -> list[RunFolder]:

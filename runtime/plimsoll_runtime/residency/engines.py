@@ -73,7 +73,7 @@ class Image(Protocol):
 class Device:
     """`kind` is "cpu" or "cuda"; `capacity` in bytes; `shared`: its memory is the host's.
 
-    `elastic`: whether KV caches on it can shrink and grow.
+    `elastic`: whether KV caches on it can shrink and grow. `findings`: what a person should hear of it.
     """
 
     kind: str
@@ -81,6 +81,7 @@ class Device:
     capacity: int
     shared: bool
     elastic: bool = True
+    findings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,10 @@ class Engines(Protocol):
     """Runs engines. Calls for different models may overlap; one that is cancelled leaves nothing behind."""
 
     async def open(self, line: float, sleepers: int) -> Device:
-        """Get ready; what device this is. `sleepers` bytes of host memory are not the device's; `line` is its share."""
+        """Get ready; what device this is. `sleepers` bytes of host memory are not the device's; `line` is its share.
+
+        Raises UsageError, and DeviceLostError where the device has failed.
+        """
 
     def look(self) -> Look:
         """Measure the memory; never blocks for long. Raises DeviceLostError where the device is lost."""

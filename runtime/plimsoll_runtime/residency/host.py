@@ -115,6 +115,7 @@ class Host:
                 used=device.used,
                 free=max(0, device.free),
                 pressure=state.pressure.word,
+                findings=(*self._device.findings, *([] if self.loss is None else [str(self.loss)])),
             ),
             sleepers=SleepersReport(capacity=sleepers.capacity, used=sleepers.used),
             models=tuple(state.entry(model) for _, model in sorted(state.models.items())),

@@ -6,6 +6,8 @@ The host's own process never imports torch, unless there is an accelerator whose
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -86,7 +88,7 @@ class Processes:
         self._server_bytes = int(server * PROCESSES_DIFFER)
         self._engine_bytes = standby + COPIED_BYTES
         if self._accelerated:
-            device = _accelerator()
+            device = await in_daemon_thread(_accelerator)
         else:
             # What is free and what is taken are looked at one after the other: together they may be more than there is.
             bounds = (host_memory_left() + self._own(), self._limit, cgroup_limit())
@@ -197,18 +199,25 @@ def _cpu_name() -> str:
 
 
 def _accelerator() -> Device:
-    """The first one. Raises UsageError where torch finds none though its driver is there."""
+    """The first one; the driver may take seconds to answer.
+
+    Raises UsageError where torch finds none though its driver is there, DeviceLostError where it has failed.
+    """
     import torch
 
+    from plimsoll_runtime.execution.device.read import log_findings
     from plimsoll_runtime.hardware import device_name
 
-    device = torch.accelerator.current_accelerator()
-    if device is None:
-        raise UsageError(
-            "there is an accelerator's driver here, but torch finds no accelerator; check its installation"
-        )
-    capacity = int(torch.accelerator.get_memory_info(device)[1])
-    return Device(device.type, device_name(device), capacity, shared=False, elastic=False)
+    with _told_as_lost():
+        found = log_findings()
+        device = torch.accelerator.current_accelerator()
+        if device is None:
+            raise UsageError(
+                "there is an accelerator's driver here, but torch finds no accelerator; check its installation: the "
+                "log has what is known of it"
+            )
+        capacity = int(torch.accelerator.get_memory_info(device)[1])
+        return Device(device.type, device_name(device), capacity, shared=False, elastic=False, findings=found)
 
 
 def _accelerator_left() -> int:
@@ -219,11 +228,17 @@ def _accelerator_left() -> int:
 
     device = torch.accelerator.current_accelerator()
     assert device is not None
-    try:
+    with _told_as_lost():
         return free_memory(device)
+
+
+@contextmanager
+def _told_as_lost() -> Iterator[None]:
+    """Raises DeviceLostError for whatever a device fails with: no kernel runs in this process, whose fault it could be."""
+    try:
+        yield
     except RuntimeError as error:
         fault = fault_of(error)
         if fault.process_can_go_on:
             raise
-        # No kernel of ours runs in this process: whatever it is, it is not a kernel's fault.
         raise DeviceLostError(fault.text) from error

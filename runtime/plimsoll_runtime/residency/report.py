@@ -6,7 +6,10 @@ import msgspec
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The device's memory, as the ledger has it; `pressure` is none, some or full, as measured."""
+    """The device's memory, as the ledger has it; `pressure` is none, some or full, as measured.
+
+    `findings`: what a person should hear of the device, as it was when the host started, and that it is lost.
+    """
 
     kind: str
     name: str
@@ -16,6 +19,7 @@ class DeviceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     used: int
     free: int
     pressure: str
+    findings: tuple[str, ...]
 
 
 class SleepersReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -124,7 +124,7 @@ class FakeHost:
 
     def report(self) -> Report:
         device = DeviceReport(
-            kind="cpu", name="fake", capacity=100, line=90, reserved=0, used=10, free=80, pressure="none"
+            kind="cpu", name="fake", capacity=100, line=90, reserved=0, used=10, free=80, pressure="none", findings=()
         )
         models = tuple(self._entry(model) for model in self.models.values())
         sleepers = SleepersReport(capacity=50, used=5)

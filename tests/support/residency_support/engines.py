@@ -122,10 +122,12 @@ class FakeEngines:
         capacity: int = 10,
         *,
         shared: bool = True,
+        findings: tuple[str, ...] = (),
         engine_of: Callable[[ModelName, ModelSpec], Any] = lambda name, spec: None,
     ) -> None:
         self.capacity = capacity
         self.shared = shared
+        self.findings = findings
         self.behaviours: dict[ModelName, Behaviour] = defaultdict(Behaviour)
         self.alive: set[FakeEngine] = set()
         self.images: set[FakeImage] = set()
@@ -154,7 +156,7 @@ class FakeEngines:
     async def open(self, line: float, sleepers: int) -> Device:
         self.sleepers = sleepers
         kind = "cpu" if self.shared else "cuda"
-        return Device(kind, "a device that is none", self.capacity, self.shared, elastic=self.shared)
+        return Device(kind, "a device that is none", self.capacity, self.shared, self.shared, self.findings)
 
     def look(self) -> Look:
         if self.look_errors:

@@ -56,6 +56,11 @@ def test_the_tokenizers_end_of_text_ends_an_answer(tmp_path: Path) -> None:
     assert build(tmp_path, kv_memory="1MiB").info.eos_token_ids == [2, 3]
 
 
+def test_what_there_is_to_say_of_the_device_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "log_findings", lambda: ("no bfloat16", "a slice"))
+    assert build(folder, kv_memory="1MiB").info.findings == ("no bfloat16", "a slice")
+
+
 def test_kv_memory_is_exact_to_a_block(folder: Path) -> None:
     block = 16 * 3 * 2 * 2 * 16 * 4
     info = build(folder, kv_memory="1000000", max_model_len=64).info

@@ -62,6 +62,7 @@ async def serve(args: argparse.Namespace, token: str) -> None:
         if request.headers.get("Authorization") != f"Bearer {token}":
             return web.json_response({"error": {"code": "unauthorized", "message": ""}}, status=401)
         device = {"name": "a processor", "line": 2**30, "used": 2**29, "reserved": 2**28, "pressure": "none"}
+        device["findings"] = ["3.0 GiB of it are held by a game", "it has no bfloat16"]
         sleepers = {"capacity": 64 << 20, "used": 7 << 20}
         placed = [entry(model.namespace, model.name) for model in models]
         return web.json_response({"instance": "fake", "device": device, "sleepers": sleepers, "models": placed})

@@ -159,6 +159,10 @@ def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
     assert status.returncode == 0
     assert f"{url}/v1 (pid {process.pid}" in status.stdout
     assert "gemma-1: ready" in status.stdout
+    _, below = status.stdout.split("    gemma-1: ready")
+    assert below.splitlines()[1:3] == ["      device: a MIG slice: 20 GiB", "      device: no bfloat16"]
+    assert replicas(record)[0]["findings"] == ["a MIG slice: 20 GiB", "no bfloat16"]
+    assert record["gateway"]["findings"] == []
     assert json.loads(laptop.plimsoll("status", "--json").stdout)[0]["pid"] == process.pid
     again = laptop.plimsoll("up", file, "--port", str(port))
     assert again.returncode == 2
@@ -201,6 +205,7 @@ def test_models_that_share_a_process(laptop: Laptop, port: int) -> None:
     assert "; 3 min idle; 0 MiB on the device, 7 MiB asleep; 0 requests in flight, 2 waiting" in shown
     assert "a processor: 512 MiB of the line of 1.0 GiB taken (256 MiB by the runtime itself), " in shown
     assert "7 MiB of 64 MiB for sleepers, pressure none" in shown
+    assert "    device: 3.0 GiB of it are held by a game\n    device: it has no bfloat16\n" in shown
     (shown_record,) = json.loads(laptop.plimsoll("status", "--json").stdout)
     assert shown_record["host"]["instance"] == "fake"
     token = (folder / "host-token").read_text().strip()

@@ -205,12 +205,14 @@ def test_a_lost_device_takes_the_host_with_it() -> None:
     async def test(host: Host, engines: FakeEngines) -> None:
         await placed(host, A, B, C)
         await use(host, A)
+        assert host.report().device.findings == ("a slice",)
         async with host.lease(B) as other:
             waiting = asyncio.create_task(use(host, C))
             await asyncio.sleep(0.1)
             the_engine(engines, A).die(DeviceLostError("the GPU is lost"))
             await host.lost()
             assert str(host.loss) == "the GPU is lost"
+            assert host.report().device.findings == ("a slice", "the GPU is lost")
             with pytest.raises(Refused, match="the device has failed, and the server is about to end: the GPU") as late:
                 await waiting
             assert late.value.code == "device_lost"
@@ -223,7 +225,7 @@ def test_a_lost_device_takes_the_host_with_it() -> None:
         await host.close()
         assert other.engine.failure is host.loss
 
-    on_a_host(test)
+    on_a_host(test, findings=("a slice",))
 
 
 def test_a_load_that_finds_the_device_lost_tells_the_host() -> None:
@@ -689,7 +691,7 @@ def test_the_report_is_what_the_design_says() -> None:
         report = msgspec.json.decode(text)
         assert set(report) == {"instance", "sequence", "time", "device", "sleepers", "models", "decisions"}
         assert set(report["device"]) == {
-            "kind", "name", "capacity", "line", "reserved", "used", "free", "pressure"
+            "kind", "name", "capacity", "line", "reserved", "used", "free", "pressure", "findings"
         }  # fmt: skip
         assert set(report["models"][0]) == {
             "namespace", "name", "revision", "servedNames", "state", "since", "why", "weights", "workspace", "kv",

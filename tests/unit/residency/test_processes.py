@@ -18,6 +18,7 @@ import torch
 from model_support.tiny import make_model, prompts, save_model
 from residency_support.failing import FACTORY, FAULT, LOST
 
+from plimsoll_runtime import hardware
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.standby import Standby
@@ -25,6 +26,7 @@ from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import DeviceFailedError, DeviceLostError, EngineDeadError, UsageError
 from plimsoll_runtime.execution import memory
+from plimsoll_runtime.execution.device import read
 from plimsoll_runtime.residency import processes as module
 from plimsoll_runtime.residency import spare as spare_module
 from plimsoll_runtime.residency.errors import Refused
@@ -226,6 +228,28 @@ def test_a_device_that_cannot_be_looked_at_any_more_is_lost(phrase: str, monkeyp
         engines.look()
     with pytest.raises(RuntimeError, match="not supported"):
         engines.look()
+
+
+def test_what_there_is_to_say_of_the_device_is_told_when_a_host_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for what torch and the driver say, and no process beside this one."""
+    memory_of = {"get_memory_info": lambda device: (2**30, 2**31)}
+    for name, made in {"current_accelerator": lambda: torch.device("cuda"), **memory_of}.items():
+        monkeypatch.setattr(torch.accelerator, name, made)
+    monkeypatch.setattr(hardware, "device_name", lambda device: "a GPU")
+    monkeypatch.setattr(read, "log_findings", lambda: ("a slice",))
+    device = module._accelerator()
+    assert (device.kind, device.name, device.capacity, device.findings) == ("cuda", "a GPU", 2**31, ("a slice",))
+
+    def fail() -> tuple[str, ...]:
+        raise RuntimeError("CUDA error: GPU is lost")
+
+    monkeypatch.setattr(read, "log_findings", fail)
+    with pytest.raises(DeviceLostError, match="GPU is lost"):
+        module._accelerator()
+    monkeypatch.setattr(read, "log_findings", tuple)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    with pytest.raises(UsageError, match="torch finds no accelerator"):
+        module._accelerator()
 
 
 @pytest.mark.slow

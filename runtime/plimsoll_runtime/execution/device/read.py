@@ -27,10 +27,12 @@ MIB = 2**20
 logger = logging.getLogger(__name__)
 
 
-def log_findings() -> None:
-    """Write to the log what a person should hear of this machine's GPUs."""
-    for found in findings(read_facts()):
-        logger.log(logging.WARNING if found.serious else logging.INFO, "%s", found.text)
+def log_findings() -> tuple[str, ...]:
+    """Write to the log what a person should hear of this machine's GPUs; a text for each, for others to show."""
+    found = findings(read_facts())
+    for each in found:
+        logger.log(logging.WARNING if each.serious else logging.INFO, "%s", each.text)
+    return tuple(each.text for each in found)
 
 
 def read_facts(environment: Mapping[str, str] = os.environ) -> DeviceFacts:

@@ -82,6 +82,16 @@ def test_the_driver_is_asked_who_holds_memory(monkeypatch: pytest.MonkeyPatch, s
     assert read.read_facts({}).gpus == (Gpu("GPU-aa11", "NVIDIA H100", False, holders), Gpu("GPU-bb22", "Tesla T4"))
 
 
+def test_what_there_is_to_say_is_in_the_log_and_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(read, "read_facts", lambda: DeviceFacts(used=UsedDevice("T4", "a", (7, 5), GIB, GIB)))
+    with caplog.at_level(logging.INFO):
+        (told,) = read.log_findings()
+    assert told.startswith("T4 (compute capability 7.5) has no bfloat16")
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.INFO, told)]
+
+
 def test_siblings_and_this_process_are_told_apart() -> None:
     sibling = subprocess.Popen(["sleep", "60"])
     try:
