@@ -271,6 +271,31 @@ def test_marks_are_used_again_once_they_are_passed() -> None:
     assert len(copies._passed) == 1
 
 
+@pytest.mark.gpu
+def test_a_gpu_is_told_and_not_waited_for() -> None:
+    """It is held up before it has written what is to be spilled: the host has gone on when that is still to come."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA or ROCm device")
+    cache = KvCache([AttentionShape(8, 8, 128, 1.0)], 65, 16, torch.bfloat16, torch.device("cuda"))
+    host = HostBlocks(cache, 32)
+    moves, copies = BlockMoves(cache, host), host.copies
+    assert copies is not None
+    numbers = torch.arange(1.0, 33.0, device="cuda")
+    torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
+    cache.blocks(1, 32).copy_(numbers.view(32, 1).expand_as(cache.blocks(1, 32)))
+    spills = [(block, 33 - block) for block in range(1, 33)]
+    moves.begin(StepPlan((), spills=spills))
+    cache.blocks(1, 32).fill_(torch.nan)
+    moves.begin(StepPlan((), restores=[(frame, 32 + block) for block, frame in spills]))
+    seen = cache.blocks(33, 32).clone()
+    assert copies.steps_over == 0
+    torch.cuda.synchronize()
+    assert copies.steps_over == 2
+    assert torch.equal(seen[:, 0].float(), numbers)
+    assert torch.equal(seen[:, -1].float(), numbers)
+    assert cache.blocks(1, 32).isnan().all()
+
+
 class Gone:
     """A mark of a device that has failed."""
 
