@@ -234,7 +234,7 @@ def _accelerator_left() -> int:
 
 @contextmanager
 def _told_as_lost() -> Iterator[None]:
-    """Raises DeviceLostError for whatever a device fails with: no kernel runs in this process, whose fault it could be."""
+    """Raises DeviceLostError for whatever a device fails with: no kernel runs here, whose fault it could be."""
     try:
         yield
     except RuntimeError as error:
