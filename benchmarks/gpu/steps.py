@@ -6,17 +6,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpu.clock import Limits, seconds
-from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.capture import Capture
+from plimsoll_runtime.execution.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.graphed_choice import GraphedChoice
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.ops.cost import OpCost, total
 
@@ -43,23 +49,29 @@ BATCHES = (Decodes(64, 2048), Decodes(256, 1024))
 def decode(
     decoder: TorchDecoder, capture: Capture, known: Limits, work: Decodes, rounds: int, device: torch.device
 ) -> dict[str, Any]:
-    """The share of the copy's bandwidth at which steps read weights and cache, and that of their roofline.
+    """The share of the copy's bandwidth at which steps read weights and cache, and that of their roofline. Each token
+    that a step reads was chosen by the one before, on the device.
 
     The roofline of a step is the larger of its bytes over the bandwidth and its products over the rate.
     """
     cache, blocks = _cache(decoder, [work.context + STEPS] * work.sequences, device)
-    tables = BlockTables.of(blocks)
-    graphs = _captured(decoder, capture, cache, work)
+    columns = columns_of(work.context + STEPS, BLOCK_SIZE)
+    state = DeviceState(work.sequences, len(cache.groups), cache.num_blocks, columns, device)
+    graphs, choices = _captured(decoder, capture, cache, state, work)
+    for slot, table in enumerate(blocks):
+        for group, kept in enumerate(state.tables):
+            kept.change(slot, TableChange(group, 0, 0, table))
+    slots = np.arange(work.sequences, dtype=np.int64)
 
     def steps() -> None:
-        tokens = torch.zeros(work.sequences, dtype=torch.int64, device=device)
         for position in range(work.context, work.context + STEPS):
-            cells = torch.tensor([_cell(table, position) for table in blocks])
-            batch = AttentionBatch([1] * work.sequences, [position + 1] * work.sequences, tables, cells)
-            hidden = graphs.run(tokens, torch.full((work.sequences,), position), batch)
-            if hidden is None:
+            state.outbox.begin()
+            starts, lengths = np.full_like(slots, position), np.ones_like(slots)
+            rows = StepRows(state, BLOCK_SIZE, slots, starts, lengths, np.zeros_like(slots), sources=slots)
+            posted, hidden = choices.post(slots.tolist(), None), graphs.run(rows)
+            if posted is None or hidden is None:
                 raise RuntimeError(f"no graph was captured of {work}")
-            tokens = decoder.logits(hidden).argmax(-1)
+            choices.run(posted, hidden)
 
     taken = seconds(steps, device, rounds)
     costs = [_cost(decoder, position, 1, work.sequences) for position in range(work.context, work.context + STEPS)]
@@ -104,20 +116,21 @@ def prefill(
     }
 
 
-def _captured(decoder: TorchDecoder, capture: Capture, cache: KvCache, work: Decodes) -> GraphedDecoder:
-    """With the graphs of this many sequences, whatever their lengths, and no other."""
-    graphs = GraphedDecoder(
-        decoder,
-        TritonBackend(cache),
-        cache,
-        capture,
-        max_sequences=work.sequences,
-        max_model_len=work.context + STEPS,
-    )
-    for wanted in graphs.wanted():
+def _captured(
+    decoder: TorchDecoder, capture: Capture, cache: KvCache, state: DeviceState, work: Decodes
+) -> tuple[GraphedDecoder, GraphedChoice]:
+    """With the graphs of this many sequences, whatever their lengths, and no other. All choose the largest logit."""
+    most, longest = work.sequences, work.context + STEPS
+    backend = TritonBackend(cache)
+    graphs = GraphedDecoder(decoder, backend, cache, state, capture, max_sequences=most, max_model_len=longest)
+    sampler = Sampler(decoder.program.facts.vocab_size, ())
+    for slot in range(work.sequences):
+        sampler.fill(SlotInit(slot, SamplingParams(temperature=0.0), seed=0, prompt_ids=()))
+    choices = GraphedChoice(decoder, sampler, state, capture, max_rows=most)
+    for wanted in (*graphs.wanted(), *choices.wanted()):
         if wanted.rows == work.sequences:
             wanted.add()
-    return graphs
+    return graphs, choices
 
 
 def _cache(decoder: TorchDecoder, lengths: Sequence[int], device: torch.device) -> tuple[KvCache, list[list[int]]]:
@@ -128,10 +141,6 @@ def _cache(decoder: TorchDecoder, lengths: Sequence[int], device: torch.device) 
         tensor.normal_()
     free = iter(range(sum(counts), 0, -1))
     return cache, [[next(free) for _ in range(count)] for count in counts]
-
-
-def _cell(table: Sequence[int], position: int) -> int:
-    return table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
 
 
 def _cost(decoder: TorchDecoder, start: int, rows: int, sequences: int = 1) -> OpCost:

@@ -1,9 +1,9 @@
 """`python -m host_times.run`: what the host does in a step of decodes while a GPU computes, on a stand-in for that GPU.
 
-The engine's own scheduler, inputs, tables, graphs' buffers, sampling state and late tokens run as they do for a GPU; in
-place of a graph's launch, the head and the choice of tokens stand calls that return at once. So the figures are of
-Python and of torch's calls on small tensors, which take about as long to make on a CPU as their launches on a GPU; what
-Triton's launcher takes is not in them. A step must be over before the device's is, or the device waits.
+The engine's own scheduler, inputs, tables, outbox, sampling state and late tokens run as they do for a GPU; in place of
+a launch of a graph stand calls that return at once. So the figures are of Python and of torch's calls on small tensors,
+which take about as long to make on a CPU as their launches on a GPU. A step must be over before the device's is, or the
+device waits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.capture import Captured
 from plimsoll_runtime.execution.captures import CaptureBounds
+from plimsoll_runtime.execution.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.device_steps import DeviceSteps
 from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.graphed_choice import GraphedChoice
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import ModelRunner
@@ -50,16 +53,17 @@ class Device:
     """What computes: a decoder, the capture of its graphs, and the event behind a step's tokens, all done at once."""
 
     used = 0
+    dtype = torch.bfloat16
 
     def __init__(self) -> None:
-        self.outline = SimpleNamespace(facts=SimpleNamespace(vocab_size=VOCAB))
+        self.outline = SimpleNamespace(facts=SimpleNamespace(vocab_size=VOCAB, hidden_size=HIDDEN))
 
     def __call__(self, *args: Any) -> Tensor | Captured:
         """Hidden states of a step, or a graph of some work."""
         if callable(args[0]):
             work: Callable[[], Tensor] = args[0]
             return Captured(work(), lambda: None)
-        return torch.zeros(len(args[0]), HIDDEN)
+        return torch.zeros(len(args[0]), HIDDEN, dtype=self.dtype)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See Decoder."""
@@ -119,17 +123,20 @@ def _engine(sequences: int, longest: int) -> tuple[EngineCore, Timeline]:
     decoder = cast(Decoder, device)
     cache = KvCache([SHAPE], blocks, BLOCK, torch.bfloat16, torch.device("cpu"))
 
+    capture, sampler = cast(Any, device), Sampler(VOCAB, ())
+    state = DeviceState(sequences, 1, blocks, columns_of(longest, BLOCK), cache.device)
+    choices = GraphedChoice(decoder, sampler, state, capture, max_rows=sequences)
+
     def graphs_of(backend: Any) -> GraphedDecoder:
-        return GraphedDecoder(
-            decoder, backend, cache, cast(Any, device), max_sequences=sequences, max_model_len=longest
-        )
+        return GraphedDecoder(decoder, backend, cache, state, capture, max_sequences=sequences, max_model_len=longest)
 
     forward = ForwardPass(decoder, cache, [TritonBackend], graphs_of, timeline)
-    forward.capture_graphs(CaptureBounds(60.0, 1))
+    forward.capture_graphs(CaptureBounds(60.0, 1), beside=choices)
     config = EngineConfig(
         model="none", overlap=False, prefix_caching=False, max_sequences=sequences, max_batch_tokens=CHUNK
     )
-    runner = ModelRunner(decoder, forward, cache, Sampler(VOCAB, ()), sequences, timeline, copied=device)
+    steps = DeviceSteps(state, device, choices)
+    runner = ModelRunner(decoder, forward, cache, sampler, sequences, timeline, device=steps)
     info = no_model(device="cuda", vocab_size=VOCAB, max_model_len=longest, block_size=BLOCK, num_blocks=blocks)
     return EngineCore(config, info, runner, timeline), timeline
 

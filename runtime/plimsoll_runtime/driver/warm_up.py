@@ -57,7 +57,7 @@ def _rehearse(config: EngineConfig, budget: Budget, wired: Wired) -> None:
 
 @torch.inference_mode()
 def _capture(wired: Wired, bounds: CaptureBounds, progress: Progress) -> None:
-    wired.forward_pass.capture_graphs(bounds, lambda fraction: progress(STAGE, fraction))
+    wired.forward_pass.capture_graphs(bounds, lambda fraction: progress(STAGE, fraction), beside=wired.choices)
 
 
 def _first_steps(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:

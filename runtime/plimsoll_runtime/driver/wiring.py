@@ -17,8 +17,12 @@ from plimsoll_runtime.engine.plan import MOST_FORCED, Launched, StepPlan
 from plimsoll_runtime.engine.timeline import Timeline
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.capture import CudaCapture
-from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.capture import Capture, CudaCapture
+from plimsoll_runtime.execution.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.device_steps import DeviceSteps
+from plimsoll_runtime.execution.events import device_event
+from plimsoll_runtime.execution.forward import ForwardPass, GraphsOf
+from plimsoll_runtime.execution.graphed_choice import GraphedChoice
 from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
@@ -75,6 +79,7 @@ class Wired:
     runner: Runner
     states: StateCache | OwnCaches | None
     tiers: Tiers | None
+    choices: GraphedChoice | None
     grammars: Grammars
     timeline: Timeline
     runner_timeline: Timeline
@@ -99,42 +104,70 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     grammars, overlapped = Grammars(), overlaps(config, model.device.type)
     timeline = Timeline() if probe is None else probe.timeline
     runner_timeline = Timeline() if overlapped else timeline
-    replays = probe is None and model.pooling is None and config.graph_seconds > 0
-    graphs_of = partial(_graphs, config, decoder, cache, states, kv.max_model_len) if replays else None
-    forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     host = None if tiers is None else tiers.host
-    runner: Runner
-    if model.pooling is None:
-        vocab_size = model.outline.facts.vocab_size
-        # Where steps overlap, a step is planned before it is known which tokens the one before it forces.
-        constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
-        sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
-        runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host)
-    else:
-        runner = PoolingRunner(decoder, forward_pass, cache, config.max_sequences, runner_timeline, host)
-    return Wired(cache, forward_pass, runner, states, tiers, grammars, timeline, runner_timeline)
+    if model.pooling is not None:
+        forward_pass = ForwardPass(decoder, cache, budget.backends, None, runner_timeline, states)
+        pooling = PoolingRunner(decoder, forward_pass, cache, config.max_sequences, runner_timeline, host)
+        return Wired(cache, forward_pass, pooling, states, tiers, None, grammars, timeline, runner_timeline)
+    vocab_size = model.outline.facts.vocab_size
+    # Where steps overlap, a step is planned before it is known which tokens the one before it forces.
+    constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
+    sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
+    capture = _capture(config, cache, probe)
+    device = _device(config, cache, kv.max_model_len, decoder, sampler, capture)
+    graphs_of: GraphsOf | None = None
+    if capture is not None and device is not None:
+        graphs_of = partial(_graphs, config, decoder, cache, device.state, capture, states, kv.max_model_len)
+    forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
+    runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host, device)
+    choices = None if device is None else device.choices
+    return Wired(cache, forward_pass, runner, states, tiers, choices, grammars, timeline, runner_timeline)
+
+
+def _capture(config: EngineConfig, cache: KvCache, probe: Probe | None) -> Capture | None:
+    """What captures graphs, where there may be some: there is CUDA, and nobody looks into each op."""
+    if cache.device.type != "cuda" or probe is not None or config.graph_seconds <= 0:
+        return None
+    return CudaCapture(cache.device)
+
+
+def _device(
+    config: EngineConfig,
+    cache: KvCache,
+    max_model_len: int,
+    decoder: Decoder,
+    sampler: Sampler,
+    capture: Capture | None,
+) -> DeviceSteps | None:
+    """What steps need on a device that computes behind the host's back; None for a CPU."""
+    copied = device_event(cache.device)
+    if copied is None:
+        return None
+    columns, most = columns_of(max_model_len, cache.block_size), config.max_sequences
+    state = DeviceState(most, len(cache.groups), cache.num_blocks, columns, cache.device)
+    choices = None if capture is None else GraphedChoice(decoder, sampler, state, capture, max_rows=most)
+    return DeviceSteps(state, copied, choices)
 
 
 def _graphs(
     config: EngineConfig,
     decoder: Decoder,
     cache: KvCache,
+    state: DeviceState,
+    capture: Capture,
     states: StateCache | OwnCaches | None,
     max_model_len: int,
     backend: AttentionBackend,
 ) -> StepGraphs | None:
-    """Steps as CUDA graphs, where there is CUDA: whole decodes where the backend's steps can be captured, and pieces of
-    others where no layer keeps states.
+    """Steps as CUDA graphs: whole decodes where the backend's steps can be captured, and pieces of others where no
+    layer keeps states.
     """
-    if cache.device.type != "cuda":
-        return None
     if not isinstance(decoder.outline, Program) or isinstance(states, OwnCaches):
         return None  # Transformers' code may look at numbers in the middle of a step
-    capture = CudaCapture(cache.device)
     kinds: list[StepGraphs] = []
     if isinstance(backend, GraphBackend):
         limits = {"max_sequences": config.max_sequences, "max_model_len": max_model_len}
-        kinds.append(GraphedDecoder(decoder, backend, cache, capture, **limits, states=states))
+        kinds.append(GraphedDecoder(decoder, backend, cache, state, capture, **limits, states=states))
     if isinstance(decoder, TorchDecoder) and states is None:
         kinds.append(PiecedDecoder(decoder, backend, cache, capture, max_rows=config.max_batch_tokens))
     return FirstOf(kinds) if kinds else None

@@ -26,7 +26,8 @@ from plimsoll_runtime.execution.inputs import StepInputs
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.execution.step_graphs import StepGraphs
+from plimsoll_runtime.execution.step_graphs import Graphs, StepGraphs
+from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)
@@ -88,37 +89,48 @@ class ForwardPass:
 
         Raises NoBackendError, with the step's first failure, where every backend has failed.
         """
-        first: AttentionError | None = None
-        while True:
-            try:
-                hidden = self._replayed(token_ids, positions, batch, slots)
-                return self._computed(token_ids, positions, batch, slots) if hidden is None else hidden
-            except AttentionError as failure:
-                first = first or failure
-                self._fall_back(failure, first)
+        return self._on_some_backend(lambda: self._computed(token_ids, positions, batch, slots))
+
+    def of_rows(self, rows: StepRows) -> Tensor:
+        """The same of rows that are still to be sent to the device, from a graph where there is one of such a step."""
+
+        def compute() -> Tensor:
+            hidden = self._replayed(rows)
+            return self._launched(rows) if hidden is None else hidden
+
+        return self._on_some_backend(compute)
 
     def capture_graphs(
-        self, bounds: CaptureBounds, told: Told = lambda fraction: None, clock: Clock = time.monotonic
+        self,
+        bounds: CaptureBounds,
+        told: Told = lambda fraction: None,
+        clock: Clock = time.monotonic,
+        beside: Graphs | None = None,
     ) -> None:
-        """Capture all graphs that the bounds allow, before the first request. Later nothing is captured any more.
+        """Capture all graphs that the bounds allow, before the first request, and those `beside` within the same ones.
+        Later nothing is captured any more.
 
         So a backend that takes the place of one that fails in service has its steps launched kernel by kernel.
         """
         self._graphs_of = None
-        if self._graphs is None:
+        made: list[Graphs] = [each for each in (self._graphs, beside) if each is not None]
+        if not made:
             return
         try:
-            capture_all(self._graphs.wanted(), self._graphs.capture, bounds, told, clock)
+            capture_all([each for graphs in made for each in graphs.wanted()], made[0].capture, bounds, told, clock)
         except Exception as error:  # noqa: BLE001 - whatever it is, steps are launched without graphs; it is logged
             self._give_up_graphs(error)
 
-    def step(self, plan: StepPlan, inputs: StepInputs) -> Tensor:
+    def step(self, plan: StepPlan, inputs: StepInputs | StepRows) -> Tensor:
         """A call for a plan's rows, before which sequences resume from snapshots, and behind which some are taken."""
         states = self._states
         if plan.resumes:
             assert isinstance(states, StateCache)
             states.resume(plan.resumes)
-        hidden = self(inputs.token_ids, inputs.positions, inputs.batch, [s.slot for s in plan.sequences])
+        if isinstance(inputs, StepRows):
+            hidden = self.of_rows(inputs)
+        else:
+            hidden = self(inputs.token_ids, inputs.positions, inputs.batch, [s.slot for s in plan.sequences])
         if plan.snapshots:
             assert isinstance(states, StateCache)
             states.take_snapshots(plan.snapshots)
@@ -129,19 +141,32 @@ class ForwardPass:
         if self._states is not None:
             self._states.free(slots)
 
-    def _replayed(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]
-    ) -> Tensor | None:
+    def _on_some_backend(self, compute: Callable[[], Tensor]) -> Tensor:
+        """On the one in use, and where that fails on the next one, from the start."""
+        first: AttentionError | None = None
+        while True:
+            try:
+                return compute()
+            except AttentionError as failure:
+                first = first or failure
+                self._fall_back(failure, first)
+
+    def _replayed(self, rows: StepRows) -> Tensor | None:
         """From a graph; None where the step is none for one. Graphs that fail are given up, and the step goes on."""
         if self._graphs is None:
             return None
         try:
-            return self._graphs.run(token_ids, positions, batch, slots)
+            return self._graphs.run(rows)
         except (*OUT_OF_MEMORY, AttentionError):
             raise
         except Exception as error:  # noqa: BLE001 - as above
             self._give_up_graphs(error)
             return None
+
+    def _launched(self, rows: StepRows) -> Tensor:
+        """Kernel by kernel."""
+        inputs = rows.inputs()
+        return self._computed(inputs.token_ids, inputs.positions, inputs.batch, rows.slots.tolist())
 
     def _give_up_graphs(self, error: Exception) -> None:
         if not fault_of(error).process_can_go_on:

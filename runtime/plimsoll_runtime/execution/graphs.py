@@ -1,8 +1,10 @@
 """Decodes as CUDA graphs: a step's hundreds of launches in one, for each size of batch that the limits allow.
 
 Launching a layer's kernels takes the host longer than a small batch takes the device. Graphs are captured before
-anybody is served, over buffers that stay where they are; a step copies its rows into them and replays. A batch is
-padded to its bucket with rows that attend to one token of block 0, which belongs to nobody.
+anybody is served, over numbers, tables and tokens that stay where they are. What a step says of its rows is copied to
+where graphs read it, and what they need besides is made of it within the graph: the tokens that only the device knows,
+what is new in tables, these side by side, lengths and cells. A batch is padded to its bucket with rows of nobody, which
+attend to one token of block 0.
 """
 
 from __future__ import annotations
@@ -13,24 +15,28 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import gathered
-from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
 from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of
 from plimsoll_runtime.execution.capture import Capture, Captured
 from plimsoll_runtime.execution.captures import Wanted
+from plimsoll_runtime.execution.device_state import DeviceState
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.sent import sent
-from plimsoll_runtime.execution.staging import Staging
+from plimsoll_runtime.execution.mirror import Mirror
+from plimsoll_runtime.execution.outbox import Parcel
 from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.decoder import Decoder
 
 KIND = "decodes"
 """What these graphs are called."""
+
+_OF_ROWS, _OF_GROUPS = 4, 4
+"""Numbers that a step says of a row, and beside these of it in each group of the cache."""
 
 
 @runtime_checkable
@@ -58,6 +64,7 @@ class GraphedDecoder:
         decoder: Decoder,
         backend: GraphBackend,
         cache: KvCache,
+        state: DeviceState,
         capture: Capture,
         *,
         max_sequences: int,
@@ -67,19 +74,15 @@ class GraphedDecoder:
         self._decoder = decoder
         self._backend = backend
         self._cache = cache
+        self._state = state
         self.capture = capture
         self._buckets = batch_buckets(max_sequences)
         self._graphs: dict[Hashable, Captured] = {}
-        width = min(-(-max_model_len // cache.block_size), cache.num_blocks)
-        self._longest = min(max_model_len, width * cache.block_size)
-        self._token_ids, self._positions = (
-            torch.zeros(max_sequences, dtype=torch.int64, device=cache.device) for _ in range(2)
-        )
+        self._longest = min(max_model_len, cache.num_blocks * cache.block_size)
         self._states = states
-        self._rows = torch.zeros(max_sequences, dtype=torch.int64, device=cache.device)
-        self._groups = [_GroupBuffers(max_sequences, width, cache.device) for _ in cache.groups]
+        self._fields = _OF_ROWS + _OF_GROUPS * len(cache.groups)
+        self._numbers = torch.zeros(self._fields * max_sequences, dtype=torch.int64, device=cache.device)
         self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
-        self._staging = Staging(2 * max_sequences * len(cache.groups), cache.device)
 
     @property
     def captured(self) -> int:
@@ -94,91 +97,86 @@ class GraphedDecoder:
             for longest in self._backend.launch_lengths(bucket, self._longest)
         ]
 
-    def run(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
-    ) -> Tensor | None:
+    def run(self, rows: StepRows) -> Tensor | None:
         """See StepGraphs. There is none of a step with a chunk in it, or with more sequences than the buckets have."""
-        sequences = len(batch.query_lens)
-        bucket = bucket_of(sequences, self._buckets)
-        if bucket is None or max(batch.query_lens) > 1:
+        bucket = bucket_of(rows.slots.size, self._buckets) if rows.decodes else None
+        if bucket is None:
             return None
-        groups = batch.groups
-        longest = batch.longest or max(max(group.context_lens) for group in groups)
-        graph = self._graphs.get((bucket, self._backend.launch_key(bucket, longest)))
+        graph = self._graphs.get((bucket, self._backend.launch_key(bucket, rows.longest)))
         if graph is None:
             return None
-        tables = [step_tables(group, self._cache.block_size) for group in groups]
-        self._fill(token_ids, positions, groups, tables, bucket)
-        self._point_at(slots, bucket)
+        outbox, numbers = self._state.outbox, self._nobodys(bucket)
+        more = self._say(rows, numbers)
+        parcel = outbox.add(numbers)
+        outbox.send()
+        for mirror, rest in more:
+            mirror.receive(rest)
+        self._numbers[: numbers.size].copy_(parcel.there)
         graph.replay()
-        return graph.out[:sequences]
+        self._state.told()
+        return graph.out[: rows.slots.size]
 
-    def _fill(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        groups: Sequence[AttentionBatch],
-        tables: Sequence[StepTables],
-        bucket: int,
-    ) -> None:
-        """Put a step where the graphs read it."""
-        rows = len(token_ids)
-        targets = [(self._token_ids, token_ids), (self._positions, positions)]
-        targets += [(own.cells, group.cells) for own, group in zip(self._groups, groups, strict=True)]
-        for buffer, values in targets:
-            buffer[:rows].copy_(values, non_blocking=True)
-            buffer[rows:bucket].zero_()
-        parts = [part for each in tables for part in (each.context_lens, each.first_blocks)]
-        numbers = self._staging.send(np.stack(parts))
-        for number, (own, group, each) in enumerate(zip(self._groups, groups, tables, strict=True)):
-            contexts, begins = numbers[2 * number : 2 * number + 2]
-            own.contexts[:rows].copy_(contexts)
-            own.contexts[rows:bucket].fill_(1)
-            width = int(each.num_blocks.max())
-            own.tables[:rows, :width] = gathered(group.block_tables.on(self._cache.device), begins.long(), width)
-            own.tables[rows:bucket, :1].zero_()
+    def _nobodys(self, bucket: int) -> NDArray[np.int64]:
+        """What is said of rows that are nobody's [fields, bucket]."""
+        nobody = [0, self._state.nobody, 0, self._state.nobody]
+        nobody += [number for mirror in self._state.mirrors for number in (mirror.nobody, 0, mirror.nobody, 0)]
+        return np.repeat(np.array(nobody, dtype=np.int64)[:, None], bucket, axis=1)
 
-    def _point_at(self, slots: Sequence[int], bucket: int) -> None:
-        """Say which rows of the states the next replay reads and writes: those of the slots, for padding nobody's."""
-        if self._states is not None:
-            rows = [*slots, *[self._states.nobody] * (bucket - len(slots))]
-            self._rows[:bucket].copy_(sent(np.array(rows), self._cache.device))
+    def _say(self, rows: StepRows, numbers: NDArray[np.int64]) -> list[tuple[Mirror, Parcel | None]]:
+        """Say of a step's rows what graphs read. What is new in tables and has no place there goes beside it."""
+        count, bucket = rows.slots.size, numbers.shape[1]
+        numbers[:_OF_ROWS, :count] = rows.known, rows.sources, rows.starts, rows.slots
+        beside = []
+        for number, (group, mirror) in enumerate(zip(rows.groups, self._state.mirrors, strict=True)):
+            own = numbers[_OF_ROWS + _OF_GROUPS * number :][:_OF_GROUPS]
+            own[:2, :count] = group.begins, group.firsts
+            places, blocks = mirror.missing()
+            if places.size <= bucket:
+                own[2:, : places.size] = places, blocks
+            else:
+                beside.append((mirror, mirror.add_to(self._state.outbox)))
+        return beside
 
     def _add(self, bucket: int, longest: int) -> None:
-        """Capture a graph over the buffers' first rows, which are as padding is before there was a step.
+        """Capture a graph over the first numbers, which say of all rows that they are nobody's.
 
         The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
         """
-        self._point_at((), bucket)
-        paged = [
-            PagedBatch(
-                query_starts=self._starts[: bucket + 1],
-                context_lens=own.contexts[:bucket],
-                block_tables=own.tables[:bucket],
-                max_query_len=1,
-                max_context_len=longest,
-                decodes=bucket,
-            )
-            for own in self._groups
-        ]
-        token_ids, positions = self._token_ids[:bucket], self._positions[:bucket]
-        attention = self._backend.over(paged, [own.cells[:bucket] for own in self._groups])
+        numbers = self._numbers[: self._fields * bucket].view(self._fields, bucket)
+        numbers.copy_(torch.from_numpy(self._nobodys(bucket)))
 
         def work() -> Tensor:
+            known, sources, positions, slots, *of_groups = numbers.unbind()
+            paged, cells = [], []
+            for number, mirror in enumerate(self._state.mirrors):
+                own = of_groups[_OF_GROUPS * number :][:_OF_GROUPS]
+                batch, mapping = self._group(mirror, positions, own, longest)
+                paged.append(batch)
+                cells.append(mapping)
+            token_ids, attention = self._state.filled(known, sources), self._backend.over(paged, cells)
             if self._states is None:
                 return self._decoder(token_ids, positions, attention)
-            states = self._states.over(self._rows[:bucket], positions)
+            states = self._states.over(slots, positions)
             hidden = self._decoder(token_ids, positions, attention, states)
             states.commit()
             return hidden
 
         self._graphs[bucket, self._backend.launch_key(bucket, longest)] = self.capture(work)
 
-
-class _GroupBuffers:
-    """What graphs read of a group's tables: where they stay, step after step."""
-
-    def __init__(self, sequences: int, width: int, device: torch.device) -> None:
-        self.cells = torch.zeros(sequences, dtype=torch.int64, device=device)
-        self.contexts = torch.ones(sequences, dtype=torch.int32, device=device)
-        self.tables = torch.zeros(sequences, width, dtype=torch.int32, device=device)
+    def _group(
+        self, mirror: Mirror, positions: Tensor, numbers: Sequence[Tensor], longest: int
+    ) -> tuple[PagedBatch, Tensor]:
+        """A group's tables, of which what is new is written first, and its cells."""
+        begins, firsts, places, blocks = numbers
+        size, bucket = self._cache.block_size, len(positions)
+        mirror.blocks.index_copy_(0, places, blocks.to(torch.int32))
+        before = torch.div(positions, size, rounding_mode="floor") - firsts
+        batch = PagedBatch(
+            query_starts=self._starts[: bucket + 1],
+            context_lens=(positions + 1 - firsts * size).to(torch.int32),
+            block_tables=gathered(mirror.blocks, begins, -(-longest // size)),
+            max_query_len=1,
+            max_context_len=longest,
+            decodes=bucket,
+        )
+        return batch, mirror.blocks.index_select(0, begins + before) * size + positions % size

@@ -31,6 +31,8 @@ class StepInputs:
 def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torch.device) -> StepInputs:
     """Flatten a plan, with which the state has begun. No Python runs per token of a prompt, or per block of a table:
     positions and cells come from repeats and ranges, and tables are read where they are kept.
+
+    Where a device computes behind the host's back, see StepRows.
     """
     sequences = plan.sequences
     query_lens, lengths, known = [], [], []
@@ -38,13 +40,10 @@ def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torc
         token_ids: Sequence[int] = s.token_ids
         query_lens.append(len(token_ids))
         lengths.append(s.start + len(token_ids))
-        # Where the host has not seen the token either, whatever it saw last stands here until it is filled in.
         known.append((state.seen[s.slot],) if token_ids[0] == LAST_CHOSEN else token_ids)
     decodes = sum(query_lens) == len(query_lens)
     rows = (_decodes if decodes else _chunks)(sequences, known, state.tables, block_size)
     tokens, positions, *mappings = sent(rows, device).unbind()
-    if state.mirrors is not None:
-        state.fill_in(tokens, sequences)
     longest = max(lengths)
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(range(len(state.tables))):
@@ -55,8 +54,7 @@ def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torc
             contexts.append(length - firsts[slot] * block_size)
             begins.append(all_begins[slot])
             counts.append(all_counts[slot])
-        mirror = None if state.mirrors is None else state.mirrors[group].current()
-        tables = BlockTables(kept.blocks, begins, counts, mirror)
+        tables = BlockTables(kept.blocks, begins, counts)
         batch = AttentionBatch(query_lens, contexts, tables, mappings[group], rest, longest)
         rest = (batch, *rest)
     return StepInputs(tokens, positions, batch)

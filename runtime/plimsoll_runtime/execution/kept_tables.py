@@ -19,26 +19,31 @@ class KeptTables:
     of the first block that the table still has, `begins` where that lies in `blocks`, and `counts` how many there are.
     """
 
-    def __init__(self, num_slots: int, num_blocks: int, *, noted: bool = False) -> None:
-        """For so many slots, and a cache of `num_blocks` blocks. `noted`: somebody takes what is written, and where."""
-        self.blocks = array("i", bytes(4 * num_slots * FEWEST))
-        self.firsts = [0] * num_slots
-        self.begins = [slot * FEWEST for slot in range(num_slots)]
-        self.counts = [0] * num_slots
-        self._width = FEWEST
+    def __init__(self, num_slots: int, num_blocks: int, *, noted_up_to: int | None = None) -> None:
+        """For so many slots, and a cache of `num_blocks` blocks.
+
+        `noted_up_to`: somebody takes what is written, and where; rows have so many columns then, and never more.
+        """
+        self.width = noted_up_to or FEWEST
+        self.blocks = array("i", bytes(4 * num_slots * self.width))
+        self.firsts = array("q", [0] * num_slots)
+        self.begins = array("q", [slot * self.width for slot in range(num_slots)])
+        self.counts = array("q", [0] * num_slots)
         self._num_blocks = num_blocks
-        self._written: list[tuple[int, int]] | None = [] if noted else None
+        self._written: list[tuple[int, int]] | None = None if noted_up_to is None else []
 
     def change(self, slot: int, change: TableChange) -> None:
-        """Have a slot's table as a plan says. Raises ValueError for a change that does not fit to what is kept, and for
-        blocks that the cache has not.
+        """Have a slot's table as a plan says. Raises ValueError for a change that does not fit to what is kept, for
+        blocks that the cache has not, and for more of them than rows have columns, where these stay as they are.
         """
         first, start, blocks = change.first, change.start, change.blocks
         if blocks and not 0 <= min(blocks) <= max(blocks) < self._num_blocks:
             raise ValueError(f"a block table names a block outside 0..{self._num_blocks - 1}")
         kept = start - first
+        if self._written is not None and kept + len(blocks) > self.width:
+            raise ValueError(f"a table of {kept + len(blocks)} blocks, for which rows have {self.width} columns")
         if kept == 0:
-            self.begins[slot] = slot * self._width
+            self.begins[slot] = slot * self.width
         else:
             before = self.firsts[slot]
             if not (before <= first and first < start <= before + self.counts[slot]):
@@ -48,14 +53,14 @@ class KeptTables:
                 )
             self.begins[slot] += first - before
         self.firsts[slot], self.counts[slot] = first, kept + len(blocks)
-        if self.begins[slot] + self.counts[slot] > (slot + 1) * self._width:
+        if self.begins[slot] + self.counts[slot] > (slot + 1) * self.width:
             self._make_room(slot, kept)
         begin = self.begins[slot] + kept
         self._write(begin, array("i", blocks))
 
     def clear(self, slot: int) -> None:
         """A slot has no table any more."""
-        self.firsts[slot], self.begins[slot], self.counts[slot] = 0, slot * self._width, 0
+        self.firsts[slot], self.begins[slot], self.counts[slot] = 0, slot * self.width, 0
 
     def clear_all(self) -> None:
         """No slot has."""
@@ -69,7 +74,7 @@ class KeptTables:
 
     def check_integrity(self) -> None:
         """Raises AssertionError where a table is not within its row, or holds what is no block."""
-        width = self._width
+        width = self.width
         assert len(self.blocks) == width * len(self.counts), "rows are lost"
         for slot, (first, begin, count) in enumerate(zip(self.firsts, self.begins, self.counts, strict=True)):
             assert first >= 0 <= count, f"slot {slot}: {count} blocks from number {first} on"
@@ -80,9 +85,7 @@ class KeptTables:
             )
 
     def take_written(self) -> list[tuple[int, int]]:
-        """From where to where in `blocks` was written since the last call; what rows were before they became longer is
-        not told of.
-        """
+        """From where to where in `blocks` was written since the last call."""
         assert self._written is not None, "nobody was to ask"
         written, self._written = self._written, []
         return written
@@ -96,20 +99,20 @@ class KeptTables:
     def _make_room(self, slot: int, kept: int) -> None:
         """Move the first `kept` blocks of a slot to where all of its table fits in its row.
 
-        Rows are made longer unless the table is at most half as long: then it comes to the end again only after as many
-        blocks more.
+        Rows are made longer, if they may be, unless the table is at most half as long: then it comes to the end again
+        only after as many blocks more.
         """
-        if 2 * self.counts[slot] > self._width:
+        if 2 * self.counts[slot] > self.width and self._written is None:
             self._widen(2 * self.counts[slot])
-        begin, row = self.begins[slot], slot * self._width
+        begin, row = self.begins[slot], slot * self.width
         self._write(row, self.blocks[begin : begin + kept])
         self.begins[slot] = row
 
     def _widen(self, width: int) -> None:
-        old, before = self.blocks, self._width
+        old, before = self.blocks, self.width
         self.blocks = array("i", bytes(4 * width * len(self.counts)))
         for slot, begin in enumerate(self.begins):
             row, start = slot * width, slot * before
             self.blocks[row : row + before] = old[start : start + before]
             self.begins[slot] = row + begin - start
-        self._width = width
+        self.width = width

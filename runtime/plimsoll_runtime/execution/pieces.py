@@ -17,12 +17,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
+from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.guarded import begin
 from plimsoll_runtime.execution.buckets import bucket_of, row_buckets
 from plimsoll_runtime.execution.capture import Capture
 from plimsoll_runtime.execution.captures import Wanted
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.models.attention import NormOfHeads
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder, walk
 from plimsoll_runtime.models.ops.op import Step
@@ -93,24 +94,22 @@ class PiecedDecoder:
         """See StepGraphs: one for each number of rows, which is a graph for each piece."""
         return [Wanted(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
-    def run(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
-    ) -> Tensor | None:
+    def run(self, rows: StepRows) -> Tensor | None:
         """See StepGraphs. Raises AttentionError where the backend fails."""
-        rows = len(token_ids)
-        bucket = bucket_of(rows, self._buckets)
+        count = rows.known.size
+        bucket = bucket_of(count, self._buckets)
         parts = None if bucket is None else self._passes.get(bucket)
         if parts is None:
             return None
-        attention = begin(self._backend, batch)
-        for buffer, values in ((self._token_ids, token_ids), (self._positions, positions)):
-            buffer[:rows].copy_(values, non_blocking=True)
-            buffer[rows:bucket].zero_()
-        turns = {rope: (cos[:rows], sin[:rows]) for rope, (cos, sin) in self._turns.items()}
-        step = Step(self._token_ids[:rows], self._positions[:rows], turns, attention)
+        inputs = rows.inputs(bucket)
+        attention = begin(self._backend, inputs.batch)
+        for buffer, values in ((self._token_ids, inputs.token_ids), (self._positions, inputs.positions)):
+            buffer[:bucket].copy_(values)
+        turns = {rope: (cos[:count], sin[:count]) for rope, (cos, sin) in self._turns.items()}
+        step = Step(self._token_ids[:count], self._positions[:count], turns, attention)
         for part in parts:
             part(step)
-        return self._hidden[:rows]
+        return self._hidden[:count]
 
     def _add(self, bucket: int) -> None:
         """Capture the pieces for so many rows. Raises RuntimeError for a value that does not have a row for each."""

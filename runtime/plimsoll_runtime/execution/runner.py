@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 import numpy as np
@@ -21,7 +22,8 @@ from plimsoll_runtime.engine.plan import (
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.device.shortage import Shortages
-from plimsoll_runtime.execution.events import Event, device_event
+from plimsoll_runtime.execution.device_steps import DeviceSteps
+from plimsoll_runtime.execution.events import Event
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -30,6 +32,7 @@ from plimsoll_runtime.execution.moves import BlockMoves
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
 from plimsoll_runtime.execution.sampling.sampler import Choice, Sampler
 from plimsoll_runtime.execution.sent import sent
+from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.models.decoder import Decoder
 
@@ -49,17 +52,17 @@ class ModelRunner:
         num_slots: int,
         timeline: Timeline | None = None,
         host: HostBlocks | None = None,
-        copied: Event | None = None,
+        device: DeviceSteps | None = None,
     ) -> None:
-        """`copied`: the event behind which a step's tokens are on the host; None: as the cache's device has it."""
-        self._copied = copied or device_event(cache.device)
+        """`device`: where the host sees tokens late; None where it computes by itself."""
+        self._device = device
         self._late: LateStep | None = None
         self._decoder = decoder
         self._forward_pass = forward_pass
         self._cache = cache
         self._sampler = sampler
         self._state = BatchState(
-            num_slots, len(cache.groups), cache.num_blocks, None if self._copied is None else cache.device
+            num_slots, len(cache.groups), cache.num_blocks, None if device is None else device.state
         )
         self._timeline = timeline
         self._moves = BlockMoves(cache, host)
@@ -70,13 +73,13 @@ class ModelRunner:
         """Compute one step; the outputs stand in the order of the plan's sequences.
 
         A GPU is only told what to compute: its tokens stay there for the next step, and the host sees them when it has
-        told the GPU most of that one too, or when somebody asks.
+        told the GPU that one too, or when somebody asks.
 
         Raises StepMemoryError where the device has too little memory for what the plan computes. What torch keeps of
         it for later is given back then.
         """
-        if self._late is not None and self._sampler.constrains:
-            self._settle(self._late)
+        if self._sampler.constrains:
+            self._settle()
         self._state.begin(plan)
         for slot in plan.freed_slots:
             self._sampler.free(slot)
@@ -92,68 +95,88 @@ class ModelRunner:
             self._sampler.begin([s.slot for s in plan.sequences if s.sample])
         if not plan.sequences:
             return StepResult((), self._forward_pass.fallbacks)
-        hidden, last_rows = self._forward(plan)
-        if self._late is not None:
-            self._settle(self._late)
-        sampled = self._sample(plan.sequences, hidden, last_rows)
-        reports = self._prompt_reports(plan.sequences, hidden, last_rows)
-        if isinstance(sampled, dict):
-            result: Launched = StepResult(_merged(plan.sequences, sampled, reports), self._forward_pass.fallbacks)
-        else:
-            result = self._late = self._copied_later(plan.sequences, sampled, reports)
+        result = self._computed(plan) if self._device is None else self._launched(plan, self._device)
         self._lap(StepPhase.SAMPLE)
         return result
 
-    def _forward(self, plan: StepPlan) -> tuple[Tensor, list[int]]:
-        """Hidden states [T, H] of all rows, and the index of each sequence's last row."""
+    def _computed(self, plan: StepPlan) -> StepResult:
+        """What comes of a step that the host waits for."""
         inputs = step_inputs(plan, self._state, self._cache.block_size, self._cache.device)
         hidden = self._forward_pass.step(plan, inputs)
         self._lap(StepPhase.FORWARD)
-        last_rows, row = [], -1
-        for length in inputs.batch.query_lens:
-            row += length
-            last_rows.append(row)
-        return hidden, last_rows
+        last_rows = [end - 1 for end in accumulate(inputs.batch.query_lens)]
+        outputs = {}
+        if chosen := [(s.slot, row) for s, row in zip(plan.sequences, last_rows, strict=True) if s.sample]:
+            slots, rows = [slot for slot, _ in chosen], [row for _, row in chosen]
+            logits = self._decoder.logits(
+                hidden if len(rows) == len(hidden) else hidden[sent(np.array(rows), hidden.device)]
+            )
+            self._lap(StepPhase.HEAD)
+            found = self._sampler.sample(logits, slots)
+            self._state.chose(slots, found)
+            outputs = dict(zip(slots, found, strict=True))
+        reports = self._prompt_reports(plan.sequences, hidden, last_rows)
+        return StepResult(_merged(plan.sequences, outputs, reports), self._forward_pass.fallbacks)
 
-    def _sample(
-        self, sequences: Sequence[ScheduledSequence], hidden: Tensor, last_rows: Sequence[int]
-    ) -> dict[int, SequenceOutput] | Choice:
-        """The output of each sequence that samples, by slot; what was chosen, where that is only on the device."""
-        chosen = [(s.slot, row) for s, row in zip(sequences, last_rows, strict=True) if s.sample]
-        if not chosen:
-            return {}
-        slots, rows = [slot for slot, _ in chosen], [row for _, row in chosen]
-        picked = hidden if len(rows) == hidden.shape[0] else hidden[sent(np.array(rows), hidden.device)]
-        logits = self._decoder.logits(picked)
-        self._lap(StepPhase.HEAD)
-        if self._copied is not None:
-            return self._sampler.choose(logits, slots)
-        outputs = self._sampler.sample(logits, slots)
-        self._state.chose(slots, outputs)
-        return dict(zip(slots, outputs, strict=True))
+    def _launched(self, plan: StepPlan, device: DeviceSteps) -> Launched:
+        """A step that the device has been told of. It is sent all that this takes in one copy, but for what rows ask of
+        the choice beside their parameters.
+        """
+        state, choices = device.state, device.choices
+        state.outbox.begin()
+        rows = StepRows.of(plan, state, self._cache.block_size)
+        sampled = [s.sample for s in plan.sequences]
+        slots = [s.slot for s in plan.sequences if s.sample]
+        picked = None if len(slots) == rows.known.size else rows.last_rows[sampled]
+        posted = choices and choices.post(slots, picked)
+        hidden = self._forward_pass.step(plan, rows)
+        self._lap(StepPhase.FORWARD)
+        reports: dict[int, list[TokenLogprob]] = {}
+        if any(s.prompt_targets for s in plan.sequences):
+            reports = self._prompt_reports(plan.sequences, hidden, rows.last_rows.tolist())
+        if choices and posted:
+            choice, tokens = posted.choice, choices.run(posted, hidden)
+            self._lap(StepPhase.HEAD)
+            self._settle()
+        else:
+            self._settle()
+            if not slots:
+                return StepResult(_merged(plan.sequences, {}, reports), self._forward_pass.fallbacks)
+            logits = self._decoder.logits(hidden if picked is None else hidden[sent(picked, hidden.device)])
+            self._lap(StepPhase.HEAD)
+            choice, tokens = self._sampler.choose(logits, slots)
+            state.chose(sent(np.array(slots), tokens.device), tokens)
+        self._late = self._copied_later(plan.sequences, choice, tokens, reports, device.copied)
+        return self._late
 
     def _copied_later(
-        self, sequences: Sequence[ScheduledSequence], choice: Choice, reports: dict[int, list[TokenLogprob]]
+        self,
+        sequences: Sequence[ScheduledSequence],
+        choice: Choice,
+        tokens: Tensor,
+        reports: dict[int, list[TokenLogprob]],
+        copied: Event,
     ) -> LateStep:
-        """What will come of a step once the device has chosen; the next one has the tokens there."""
-        assert self._copied is not None
-        tokens, fallbacks = choice.tokens(), self._forward_pass.fallbacks
-        self._state.chose_unseen(choice.slots, tokens.clamp(min=0))
+        """What will come of a step once the device has chosen."""
+        fallbacks = self._forward_pass.fallbacks
 
         def finish(values: Sequence[Tensor]) -> StepResult:
-            tokens, told = values[0].tolist(), Reports(*values[1:]) if choice.reports is not None else None
-            outputs = dict(zip(choice.slots, self._sampler.tell(choice, tokens, told), strict=True))
-            return StepResult(_merged(sequences, outputs, reports), fallbacks)
+            told = Reports(*values[1:]) if choice.reports is not None else None
+            found = self._sampler.tell(choice, values[0].tolist(), told)
+            if len(found) == len(sequences) and not reports:
+                return StepResult(found, fallbacks)
+            return StepResult(_merged(sequences, dict(zip(choice.slots, found, strict=True)), reports), fallbacks)
 
         found = choice.reports
         more = () if found is None else (found.chosen, found.ranks, found.top_tokens, found.top)
-        return LateStep([tokens, *more], self._copied, finish)
+        return LateStep([tokens, *more], copied, finish)
 
-    def _settle(self, late: LateStep) -> None:
+    def _settle(self) -> None:
         """See what the step before has chosen, which the choice of the next one may depend on."""
-        late.result()
-        self._late = None
-        self._lap(StepPhase.SAMPLE)
+        if self._late is not None:
+            self._late.result()
+            self._late = None
+            self._lap(StepPhase.SAMPLE)
 
     def _prompt_reports(
         self, sequences: Sequence[ScheduledSequence], hidden: Tensor, last_rows: Sequence[int]

@@ -7,13 +7,13 @@ from typing import Protocol
 
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.capture import Capture
 from plimsoll_runtime.execution.captures import Wanted
+from plimsoll_runtime.execution.step_rows import StepRows
 
 
-class StepGraphs(Protocol):
-    """Graphs of some of the steps that there may be."""
+class Graphs(Protocol):
+    """Graphs of whatever it may be."""
 
     @property
     def capture(self) -> Capture:
@@ -22,12 +22,14 @@ class StepGraphs(Protocol):
     def wanted(self) -> Sequence[Wanted]:
         """All that there may be: they are captured from outside, once."""
 
-    def run(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
-    ) -> Tensor | None:
+
+class StepGraphs(Graphs, Protocol):
+    """Graphs of some of the steps that there may be."""
+
+    def run(self, rows: StepRows) -> Tensor | None:
         """Hidden states `[T, hidden]` of a step, valid until the next call; None where there is no graph of it.
 
-        token_ids and positions: int64 `[T]`, on any device; `slots`: see ForwardPass.
+        It sends what is in the outbox with the rows.
         """
 
 
@@ -43,11 +45,9 @@ class FirstOf:
         """See StepGraphs."""
         return [each for kind in self._kinds for each in kind.wanted()]
 
-    def run(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
-    ) -> Tensor | None:
+    def run(self, rows: StepRows) -> Tensor | None:
         """See StepGraphs."""
         for kind in self._kinds:
-            if (hidden := kind.run(token_ids, positions, batch, slots)) is not None:
+            if (hidden := kind.run(rows)) is not None:
                 return hidden
         return None

@@ -6,34 +6,64 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_support.recorder import Recorder
 from torch import Tensor
 
-from plimsoll_runtime.execution import late, runner
+from plimsoll_runtime.driver import build, warm_up, wiring
+from plimsoll_runtime.driver.budget import Budget
+from plimsoll_runtime.driver.loading import Loaded
+from plimsoll_runtime.driver.wiring import Wired
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.execution import late
+from plimsoll_runtime.execution.captures import CaptureBounds
 from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.graphed_choice import GraphedChoice
+from plimsoll_runtime.execution.step_rows import StepRows
+from plimsoll_runtime.progress import Progress
 
 UNKNOWN = -9
+
+
+@torch.inference_mode()
+def _capturing(config: EngineConfig, loaded: Loaded, budget: Budget, wired: Wired, progress: Progress) -> Any:
+    """The warm-up of an engine on a device that has graphs."""
+    found = warm_up.warm_up(config, loaded, budget, wired, progress)
+    wired.forward_pass.capture_graphs(CaptureBounds(600.0, 2**40), beside=wired.choices)
+    assert wired.choices is not None
+    assert wired.choices.captured
+    return found
 
 
 class Copies:
     """An event of that device, and the copies that were asked for before it; wrong numbers are on the host until then.
 
-    `log`: that passes were begun, that copies were asked for, and that they were waited for.
+    `log`: that passes were begun, that graphs chose, that copies were asked for, and that they were waited for.
     """
 
     def __init__(self) -> None:
         self.log: list[str] = []
         self._under_way: list[tuple[Tensor, Tensor]] = []
 
-    def install(self, patch: pytest.MonkeyPatch) -> None:
-        """From here on engines are built for such a device."""
-        forward = ForwardPass.__call__
+    def install(self, patch: pytest.MonkeyPatch, *, graphs: bool = False) -> None:
+        """From here on engines are built for such a device; with `graphs` of all steps that may have some."""
+        if graphs:
+            patch.setattr(wiring, "_capture", lambda *args: Recorder())
+            patch.setattr(build, "warm_up", _capturing)
+            choose = GraphedChoice.run
 
-        def noted(own: ForwardPass, *args: Any) -> Tensor:
+            def chosen(own: GraphedChoice, *args: Any) -> Tensor:
+                self.log.append("choose")
+                return choose(own, *args)
+
+            patch.setattr(GraphedChoice, "run", chosen)
+        forward = ForwardPass.of_rows
+
+        def noted(own: ForwardPass, rows: StepRows) -> Tensor:
             self.log.append("forward")
-            return forward(own, *args)
+            return forward(own, rows)
 
-        patch.setattr(ForwardPass, "__call__", noted)
-        patch.setattr(runner, "device_event", lambda device: self)
+        patch.setattr(ForwardPass, "of_rows", noted)
+        patch.setattr(wiring, "device_event", lambda device: self)
         patch.setattr(late, "_on_host", self._copy)
 
     def record(self) -> None:

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from plimsoll_runtime.execution.capture import Captured
 
+UNKNOWN = -9
+"""Stands in integers that no replay has written."""
+
 
 class Recorder:
     """Captures by keeping the work: a replay does it again, into the same output. `failure` is raised instead.
@@ -31,7 +34,8 @@ class Recorder:
         self.captures += 1
         if self.failure is not None:
             raise self.failure
-        out = torch.full_like(work(), float("nan"))
+        first = work()
+        out = torch.full_like(first, float("nan") if first.is_floating_point() else UNKNOWN)
 
         def replay() -> None:
             out.copy_(work())

@@ -27,13 +27,15 @@ class Parts:
         self.budget: Any = SimpleNamespace(kv=kv, graphs=5 * MIB)
         cache = SimpleNamespace(device=torch.device(device))
         self.backend = object()
-        self.wired: Any = SimpleNamespace(runner=self, forward_pass=self, cache=cache)
+        self.choices = object()
+        self.wired: Any = SimpleNamespace(runner=self, forward_pass=self, cache=cache, choices=self.choices)
 
     def run(self, plan: StepPlan) -> StepResult:
         self.did.append([len(s.token_ids) for s in plan.sequences])
         return StepResult(())
 
-    def capture_graphs(self, bounds: CaptureBounds, told: Told) -> None:
+    def capture_graphs(self, bounds: CaptureBounds, told: Told, beside: object) -> None:
+        assert beside is self.choices
         assert torch.is_inference_mode_enabled()
         self.did.append(bounds)
         told(0.5)

@@ -26,38 +26,57 @@ class Kind:
     """Graphs that are none: what they were made with."""
 
     def __init__(self, made: list[tuple[str, dict[str, Any]]], name: str, *args: Any, **limits: Any) -> None:
-        *_, self.capture = args
+        self.capture = next(each for each in args if isinstance(each, Recorder))
         made.append((name, limits))
 
 
 @pytest.mark.parametrize(
-    ("backend", "states", "ours", "device", "expected"),
+    ("backend", "states", "ours", "expected"),
     [
-        (NoAttention, None, True, "cuda", [DECODES, PIECES]),
-        (ReferenceBackend, None, True, "cuda", [PIECES]),
-        (NoAttention, StateCache, True, "cuda", [DECODES]),
-        (NoAttention, None, True, "cpu", []),
-        (NoAttention, OwnCaches, True, "cuda", []),
-        (NoAttention, None, False, "cuda", []),
+        (NoAttention, None, True, [DECODES, PIECES]),
+        (ReferenceBackend, None, True, [PIECES]),
+        (NoAttention, StateCache, True, [DECODES]),
+        (NoAttention, OwnCaches, True, []),
+        (NoAttention, None, False, []),
     ],
 )
 def test_kinds_of_graphs(
-    backend: Any, states: Any, ours: bool, device: str, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    backend: Any, states: Any, ours: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[str, dict[str, Any]]] = []
     capture = Recorder()
     for name in (DECODES, PIECES):
         monkeypatch.setattr(wiring, name, partial(Kind, made, name))
-    monkeypatch.setattr(wiring, "CudaCapture", lambda device: capture)
     decoder: Any = TorchDecoder.__new__(TorchDecoder)
     decoder.program = Program.__new__(Program) if ours else object()
-    cache: Any = SimpleNamespace(device=torch.device(device))
+    cache: Any = SimpleNamespace()
     kept = None if states is None else states.__new__(states)
     config = EngineConfig(model="m", max_sequences=7, max_batch_tokens=99)
-    graphs = wiring._graphs(config, decoder, cache, kept, 1000, backend.__new__(backend))
+    state: Any = object()
+    graphs = wiring._graphs(config, decoder, cache, state, capture, kept, 1000, backend.__new__(backend))
     assert [name for name, _ in made] == expected
     assert (graphs is None) == (not expected)
     limits = {DECODES: {"max_sequences": 7, "max_model_len": 1000, "states": kept}, PIECES: {"max_rows": 99}}
     assert made == [(name, limits[name]) for name in expected]
     if graphs is not None:
         assert graphs.capture is capture, "one for all kinds: they share its memory"
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "probed", "expected"),
+    [
+        ("cuda", 20.0, False, True),
+        ("cpu", 20.0, False, False),
+        ("cuda", 0.0, False, False),
+        ("cuda", 20.0, True, False),
+    ],
+)
+def test_where_there_are_graphs(
+    device: str, seconds: float, probed: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = Recorder()
+    monkeypatch.setattr(wiring, "CudaCapture", lambda device: capture)
+    cache: Any = SimpleNamespace(device=torch.device(device))
+    probe: Any = object() if probed else None
+    found = wiring._capture(EngineConfig(model="m", graph_seconds=seconds), cache, probe)
+    assert found is (capture if expected else None)

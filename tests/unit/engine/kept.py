@@ -15,9 +15,13 @@ from simulated import SimulatedRunner
 from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan, StepResult
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.inputs import step_inputs
+from plimsoll_runtime.execution.step_rows import StepRows
 
 CPU = torch.device("cpu")
+LONGEST = 1000
+"""Tokens of a sequence, at least as many as there are ever simulated."""
 
 Tables = list[tuple[int, list[int]]]
 """Of a sequence in each group: the number of the first block, and the blocks."""
@@ -29,7 +33,8 @@ class KeptBeside:
     def __init__(self, runner: SimulatedRunner, num_blocks: int) -> None:
         """`num_blocks`: the most that there will ever be."""
         sizes = (runner.max_sequences, len(runner.rules), num_blocks)
-        self.states = [BatchState(*sizes), BatchState(*sizes, CPU)]
+        columns = columns_of(LONGEST, runner.block_size)
+        self.states = [BatchState(*sizes), BatchState(*sizes, DeviceState(*sizes, columns, CPU))]
         self._runner = runner
         self._expected: deque[list[Tables]] = deque()
 
@@ -58,7 +63,12 @@ class KeptBeside:
 
     def _check_inputs(self, plan: StepPlan, state: BatchState, expected: Sequence[Tables]) -> None:
         size = self._runner.block_size
-        inputs = step_inputs(plan, state, size, CPU)
+        if state.device is None:
+            inputs = step_inputs(plan, state, size, CPU)
+        else:
+            state.device.outbox.begin()
+            inputs = StepRows.of(plan, state.device, size).inputs()
+            state.check_integrity()
         rows = [(s.slot, s.start + i, token) for s in plan.sequences for i, token in enumerate(s.token_ids)]
         last = {s.slot: self._runner.slots[s.slot].last for s in plan.sequences if LAST_CHOSEN in s.token_ids}
         assert inputs.token_ids.tolist() == [last[slot] if t == LAST_CHOSEN else t for slot, _, t in rows]
@@ -72,15 +82,18 @@ class KeptBeside:
             ends = [s.start + len(s.token_ids) for s in plan.sequences]
             firsts = [tables[s.slot][0] for s in plan.sequences]
             assert batch.context_lens == [end - first * size for end, first in zip(ends, firsts, strict=True)]
-            flat, begins, counts, mirror = batch.block_tables
+            flat, begins, counts, there = batch.block_tables
             found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
             assert found == [tables[s.slot][1] for s in plan.sequences]
-            assert mirror is None or torch.equal(mirror, torch.tensor(flat, dtype=torch.int32))
+            assert (there is None) == (state.device is None)
+            assert there is None or there.begins.tolist() == begins
 
     def end(self, plan: StepPlan, result: StepResult) -> None:
         """It has run."""
         pairs = zip(plan.sequences, result.outputs, strict=True)
         if chosen := [(s.slot, output) for s, output in pairs if s.sample]:
             slots, outputs = zip(*chosen, strict=True)
-            self.states[0].chose(slots, outputs)
-            self.states[1].chose_unseen(slots, torch.tensor([output.token_id or 0 for output in outputs]))
+            host, device = self.states
+            host.chose(slots, outputs)
+            assert device.device is not None
+            device.device.chose(torch.tensor(slots), torch.tensor([output.token_id or 0 for output in outputs]))

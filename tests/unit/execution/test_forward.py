@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from kernel_support.recorder import Recorder
+from kernel_support.rows import rows_of, state_of
 from model_support.tiny import make_model, save_model
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.captures import CaptureBounds
+from plimsoll_runtime.execution.device_state import DeviceState
 from plimsoll_runtime.execution.forward import ForwardPass, NoBackendError
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -135,6 +137,11 @@ def hidden_states(forward_pass: Callable[..., Tensor], decoder: Decoder, chunks:
         rows.append(forward_pass(positions * 7 % decoder.outline.facts.vocab_size, positions, batch).clone())
         start += count
     return torch.cat(rows)
+
+
+def replaying(forward_pass: ForwardPass, state: DeviceState) -> Callable[..., Tensor]:
+    """The pass of rows that are sent to a device, where there may be graphs of them."""
+    return lambda *step: forward_pass.of_rows(rows_of(state, BLOCK, *step))
 
 
 def undisturbed(decoder: Decoder) -> tuple[Tensor, KvCache]:
@@ -256,15 +263,16 @@ def test_graphs_go_with_their_backend(decoder: TorchDecoder, caplog: pytest.LogC
     cache = new_cache(decoder)
     for tensor in (*cache.keys, *cache.values):
         tensor[:, 0] = 0.0  # padding attends to it
-    made: list[GraphedDecoder] = []
+    made, state = list[GraphedDecoder](), state_of(cache, 2, 16)
 
     def graphs_of(backend: Any) -> GraphedDecoder:
-        made.append(GraphedDecoder(decoder, backend, cache, Recorder(), max_sequences=2, max_model_len=16))
+        made.append(GraphedDecoder(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
         return made[-1]
 
     forward_pass = ForwardPass(decoder, cache, [GraphableThatFails, Graphable], graphs_of)
     forward_pass.capture_graphs(WIDE)
-    torch.testing.assert_close(hidden_states(forward_pass, decoder), undisturbed(decoder)[0])
+    actual = hidden_states(replaying(forward_pass, state), decoder)
+    torch.testing.assert_close(actual, undisturbed(decoder)[0])
     assert [graphs.captured for graphs in made] == [0], "in service nothing is captured, over no backend"
     graph, backend = warnings_of(caplog)
     assert graph.startswith("a CUDA graph failed with TypeError: cannot be compiled; from now on steps are launched")
@@ -276,29 +284,33 @@ def test_graphs_of_the_backend_that_is_left(decoder: TorchDecoder) -> None:
     cache = new_cache(decoder)
     for tensor in (*cache.keys, *cache.values):
         tensor[:, 0] = 0.0  # padding attends to it
-    made: list[GraphedDecoder] = []
+    made, state = list[GraphedDecoder](), state_of(cache, 2, 16)
 
     def graphs_of(backend: Any) -> GraphedDecoder:
-        made.append(GraphedDecoder(decoder, backend, cache, Recorder(), max_sequences=2, max_model_len=16))
+        made.append(GraphedDecoder(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
         return made[-1]
 
     forward_pass = ForwardPass(decoder, cache, [failing("begun"), Graphable], graphs_of)
     hidden_states(forward_pass, decoder)
-    forward_pass.capture_graphs(WIDE)
-    torch.testing.assert_close(hidden_states(forward_pass, decoder), undisturbed(decoder)[0])
+    with torch.inference_mode():
+        forward_pass.capture_graphs(WIDE)
+    actual = hidden_states(replaying(forward_pass, state), decoder)
+    torch.testing.assert_close(actual, undisturbed(decoder)[0])
     assert [graphs.captured for graphs in made] == [0, 2]
 
 
 def test_graphs_alone_may_fail(decoder: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
     cache = new_cache(decoder)
+    state = state_of(cache, 2, 16)
     capture = Recorder(TypeError("cannot be captured"))
 
     def graphs_of(backend: Any) -> GraphedDecoder:
-        return GraphedDecoder(decoder, backend, cache, capture, max_sequences=2, max_model_len=16)
+        return GraphedDecoder(decoder, backend, cache, state, capture, max_sequences=2, max_model_len=16)
 
     forward_pass = ForwardPass(decoder, cache, [Graphable, ReferenceBackend], graphs_of)
     forward_pass.capture_graphs(WIDE)
-    torch.testing.assert_close(hidden_states(forward_pass, decoder), undisturbed(decoder)[0])
+    actual = hidden_states(replaying(forward_pass, state), decoder)
+    torch.testing.assert_close(actual, undisturbed(decoder)[0])
     assert capture.captures == len(warnings_of(caplog)) == 1
     assert forward_pass.fallbacks == 0
 

@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_support.recorder import Recorder
+from kernel_support.rows import rows_of, state_of
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.capture import Captured, CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -57,14 +58,19 @@ class Echo:
         raise NotImplementedError
 
 
-def graphed(capture: Any, *, captured: bool = True) -> GraphedDecoder:
-    cache = KvCache([SHAPE] * 2, BLOCKS, BLOCK, torch.float32, torch.device("cpu"), groups=[[0], [1]])
-    echo = Echo()
-    graphs = GraphedDecoder(echo, echo, cache, capture, max_sequences=MOST, max_model_len=LONGEST)
-    if captured:
-        for each in graphs.wanted():
-            each.add()
-    return graphs
+class Graphs(GraphedDecoder):
+    """Over a state of its own."""
+
+    def __init__(self, capture: Any, *, captured: bool = True) -> None:
+        cache = KvCache([SHAPE] * 2, BLOCKS, BLOCK, torch.float32, torch.device("cpu"), groups=[[0], [1]])
+        echo, self.state = Echo(), state_of(cache, MOST + 1, LONGEST)
+        super().__init__(echo, echo, cache, self.state, capture, max_sequences=MOST, max_model_len=LONGEST)
+        if captured:
+            for each in self.wanted():
+                each.add()
+
+    def step(self, tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor | None:
+        return self.run(rows_of(self.state, BLOCK, tokens, positions, batch))
 
 
 def step(contexts: list[int], seed: int = 0) -> tuple[Tensor, Tensor, AttentionBatch]:
@@ -97,47 +103,74 @@ def expected(tokens: Tensor, positions: Tensor, batch: AttentionBatch) -> Tensor
 def test_every_step_is_its_own(steps: list[list[int]]) -> None:
     """Nothing of what was captured, or of a longer step since, is left in a later one; and none captures anything."""
     capture = Recorder()
-    decoder = graphed(capture)
+    decoder = Graphs(capture)
     for seed, contexts in enumerate(steps):
         made = step(contexts, seed)
-        hidden = decoder.run(*made)
+        hidden = decoder.step(*made)
         assert hidden is not None
         torch.testing.assert_close(hidden, expected(*made))
+        decoder.state.check_integrity()
     assert capture.captures == decoder.captured == 2 * len(BUCKETS), "one for each size and key, before all steps"
 
 
+def test_tokens_that_only_the_device_has() -> None:
+    decoder = Graphs(Recorder())
+    decoder.state.chose(torch.tensor([0, 2]), torch.tensor([70, 72]))
+    rows = rows_of(decoder.state, BLOCK, *step([9, 5, 7]))
+    rows.known[::2], rows.sources[::2] = 0, [0, 2]
+    hidden = decoder.run(rows)
+    assert hidden is not None
+    assert hidden[:, 0].tolist() == [70, int(rows.known[1]), 72]
+
+
+def test_what_is_new_in_tables_is_told_once_it_is_there() -> None:
+    """A replay that failed may not have written it: it is told again."""
+    decoder = Graphs(Recorder())
+    made, graph = step([4, 2, 3]), decoder._graphs[4, False]
+    failed = Captured(graph.out, lambda: (_ for _ in ()).throw(RuntimeError("lost")))
+    decoder._graphs[4, False] = failed
+    with pytest.raises(RuntimeError, match="lost"):
+        decoder.step(*made)
+    [mirror, _] = decoder.state.mirrors
+    assert not mirror.blocks.any()
+    assert mirror.missing()[0].size == 3
+    assert torch.equal(rows_of(decoder.state, BLOCK, *made).inputs().batch.cells, made[2].cells)
+    decoder.state.check_integrity()
+    assert mirror.blocks.any()
+
+
 def test_padding_attends_to_the_block_of_nobody() -> None:
-    decoder = graphed(Recorder())
-    decoder.run(*step([60] * 20))
-    decoder.run(*step([9] * 5, 1))
+    decoder = Graphs(Recorder())
+    decoder.step(*step([60] * 20))
+    decoder.step(*step([9] * 5, 1))
     smaller = decoder._graphs[8, False].out
     assert smaller[5:].tolist() == [[0, 0, 0, 1, 0, 0, 1, 0]] * 3
 
 
 def test_what_is_no_batch_of_decodes() -> None:
-    decoder = graphed(Recorder())
-    assert decoder.run(*step([5] * (MOST + 1))) is None
+    decoder = Graphs(Recorder())
+    assert decoder.step(*step([5] * (MOST + 1))) is None
     chunk = AttentionBatch([2, 1], [2, 3], BlockTables.of([[1], [2]]), torch.tensor([4, 5, 10]))
-    assert decoder.run(torch.zeros(3).long(), torch.zeros(3).long(), chunk) is None
+    assert decoder.step(torch.zeros(3).long(), torch.zeros(3).long(), chunk) is None
 
 
 def test_a_size_without_a_graph_is_the_callers() -> None:
     capture = Recorder()
-    decoder = graphed(capture, captured=False)
+    decoder = Graphs(capture, captured=False)
     wanted = decoder.wanted()
     assert [(each.kind, each.rows) for each in wanted] == [("decodes", size) for size in BUCKETS for _ in range(2)]
-    assert decoder.run(*step([5])) is None
+    assert decoder.step(*step([5])) is None
     for each in wanted[2:4]:
         each.add()
-    assert decoder.run(*step([5])) is None, "one for more sequences would do, and would compute twice as much"
-    assert decoder.run(*step([5, 60])) is not None
-    assert decoder.run(*step([5, 6])) is not None
+    assert decoder.step(*step([5])) is None, "one for more sequences would do, and would compute twice as much"
+    assert decoder.step(*step([5, 60])) is not None
+    assert decoder.step(*step([5, 6])) is not None
     assert capture.captures == decoder.captured == 2
 
 
 def test_a_graph_is_captured_for_the_longest_of_its_key() -> None:
     capture = Recorder()
-    decoder = graphed(capture, captured=False)
+    decoder = Graphs(capture, captured=False)
     wanted = decoder.wanted()[:2]
     launched = []
     for each in wanted:
@@ -147,7 +180,7 @@ def test_a_graph_is_captured_for_the_longest_of_its_key() -> None:
 
 
 def test_errors_of_the_work_itself_come_out() -> None:
-    decoder = graphed(Recorder(TypeError("the model is wrong")), captured=False)
+    decoder = Graphs(Recorder(TypeError("the model is wrong")), captured=False)
     with pytest.raises(TypeError, match="the model is wrong"):
         decoder.wanted()[0].add()
 

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan, TableChange
 from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.device_state import DeviceState
 from plimsoll_runtime.execution.inputs import step_inputs
+from plimsoll_runtime.execution.step_rows import StepRows
 
 SLOTS, BLOCKS = 6, 501
 LAST = range(100, 100 + SLOTS)
@@ -47,18 +49,46 @@ def plans(draw: st.DrawFn) -> tuple[StepPlan, int]:
     return StepPlan(sequences), block_size
 
 
+@given(case=plans(), more=st.integers(0, 30))
+def test_rows_of_nobody_behind(case: tuple[StepPlan, int], more: int) -> None:
+    """Token 0 at position 0, and no cell."""
+    plan, block_size = case
+    device = DeviceState(SLOTS, len(plan.sequences[0].changes), BLOCKS, 60, CPU)
+    device.chose(torch.arange(SLOTS), torch.tensor(LAST))
+    BatchState(SLOTS, len(plan.sequences[0].changes), BLOCKS, device).begin(plan)
+    device.outbox.begin()
+    rows = StepRows.of(plan, device, block_size)
+    plain, wide = rows.inputs(), rows.inputs(rows.known.size + more)
+    for own, wider in ((plain.token_ids, wide.token_ids), (plain.positions, wide.positions)):
+        assert wider.tolist() == [*own.tolist(), *[0] * more]
+    assert torch.equal(plain.batch.cells, wide.batch.cells)
+
+
+def test_a_table_that_is_too_short() -> None:
+    device = DeviceState(SLOTS, 1, BLOCKS, 60, CPU)
+    plan = StepPlan([ScheduledSequence(2, 7, [1, 2], [TableChange(0, 0, 0, [5])], sample=True)])
+    BatchState(SLOTS, 1, BLOCKS, device).begin(plan)
+    with pytest.raises(ValueError, match="9 tokens in 1 blocks of 8"):
+        _ = StepRows.of(plan, device, 8).groups
+
+
 @pytest.mark.parametrize("unseen", [False, True])
 @given(case=plans())
 def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
     """Where the host has seen what was chosen, and where only the device has it."""
     plan, block_size = case
-    state = BatchState(SLOTS, len(plan.sequences[0].changes), BLOCKS, CPU if unseen else None)
-    if unseen:
-        state.chose_unseen(range(SLOTS), torch.tensor(LAST))
-    else:
-        state.chose(range(SLOTS), [SequenceOutput(token) for token in LAST])
+    groups = len(plan.sequences[0].changes)
+    device = DeviceState(SLOTS, groups, BLOCKS, 60, CPU) if unseen else None
+    state = BatchState(SLOTS, groups, BLOCKS, device)
+    state.chose(range(SLOTS), [SequenceOutput(token) for token in LAST])
     state.begin(plan)
-    inputs = step_inputs(plan, state, block_size, CPU)
+    if device is None:
+        inputs = step_inputs(plan, state, block_size, CPU)
+    else:
+        device.chose(torch.arange(SLOTS), torch.tensor(LAST))
+        device.outbox.begin()
+        inputs = StepRows.of(plan, device, block_size).inputs()
+        state.check_integrity()
     expected = [
         (LAST[s.slot] if token == LAST_CHOSEN else token, s.start + i)
         for s in plan.sequences
@@ -70,10 +100,14 @@ def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
     for number, group in enumerate(inputs.batch.groups):
         tables = [s.changes[number] for s in plan.sequences]
         assert group.query_lens == [len(s.token_ids) for s in plan.sequences]
-        flat, begins, counts, mirror = group.block_tables
+        flat, begins, counts, there = group.block_tables
         found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
         assert found == [table.blocks for table in tables]
-        assert (mirror is not None) == unseen
+        assert (there is not None) == unseen
+        if there is not None:
+            lengths = list(group.query_lens)
+            assert there.query_starts.tolist() == [sum(lengths[:i]) for i in range(len(lengths) + 1)]
+            assert (there.context_lens.tolist(), there.begins.tolist()) == (group.context_lens, begins)
         side_by_side = gathered(group.block_tables.on(CPU), torch.tensor(begins), max(counts)).tolist()
         assert [row[:count] for row, count in zip(side_by_side, counts, strict=True)] == found
         assert group.cells.tolist() == [

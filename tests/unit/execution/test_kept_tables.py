@@ -1,8 +1,5 @@
 """Tables that are kept by difference are the tables that a sequence has, whatever becomes of them."""
 
-from typing import Any
-
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,11 +8,23 @@ from hypothesis import strategies as st
 from plimsoll_runtime.engine.plan import StepPlan, TableChange
 from plimsoll_runtime.engine.table import Table
 from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.device_state import DeviceState
 from plimsoll_runtime.execution.kept_tables import FEWEST, KeptTables
 from plimsoll_runtime.execution.mirror import Mirror
-from plimsoll_runtime.execution.sent import sent
+from plimsoll_runtime.execution.outbox import Outbox
 
-SLOTS, BLOCKS = 3, 100_000
+SLOTS, BLOCKS, MOST = 3, 100_000, 2000
+
+
+def tell(mirror: Mirror) -> int:
+    """Send what is missing; how much that was."""
+    outbox = Outbox(torch.device("cpu"))
+    outbox.begin()
+    count = mirror.missing()[0].size
+    parcel = mirror.add_to(outbox)
+    outbox.send()
+    mirror.receive(parcel)
+    return count
 
 
 @given(data=st.data())
@@ -23,8 +32,9 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
     """Sequences come, grow, slide, have blocks replaced and renumbered, several times between two plans, and go; now
     and then a device is told.
     """
-    kept, tables = KeptTables(SLOTS, BLOCKS, noted=True), dict[int, Table]()
-    mirror = Mirror(kept, torch.device("cpu"))
+    columns = data.draw(st.sampled_from([None, MOST]))
+    kept, tables = KeptTables(SLOTS, BLOCKS, noted_up_to=columns), dict[int, Table]()
+    mirror = None if columns is None else Mirror(kept, torch.device("cpu"))
     fresh = iter(range(BLOCKS))
 
     def blocks(count: int) -> list[int]:
@@ -49,8 +59,8 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
             kept.clear(slot)
         elif (change := table.change(0)) is not None:
             kept.change(slot, change)
-            if data.draw(st.booleans()):
-                mirror.check_integrity()
+            if mirror is not None and data.draw(st.booleans()):
+                tell(mirror)
         kept.check_integrity()
     for slot, table in tables.items():
         if (change := table.change(0)) is not None:
@@ -58,7 +68,11 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
         assert table.is_told
         assert table.change(0) is None
     kept.check_integrity()
-    mirror.check_integrity()
+    if mirror is not None:
+        mirror.check_integrity()
+        tell(mirror)
+        assert mirror.missing()[0].size == 0
+        mirror.check_integrity()
     assert {slot: (kept.firsts[slot], list(kept.table(slot))) for slot in tables} == {
         slot: (table.first, table.blocks) for slot, table in tables.items()
     }
@@ -119,25 +133,29 @@ def test_after_a_sequence_has_gone_nothing_is_gone_on_from() -> None:
     state.check_integrity()
 
 
-def test_a_device_is_told_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The places and the numbers that changed, and all of them where the rows became longer."""
-    told: list[int] = []
-
-    def noted(values: np.ndarray[Any, Any], device: torch.device) -> torch.Tensor:
-        told.append(values.size)
-        return sent(values, device)
-
-    monkeypatch.setattr("plimsoll_runtime.execution.mirror.sent", noted)
-    state = BatchState(2, 1, BLOCKS, torch.device("cpu"))
-    assert state.mirrors is not None
+def test_a_device_is_told_what_is_new() -> None:
+    """The places and the numbers that changed; what nobody says was told is missing still."""
+    state = DeviceState(2, 1, BLOCKS, 70, torch.device("cpu"))
     [mirror], [kept] = state.mirrors, state.tables
-    mirror.current()
+    assert tell(mirror) == 0
     kept.change(1, TableChange(0, 0, 0, [5, 6, 7]))
-    mirror.current()
+    assert [found.tolist() for found in mirror.missing()] == [[70, 71, 72], [5, 6, 7]]
+    assert tell(mirror) == 3
     kept.change(1, TableChange(0, 1, 3, [8]))
-    mirror.current()
-    mirror.current()
-    kept.change(0, TableChange(0, 0, 0, list(range(FEWEST + 1))))
-    mirror.current()
-    assert told == [2 * FEWEST, 2 * 3, 2 * 1, 4 * (FEWEST + 1)]
+    assert [found.tolist() for found in mirror.missing()] == [[73], [8]]
+    kept.change(0, TableChange(0, 0, 0, list(range(70))))
     state.check_integrity()
+    assert tell(mirror) == 71
+    assert mirror.blocks.tolist() == [*range(70), 5, 6, 7, 8, *[0] * 66, *[0] * 70]
+    state.check_integrity()
+
+
+def test_rows_on_a_device_stay_as_long_as_they_are() -> None:
+    kept = KeptTables(2, BLOCKS, noted_up_to=8)
+    kept.change(1, TableChange(0, 3, 3, list(range(8))))
+    with pytest.raises(ValueError, match="a table of 9 blocks, for which rows have 8 columns"):
+        kept.change(1, TableChange(0, 3, 11, [1]))
+    assert list(kept.table(1)) == list(range(8))
+    kept.change(1, TableChange(0, 5, 11, [1, 2]))
+    assert (list(kept.table(1)), len(kept.blocks)) == ([2, 3, 4, 5, 6, 7, 1, 2], 16)
+    kept.check_integrity()

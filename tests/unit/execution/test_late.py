@@ -24,6 +24,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def copies_and_graphs(monkeypatch: pytest.MonkeyPatch) -> Copies:
+    """The same, with graphs where there may be some."""
+    made = Copies()
+    made.install(monkeypatch, graphs=True)
+    return made
+
+
+@pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     """Those of engines that are built from here on."""
     made = Copies()
@@ -55,21 +63,26 @@ WISHES = [
 PROMPTS = [[8 + (i + j) % 12 for j in range(30 - 2 * i)] for i in range(len(WISHES))]
 
 
+@pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize(
     "options", [{}, {"overlap": False}, {"max_batch_tokens": 16}, {"kv_memory": "64KiB", "block_size": 8}]
 )
-def test_the_same_answers(folder: Path, options: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    """Also in chunks, with steps that do not overlap, and where sequences give way to others and come again."""
+def test_the_same_answers(folder: Path, options: dict[str, Any], graphs: bool, request: pytest.FixtureRequest) -> None:
+    """Also in chunks, with steps that do not overlap, where sequences give way to others and come again, and where
+    graphs choose for those that ask for little.
+    """
     prompts, wishes = [*PROMPTS, [1, 7]], [*WISHES, params()]
     expected = [result.outputs[0] for result in load(folder, overlap=False).generate(prompts, wishes)]
-    copies = request.getfixturevalue("copies")
-    late = load(folder, **{"max_sequences": 6, **options})
+    copies: Copies = request.getfixturevalue("copies_and_graphs" if graphs else "copies")
+    backend = {"attention_backend": "torch"} if graphs else {}
+    late = load(folder, **{"max_sequences": 6, **backend, **options})
     found = [result.outputs[0] for result in late.generate(prompts, wishes)]
     assert [each.token_ids for each in found] == [each.token_ids for each in expected]
     assert [each.finish_reason for each in found] == [each.finish_reason for each in expected]
     assert found[-1].finish_reason == "error"
     assert "logits are not finite" in str(found[-1].error)
     assert "wait" in copies.log
+    assert ("choose" in copies.log) == graphs
     assert (late.stats.preemptions > 0) == ("kv_memory" in options)
     for mine, theirs in zip(found, expected, strict=True):
         assert (mine.logprobs is None) == (theirs.logprobs is None)
@@ -84,3 +97,12 @@ def test_a_pass_is_begun_before_what_was_chosen_is_waited_for(folder: Path, copi
     copies.log.clear()
     llm.generate([[1, 2, 3]], params(max_tokens=5))
     assert copies.log == ["forward", "copy", *["forward", "wait", "copy"] * 4, "wait"]
+
+
+def test_a_step_is_two_graphs_and_a_copy(folder: Path, copies_and_graphs: Copies) -> None:
+    """Where rows ask for nothing but parameters: the host waits for tokens once it has launched the next choice."""
+    llm, log = load(folder, overlap=True, attention_backend="torch"), copies_and_graphs.log
+    log.clear()
+    wishes = [params(max_tokens=5), params(max_tokens=5, temperature=1.0, seed=3, top_p=0.9)]
+    llm.generate([[1, 2, 3], [4, 5, 6]], wishes)
+    assert log == ["forward", "choose", "copy", *["forward", "choose", "wait", "copy"] * 4, "wait"]

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from kernel_support.late import Copies
 from kernel_support.recorder import Recorder
+from kernel_support.rows import rows_of, state_of
 from model_support.configs import LATENT
 from model_support.tiny import make_model, save_model
 from torch import Tensor
@@ -23,12 +25,15 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.captures import CaptureBounds
+from plimsoll_runtime.execution.device_state import DeviceState
+from plimsoll_runtime.execution.device_steps import DeviceSteps
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.pieces import PiecedDecoder, segments
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.step_graphs import StepGraphs
+from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder
@@ -152,11 +157,11 @@ def test_bit_by_bit_what_they_are_without(decoder: TorchDecoder) -> None:
     for each in pieces.wanted():
         each.add()
     assert all(tensor.isnan().all() for tensor in (*caches[0].keys, *caches[0].values)), "capturing writes to no cell"
-    captures = capture.captures
+    captures, state = capture.captures, state_of(caches[0], 3, 60)
     for token_ids, positions, batch in steps():
         for buffer in pieces._buffers.values():
             buffer.fill_(float("nan"))
-        hidden = pieces.run(token_ids, positions, batch)
+        hidden = pieces.run(rows_of(state, BLOCK, token_ids, positions, batch))
         assert hidden is not None
         assert torch.equal(hidden, padded(decoder, token_ids, positions, plain.begin(batch)))
         torch.testing.assert_close(hidden, decoder(token_ids, positions, alone.begin(batch)))
@@ -216,11 +221,12 @@ def test_values_that_change_places() -> None:
         name="adding", fused=False, begin=lambda batch: lambda layer, query, *rest: query + 1
     )
     cache: Any = SimpleNamespace(device=CPU, shapes=())
+    state = DeviceState(3, 1, BLOCKS, 20, CPU)
     pieces = PiecedDecoder(decoder, backend, cache, Recorder(), max_rows=MOST)
     for each in pieces.wanted():
         each.add()
     for token_ids, positions, batch in steps():
-        hidden = pieces.run(token_ids, positions, batch)
+        hidden = pieces.run(rows_of(state, BLOCK, token_ids, positions, batch))
         assert hidden is not None
         assert hidden.tolist() == [[n + 2, n * 100, n * 10] for n in token_ids.tolist()]
 
@@ -240,19 +246,19 @@ def test_values_that_are_not_of_rows_are_refused() -> None:
 @torch.inference_mode()
 def test_a_step_with_more_rows_than_have_graphs(llama: TorchDecoder) -> None:
     cache = new_cache(llama)
-    pieces = pieced(llama, cache, Recorder())
+    pieces, state = pieced(llama, cache, Recorder()), state_of(cache, 3, 60)
     wanted = pieces.wanted()
     assert [(each.kind, each.rows) for each in wanted] == [("rows with chunks", n) for n in (16, 24, 32, MOST)]
-    [sixteen] = [step for step in steps() if len(step[0]) == 16]
-    [more] = [step for step in steps() if len(step[0]) == 25]
-    assert pieces.run(*sixteen) is None
+    [sixteen] = [rows_of(state, BLOCK, *step) for step in steps() if len(step[0]) == 16]
+    [more] = [rows_of(state, BLOCK, *step) for step in steps() if len(step[0]) == 25]
+    assert pieces.run(sixteen) is None
     wanted[0].add()
-    assert pieces.run(*sixteen) is not None
-    assert pieces.run(*more) is None
+    assert pieces.run(sixteen) is not None
+    assert pieces.run(more) is None
     for each in wanted:
         each.add()
-    assert pieces.run(*more) is not None
-    assert pieces.run(*steps([[MOST + 1]])[0]) is None
+    assert pieces.run(more) is not None
+    assert pieces.run(rows_of(state, BLOCK, *steps([[MOST + 1]])[0])) is None
     assert pieces.captured == 4
 
 
@@ -265,13 +271,15 @@ def test_a_capture_that_fails_leaves_steps_as_they_are(llama: TorchDecoder, capl
     [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert warning.startswith("no CUDA graph for 40 rows with chunks (an op waits for the device)")
     assert capture.captures == 1
-    plain = ForwardPass(llama, new_cache(llama), [ReferenceBackend])
+    plain, state = ForwardPass(llama, new_cache(llama), [ReferenceBackend]), state_of(cache, 3, 60)
     for step in steps():
-        assert torch.equal(forward_pass(*step), plain(*step))
+        assert torch.equal(forward_pass.of_rows(rows_of(state, BLOCK, *step)), plain(*step))
 
 
 class FailsAtChunks(ReferenceBackend):
     """Breaks in the second layer, having written to the first."""
+
+    name: ClassVar[str] = "breaking"
 
     def begin(self, batch: AttentionBatch) -> Attention:
         inner = super().begin(batch)
@@ -296,9 +304,9 @@ def test_a_backend_that_fails_in_a_piece_is_replaced(llama: TorchDecoder, caplog
 
     forward_pass = ForwardPass(llama, caches[0], [FailsAtChunks, ReferenceBackend], graphs_of)
     forward_pass.capture_graphs(WIDE)
-    plain = ForwardPass(llama, caches[1], [ReferenceBackend])
+    plain, state = ForwardPass(llama, caches[1], [ReferenceBackend]), state_of(caches[0], 3, 60)
     for step in steps():
-        assert torch.equal(forward_pass(*step), plain(*step))
+        assert torch.equal(forward_pass.of_rows(rows_of(state, BLOCK, *step)), plain(*step))
     assert equal(*caches)
     [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "failed with RuntimeError: out of shared memory; from now on reference" in warning
@@ -314,12 +322,10 @@ class Noted:
         self._graphs = graphs
         self.rows: list[int] = []
 
-    def run(
-        self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int] = ()
-    ) -> Tensor | None:
-        hidden = self._graphs.run(token_ids, positions, batch, slots)
+    def run(self, rows: StepRows) -> Tensor | None:
+        hidden = self._graphs.run(rows)
         if hidden is not None:
-            self.rows.append(len(token_ids))
+            self.rows.append(rows.known.size)
         return hidden
 
 
@@ -337,7 +343,8 @@ def texts(decoder: TorchDecoder, made: list[Noted], *, graphs: bool) -> dict[str
     with torch.inference_mode():
         forward_pass.capture_graphs(WIDE)
     vocab = decoder.outline.facts.vocab_size
-    runner = ModelRunner(decoder, forward_pass, cache, Sampler(vocab, ()), 4)
+    device = DeviceSteps(state_of(cache, 4, 60), Copies())
+    runner = ModelRunner(decoder, forward_pass, cache, Sampler(vocab, ()), 4, device=device)
     config = EngineConfig(model="m", max_batch_tokens=24, max_sequences=4, check_integrity_every=1)
     info = EngineInfo("m", "Llama", "float32", "cpu", "reference", vocab, 60, BLOCK, BLOCKS, 0, 0, [])
     core = EngineCore(config, info, runner)

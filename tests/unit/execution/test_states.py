@@ -10,7 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_support.late import Copies
 from kernel_support.recorder import Recorder
+from kernel_support.rows import state_of
 from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
@@ -23,7 +25,9 @@ from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.nothing import NoAttention
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.captures import CaptureBounds
+from plimsoll_runtime.execution.device_steps import DeviceSteps
 from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.graphed_choice import GraphedChoice
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import ModelRunner
@@ -112,18 +116,21 @@ def make_core(
     for tensor in states.tensors:
         tensor.fill_(torch.nan)
     decoder: Any = Remembering()
+    sampler, state = Sampler(VOCAB, ()), state_of(cache, SLOTS, 256)
+    choices = GraphedChoice(decoder, sampler, state, Recorder(), max_rows=SLOTS)
+    device = DeviceSteps(state, Copies(), choices)
 
     def graphs_of(backend: AttentionBackend) -> GraphedDecoder | None:
         if not graphs:
             return None
         assert isinstance(backend, NoAttention)
         return GraphedDecoder(
-            decoder, backend, cache, Recorder(), max_sequences=SLOTS, max_model_len=256, states=states
+            decoder, backend, cache, device.state, Recorder(), max_sequences=SLOTS, max_model_len=256, states=states
         )
 
     forward = ForwardPass(decoder, cache, [NoAttention], graphs_of, states=states)
-    forward.capture_graphs(CaptureBounds(60.0, 2**30))
-    runner = ModelRunner(decoder, forward, cache, Sampler(VOCAB, ()), SLOTS)
+    forward.capture_graphs(CaptureBounds(60.0, 2**30), beside=choices if graphs else None)
+    runner = ModelRunner(decoder, forward, cache, sampler, SLOTS, device=device if graphs else None)
     config = EngineConfig(
         model="m", max_batch_tokens=tokens, max_sequences=SLOTS, overlap=overlap, check_integrity_every=1
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from kernel_support.recorder import Recorder
 from torch import Tensor
@@ -11,6 +13,7 @@ from torch import Tensor
 from plimsoll_runtime.execution.capture import Capture
 from plimsoll_runtime.execution.captures import Wanted
 from plimsoll_runtime.execution.step_graphs import FirstOf
+from plimsoll_runtime.execution.step_rows import StepRows
 
 
 class UpTo:
@@ -23,15 +26,15 @@ class UpTo:
     def wanted(self) -> list[Wanted]:
         return [Wanted("rows", self._rows, lambda: None)]
 
-    def run(self, token_ids: Tensor, positions: Tensor, batch: Any, slots: Any = ()) -> Tensor | None:
-        return torch.tensor(self._rows) if len(token_ids) <= self._rows else None
+    def run(self, rows: StepRows) -> Tensor | None:
+        return torch.tensor(self._rows) if rows.known.size <= self._rows else None
 
 
 def test_the_first_that_has_one() -> None:
     kinds = [UpTo(2), UpTo(8)]
     first = FirstOf(kinds)
-    batch: Any = None
-    found = [first.run(torch.zeros(rows), torch.zeros(rows), batch) for rows in (1, 2, 3, 8, 9)]
+    steps: list[Any] = [SimpleNamespace(known=np.zeros(rows)) for rows in (1, 2, 3, 8, 9)]
+    found = [first.run(step) for step in steps]
     assert [None if each is None else each.item() for each in found] == [2, 2, 8, 8, None]
     assert [each.rows for each in first.wanted()] == [2, 8]
     assert first.capture is kinds[0].capture

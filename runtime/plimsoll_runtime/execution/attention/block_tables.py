@@ -14,17 +14,29 @@ from torch import Tensor
 from plimsoll_runtime.execution.sent import sent
 
 
+class OnDevice(NamedTuple):
+    """The tables of a batch of S sequences where they are kept on a device too.
+
+    blocks: int32 [N], the numbers of all tables. query_starts: int64 [S + 1], the first row of each sequence, and the
+    number of rows. context_lens, begins: int64 [S], each one's tokens, and where its table lies in `blocks`.
+    """
+
+    blocks: Tensor
+    query_starts: Tensor
+    context_lens: Tensor
+    begins: Tensor
+
+
 class BlockTables(NamedTuple):
     """Sequence i's blocks, in order, are `counts[i]` of `blocks` from `begins[i]` on. Between tables may lie anything.
 
-    Whoever writes into `blocks` (int32) sees to it that the cache has each of them. `mirror`: the same numbers on a
-    device, where they are kept there too.
+    Whoever writes into `blocks` (int32) sees to it that the cache has each of them. `there`: the same, on a device.
     """
 
     blocks: array[int]
     begins: Sequence[int]
     counts: Sequence[int]
-    mirror: Tensor | None = None
+    there: OnDevice | None = None
 
     @classmethod
     def of(cls, tables: Sequence[Sequence[int]]) -> BlockTables:
@@ -35,7 +47,7 @@ class BlockTables(NamedTuple):
 
     def on(self, device: torch.device) -> Tensor:
         """`blocks` on a device, until the next step."""
-        return sent(np.frombuffer(self.blocks, np.int32), device) if self.mirror is None else self.mirror
+        return sent(np.frombuffer(self.blocks, np.int32), device) if self.there is None else self.there.blocks
 
 
 def gathered(blocks: Tensor, begins: Tensor, width: int) -> Tensor:

@@ -20,7 +20,7 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
+from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
 from plimsoll_runtime.execution.attention.guarded import begin, make
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -200,9 +200,14 @@ def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
     for group in reversed(batch.groups):
         tables = group.block_tables
         lengths, contexts, begins, counts = (
-            np.array(numbers, dtype=np.int64)[chosen].tolist()
+            np.array(numbers, dtype=np.int64)[chosen]
             for numbers in (group.query_lens, group.context_lens, tables.begins, tables.counts)
         )
-        own = BlockTables(tables.blocks, begins, counts)
-        rest = (AttentionBatch(lengths, contexts, own, group.cells[rows], rest, batch.longest), *rest)
+        there = tables.there
+        if there is not None:
+            numbers = np.concatenate([[0], np.cumsum(lengths), contexts, begins])
+            # The first of three parts is the one that is longer by one.
+            there = OnDevice(there.blocks, *sent(numbers, there.blocks.device).tensor_split(3))
+        own = BlockTables(tables.blocks, begins.tolist(), counts.tolist(), there)
+        rest = (AttentionBatch(lengths.tolist(), contexts.tolist(), own, group.cells[rows], rest, batch.longest), *rest)
     return rest[0]

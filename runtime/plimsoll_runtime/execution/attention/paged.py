@@ -17,9 +17,12 @@ def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:
     """Lengths and block tables on the cache's device, whatever block's number where one is shorter than the longest."""
     tables = step_tables(batch, cache.block_size)
     rows, width = int(tables.query_lens.sum()), int(tables.num_blocks.max())
-    numbers = np.concatenate([tables.first_rows, [rows], tables.context_lens, tables.first_blocks])
-    # The first of three parts is the one that is longer by one.
-    starts, contexts, begins = sent(numbers, cache.device).tensor_split(3)
+    if (there := batch.block_tables.there) is not None:
+        starts, contexts, begins = there.query_starts, there.context_lens, there.begins
+    else:
+        numbers = np.concatenate([tables.first_rows, [rows], tables.context_lens, tables.first_blocks])
+        # The first of three parts is the one that is longer by one.
+        starts, contexts, begins = sent(numbers, cache.device).tensor_split(3)
     return PagedBatch(
         query_starts=starts.to(torch.int32),
         context_lens=contexts.to(torch.int32),

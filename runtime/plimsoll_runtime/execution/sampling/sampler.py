@@ -15,6 +15,7 @@ from plimsoll_runtime.engine.plan import SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.adjust import adjust
 from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows, Recorded
 from plimsoll_runtime.execution.sampling.logprobs import reports_of, told
+from plimsoll_runtime.execution.sampling.plain import PlainRows
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN, Rows, SamplingState
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity): its weights or the chosen dtype are at fault"
@@ -66,11 +67,31 @@ class Sampler:
 
         A row with a NaN or an infinite maximum gets an error instead of a token; the others are not affected.
         """
-        choice = self.choose(logits, slots)
-        return self.tell(choice, _on_host(choice.best, choice.chosen), choice.reports)
+        choice, best, chosen = self._choose(logits, slots)
+        return self.tell(choice, _on_host(best, chosen), choice.reports)
 
-    def choose(self, logits: Tensor, slots: Sequence[int]) -> Choice:
-        """The same, without looking at what was chosen: `tell` is to be called with it before the next choice."""
+    def choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[Choice, Tensor]:
+        """The same, without looking at what was chosen, int64 [R] on the logits' device: `tell` is to be called with it
+        before the next choice.
+        """
+        choice, best, chosen = self._choose(logits, slots)
+        return choice, tokens_of(best, chosen)
+
+    def plain(self, slots: Sequence[int], device: torch.device) -> tuple[Choice, PlainRows] | None:
+        """A choice that somebody else makes, of rows that ask for nothing but their parameters; None where some do."""
+        if self.constrains:
+            return None
+        rows = self._state.rows(tuple(slots), device)
+        found = self._state.plain(rows)
+        return None if found is None else (Choice(slots, rows, None, constrained=False), found)
+
+    def chose(self, choice: Choice) -> None:
+        """Somebody else is making that choice: what its rows draw next are other numbers."""
+        if choice.rows.counted:
+            self._state.count(choice.rows)
+
+    def _choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[Choice, Tensor, Tensor]:
+        """The choice, and of each row the largest logit and the token that was chosen."""
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
         masks = self._constrained.finish(logits.device) if self.constrains and self._constrained else None
@@ -83,7 +104,7 @@ class Sampler:
         if rows.counted:
             state.count(rows)
         reports = None if rows.reported is None else _reports(raw, chosen, rows.reported, rows.alternatives)
-        return Choice(slots, rows, best, chosen, reports, self.constrains)
+        return Choice(slots, rows, reports, self.constrains), best, chosen
 
     def tell(self, choice: Choice, tokens: Sequence[int], reports: Reports | None) -> list[SequenceOutput]:
         """Record what a step has chosen, NO_TOKEN where a row's logits are not finite, and what there is to tell of it.
@@ -119,23 +140,21 @@ class Sampler:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen for the rows of a step, on the logits' device.
+    """What is to be told of the choice of a step's rows.
 
-    - `best`, `chosen`: each row's largest logit and its token, which means nothing where that is not finite.
-    - `reports`: of the rows that want log probabilities, None where none does.
+    - `reports`: of the rows that want log probabilities, on the logits' device; None where none does.
     - `constrained`: whether a slot has a constraint.
     """
 
     slots: Sequence[int]
     rows: Rows
-    best: Tensor
-    chosen: Tensor
     reports: Reports | None
     constrained: bool
 
-    def tokens(self) -> Tensor:
-        """int64 [R], NO_TOKEN where a row's logits are not finite."""
-        return torch.where(self.best.isfinite(), self.chosen, NO_TOKEN)
+
+def tokens_of(best: Tensor, chosen: Tensor) -> Tensor:
+    """int64 [R], NO_TOKEN where a row's largest logit is not finite."""
+    return torch.where(best.isfinite(), chosen, NO_TOKEN)
 
 
 def _on_host(best: Tensor, chosen: Tensor) -> list[int]:

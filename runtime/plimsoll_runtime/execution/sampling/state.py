@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from plimsoll_kernels.sampling.params import RowParams
 from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution.sampling.adjust import Adjustments, adjustments_of
 from plimsoll_runtime.execution.sampling.noise import uniforms
+from plimsoll_runtime.execution.sampling.plain import PlainRows
 from plimsoll_runtime.execution.sent import sent
 
 COLDEST = 1e-4
@@ -24,25 +26,51 @@ NO_TOKEN = -1
 _FEWEST = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """What is fixed while the same slots are sampled: picked once, used for every step of a steady batch.
 
-    `places` are the rows' slots. `undrawn` stands for the uniform numbers where no row draws. `adjusted` says what
-    changes in rows' logits, by row; where nothing does and no row draws, nobody asks how many tokens a row has, and
-    they are not `counted`. `reporting` are the rows that want log probabilities, `reported` the same on the logits'
-    device, and `alternatives` how many each of them wants.
+    `places` are the rows' slots. `adjusted` says what changes in rows' logits, by row; where nothing does and no row
+    `draws`, nobody asks how many tokens a row has, and they are not `counted`. `reporting` are the rows that want log
+    probabilities, and `alternatives` how many each of them wants. What is made for the logits' `device` is sent when it
+    is first asked for: a graph has the rest sent with a step.
     """
 
     slots: tuple[int, ...]
     places: NDArray[np.int64]
-    params: RowParams
-    undrawn: Tensor | None
+    arrays: SlotArrays
+    device: torch.device
     adjusted: Mapping[int, Adjustments]
+    draws: bool
     counted: bool
     reporting: tuple[int, ...]
-    reported: Tensor | None
     alternatives: tuple[int, ...]
+
+    @cached_property
+    def params(self) -> RowParams:
+        """Parameters on the device."""
+        return self.arrays.params(self.places, self.device)
+
+    @cached_property
+    def undrawn(self) -> Tensor:
+        """What stands for the uniform numbers where no row draws."""
+        return torch.zeros(len(self.slots), dtype=torch.float64, device=self.device)
+
+    @cached_property
+    def reported(self) -> Tensor | None:
+        """`reporting` on the device; None where there are none."""
+        return sent(np.array(self.reporting), self.device) if self.reporting else None
+
+    @cached_property
+    def unasked(self) -> PlainRows | None:
+        """The rows if they ask for nothing but their parameters, with the uniform numbers of rows that do not draw."""
+        if self.adjusted or self.reporting:
+            return None
+        arrays, places = self.arrays, self.places
+        return PlainRows(
+            *(places, np.zeros(len(places)), arrays.temperature[places], arrays.top_k[places]),
+            *(arrays.top_p[places], arrays.min_p[places]),
+        )
 
 
 class SamplingState:
@@ -92,10 +120,12 @@ class SamplingState:
 
     def uniforms(self, rows: Rows, device: torch.device) -> Tensor:
         """A number in [0, 1) for each row's next token, float64 [R]; nobody reads them where nothing is drawn."""
-        if rows.undrawn is not None:
-            return rows.undrawn
-        arrays = self._arrays
-        return sent(uniforms(arrays.seeds[rows.places], arrays.num_outputs[rows.places]), device)
+        return sent(self._drawn(rows), device) if rows.draws else rows.undrawn
+
+    def plain(self, rows: Rows) -> PlainRows | None:
+        """Rows that ask for nothing but their parameters, with the numbers for their next tokens; None if some do."""
+        found = rows.unasked
+        return replace(found, uniforms=self._drawn(rows)) if found is not None and rows.draws else found
 
     def count(self, rows: Rows) -> None:
         """A token is being chosen for each row."""
@@ -115,6 +145,10 @@ class SamplingState:
             for token in tokens:
                 adjustments.history.add(token)
 
+    def _drawn(self, rows: Rows) -> NDArray[np.float64]:
+        arrays = self._arrays
+        return uniforms(arrays.seeds[rows.places], arrays.num_outputs[rows.places])
+
     def _pick(self, slots: tuple[int, ...], device: torch.device) -> Rows:
         places = self._arrays.places(slots)
         reporting = [row for row, slot in enumerate(slots) if slot in self._reports] if self._reports else []
@@ -124,12 +158,12 @@ class SamplingState:
         return Rows(
             slots=slots,
             places=places,
-            params=self._arrays.params(places, device),
-            undrawn=None if draws else torch.zeros(len(slots), dtype=torch.float64, device=device),
+            arrays=self._arrays,
+            device=device,
             adjusted=adjusted,
+            draws=draws,
             counted=draws or bool(adjusted),
             reporting=tuple(reporting),
-            reported=sent(np.array(reporting), device) if reporting else None,
             alternatives=tuple(self._reports[slots[row]] for row in reporting),
         )
 

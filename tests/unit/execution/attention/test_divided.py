@@ -10,10 +10,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernel_support.rows import rows_of, state_of
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import write_cache
+from plimsoll_runtime.execution.attention import block_tables, paged
 from plimsoll_runtime.execution.attention import divided as module
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
@@ -25,6 +27,7 @@ from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.sent import sent
 from plimsoll_runtime.models.attention import Attention, RotatingAttention
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
@@ -285,6 +288,34 @@ def test_names() -> None:
     assert parts_of(both) == ("one+sdpa", "one", "chunks", "decodes", "sdpa")
     assert without("sdpa", [both, pair, SdpaBackend, named]) == [pair, named]
     assert without("one", [both, pair, named]) == [pair]
+
+
+def test_tables_that_are_on_the_device_are_not_sent_again(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part finds its own sequences' tables where those of all lie."""
+    device = torch.device(triton_device)
+    caches = [KvCache([SHAPE], 9, 16, torch.float32, where) for where in (device, CPU)]
+    rows, contexts, tables = [1, 5, 1, 9], [20, 30, 3, 9], [[5, 2], [1, 8], [7], [4]]
+    starts = [range(context - count, context) for count, context in zip(rows, contexts, strict=True)]
+    cells = [table[p // 16] * 16 + p % 16 for table, own in zip(tables, starts, strict=True) for p in own]
+    batch = AttentionBatch(rows, contexts, BlockTables.of(tables), torch.tensor(cells))
+    positions = torch.tensor([p for own in starts for p in own])
+    for mine, theirs in zip((*caches[0].keys, *caches[0].values), (*caches[1].keys, *caches[1].values), strict=True):
+        mine.copy_(theirs.normal_())
+    expected = ReferenceBackend(caches[1]).begin(batch)(0, *inputs(16))
+    there = rows_of(state_of(caches[0], 4, 32), 16, positions, positions, batch).inputs().batch
+    assert there.block_tables.there is not None
+    sizes: list[int] = []
+
+    def noted(values: Any, device: torch.device) -> Tensor:
+        sizes.append(values.size)
+        return sent(values, device)
+
+    for sender in (module, block_tables, paged):
+        monkeypatch.setattr(sender, "sent", noted)
+    step = divided(TritonBackend, TritonBackend, "both")(caches[0]).begin(there)
+    found = step(0, *(each.to(device) for each in inputs(16)))
+    torch.testing.assert_close(found.cpu(), expected, rtol=2e-4, atol=2e-4)
+    assert max(sizes) < 16, "which rows, and where their tables are"
 
 
 def test_a_part_that_fails_in_service_is_replaced_by_the_next_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from kernel_support.recorder import Recorder
+from kernel_support.rows import rows_of, state_of
 from model_support.configs import LATENT
 from model_support.tiny import make_model, save_model
 from torch import Tensor
@@ -94,7 +95,8 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         theirs.normal_()
         mine.copy_(theirs)
     capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
-    graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, capture, max_sequences=4, max_model_len=200)
+    state = state_of(cache, 4, 200)
+    graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, state, capture, max_sequences=4, max_model_len=200)
     for each in graphs.wanted():
         each.add()
     reference = ReferenceBackend(other)
@@ -105,7 +107,7 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
         batch = AttentionBatch([1] * len(contexts), contexts, BlockTables.of(tables), cells)
         tokens = positions * 7 % decoder.outline.facts.vocab_size
-        actual = graphs.run(tokens, positions, batch)
+        actual = graphs.run(rows_of(state, BLOCK, tokens, positions, batch))
         assert actual is not None
         expected = plain(tokens, positions, reference.begin(batch))
         torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
@@ -122,7 +124,7 @@ def test_chunks_in_pieces(folder: Path, triton_device: str) -> None:
         KvCache(decoder.outline.facts.attention, 9, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
     )
     capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
-    pieces = PiecedDecoder(decoder, TritonBackend(cache), cache, capture, max_rows=40)
+    pieces, state = PiecedDecoder(decoder, TritonBackend(cache), cache, capture, max_rows=40), state_of(cache, 2, 48)
     for each in pieces.wanted():
         each.add()
     reference = ReferenceBackend(other)
@@ -135,7 +137,7 @@ def test_chunks_in_pieces(folder: Path, triton_device: str) -> None:
         flat = torch.cat(positions)
         tokens = flat * 7 % decoder.outline.facts.vocab_size
         batch = AttentionBatch(counts, lengths, BlockTables.of(tables), cells.to(device))
-        actual = pieces.run(tokens.to(device), flat.to(device), batch)
+        actual = pieces.run(rows_of(state, BLOCK, tokens, flat, batch))
         assert actual is not None
         expected = plain(tokens, flat, reference.begin(replace(batch, cells=cells)))
         torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)

@@ -1,0 +1,130 @@
+"""What a step sends: it arrives whole, in order, and nothing is overwritten before it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from plimsoll_runtime.execution.copy_lane import BUFFERS, CudaLane
+from plimsoll_runtime.execution.outbox import ALIGNED_WORDS, FEWEST_WORDS, Outbox
+
+CPU = torch.device("cpu")
+
+
+class LateLane:
+    """A lane whose copies are made as late as its events allow, and whose device computes when somebody waits for it.
+
+    `launched`: what the device has still to compute, which reads what was sent.
+    """
+
+    def __init__(self) -> None:
+        self.launched: list[Callable[[], None]] = []
+        self.copies = 0
+        self._asked: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(BUFFERS)]
+        self._readers: list[int] = [0] * BUFFERS
+        self._done = 0
+
+    def compute(self, count: int | None = None) -> None:
+        """The device has computed so much of what was launched, or all."""
+        while self.launched and (count is None or self._done < count):
+            self.launched.pop(0)()
+            self._done += 1
+
+    def read(self, number: int) -> None:
+        self._readers[number] = self._done + len(self.launched)
+
+    def reuse(self, number: int) -> None:
+        assert not self._asked[number], "copies that nobody has joined"
+
+    def copy(self, number: int, target: Tensor, source: Tensor) -> None:
+        self.compute(self._readers[number])
+        self._asked[number].append((target, source))
+        self.copies += 1
+
+    def join(self, number: int) -> None:
+        for target, source in self._asked[number]:
+            target.copy_(source)
+        self._asked[number].clear()
+
+
+def _read(there: Tensor, into: list[Tensor]) -> None:
+    into.append(there.clone())
+
+
+@given(
+    steps=st.lists(
+        st.lists(st.lists(st.integers(0, 5000), min_size=1, max_size=4), min_size=1, max_size=3), max_size=8
+    ),
+    beside=st.integers(0, 3),
+)
+def test_whatever_is_sent_arrives(steps: list[list[list[int]]], beside: int) -> None:
+    """Also where a step sends several times, or more than its buffer holds, and while the device is a step behind."""
+    lane = LateLane()
+    outbox, count, sent, read = Outbox(CPU, lane), 0, list[np.ndarray](), list[Tensor]()
+    for number, sends in enumerate(steps):
+        outbox.begin()
+        for sizes in sends:
+            arrays = [np.arange(count + i, count + i + size) for i, size in enumerate(sizes)]
+            count += sum(sizes)
+            parcels = [outbox.add(array) for array in arrays]
+            outbox.send()
+            for array, parcel in zip(arrays, parcels, strict=True):
+                there = parcel.there
+                sent.append(array)
+                lane.launched.append(partial(_read, there, read))
+                assert there.numel() == 0 or there.data_ptr() % 8 == 0
+        if number % (beside + 1) == 0:
+            lane.compute()
+    lane.compute()
+    assert [each.tolist() for each in read] == [each.tolist() for each in sent]
+    assert lane.copies == sum(len(sends) for sends in steps)
+
+
+def test_one_copy_for_all() -> None:
+    lane = LateLane()
+    outbox = Outbox(CPU, lane)
+    outbox.begin()
+    first, second = outbox.add(np.arange(3)), outbox.add(np.arange(6).reshape(2, 3) + 10)
+    with pytest.raises(RuntimeError, match="has not been sent"):
+        _ = first.there
+    outbox.send()
+    outbox.send()
+    assert (first.there.tolist(), second.there.tolist()) == ([0, 1, 2], [10, 11, 12, 13, 14, 15])
+    assert lane.copies == 1
+    assert (second.there.data_ptr() - first.there.data_ptr()) % (8 * ALIGNED_WORDS) == 0
+
+
+def test_a_parcel_stays_when_the_buffer_grows() -> None:
+    outbox = Outbox(CPU)
+    outbox.begin()
+    first = outbox.add(np.arange(5))
+    outbox.send()
+    second, third = outbox.add(np.arange(7)), outbox.add(np.arange(FEWEST_WORDS))
+    outbox.send()
+    assert [p.there.tolist() for p in (first, second)] == [list(range(5)), list(range(7))]
+    assert third.there.tolist() == list(range(FEWEST_WORDS))
+
+
+@pytest.mark.gpu
+def test_on_a_gpu() -> None:
+    """The host is a step ahead, and the device is slow: what it reads is what was sent for it."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA or ROCm device")
+    device = torch.device("cuda")
+    outbox, busy = Outbox(device, CudaLane(device)), torch.randn(2048, 2048, device=device)
+    found = []
+    for number in range(40):
+        outbox.begin()
+        parcel = outbox.add(np.full(3000, number))
+        outbox.send()
+        for _ in range(4):
+            busy = busy @ busy / 2048
+        found.append(parcel.there.sum())
+    assert torch.stack(found).tolist() == [3000 * number for number in range(40)]
