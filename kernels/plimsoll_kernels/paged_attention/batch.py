@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
+
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
@@ -18,6 +20,7 @@ class PagedBatch:
     block_tables: `[S, width]`; entries beyond a sequence's context are not read.
     max_query_len, max_context_len: the largest of each, known to the host.
     decodes: sequences with one row, known to the host.
+    prefixes: which of them share the blocks that their tables begin with; None: nobody looks for them.
     """
 
     query_starts: Tensor
@@ -26,6 +29,7 @@ class PagedBatch:
     max_query_len: int
     max_context_len: int
     decodes: int
+    prefixes: PrefixTables | None = None
 
     @classmethod
     def of(

@@ -36,6 +36,7 @@ def paged_attention(
 
     Decodes and chunks are two launches: a decode waits for memory and wants few rows and many programs, a chunk
     multiplies and wants many rows. In a mixed batch each launch passes over the other's sequences, in any order.
+    Blocks that decodes share, if the batch says which, are read once for all of them, by a launch before theirs.
     """
     _check_caches(query, key_cache, value_cache)
     heads, kv_heads = query.shape[1], key_cache.shape[0]
@@ -122,7 +123,12 @@ def check_batch(batch: PagedBatch, device: torch.device) -> None:
     sequences = batch.context_lens.shape[0]
     check_shape("query_starts", batch.query_starts, sequences + 1)
     check_shape("block_tables", batch.block_tables, sequences, batch.block_tables.shape[-1])
-    for name in ("query_starts", "context_lens", "block_tables"):
-        tensor: Tensor = getattr(batch, name)
+    tensors = [(name, getattr(batch, name)) for name in ("query_starts", "context_lens", "block_tables")]
+    if (prefixes := batch.prefixes) is not None:
+        check_shape("members", prefixes.members, sequences)
+        check_shape("shared", prefixes.shared, sequences)
+        check_shape("starts", prefixes.starts, max(2, prefixes.starts.numel()))
+        tensors += [(name, getattr(prefixes, name)) for name in ("members", "starts", "shared")]
+    for name, tensor in tensors:
         if tensor.dtype != torch.int32 or tensor.device != device or tensor.stride(-1) != 1:
             raise ValueError(f"{name} is {tensor.dtype} on {tensor.device}; expected contiguous int32 on {device}")

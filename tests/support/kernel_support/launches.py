@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.decode import kernel as decode
 from plimsoll_kernels.paged_attention.kernel import launch_write_cache
 from plimsoll_kernels.paged_attention.prefill import kernel as prefill
+from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_kernels.rms_norm.kernel import launch_rms_norm
 from plimsoll_kernels.rotary.kernel import launch_rotary
 from plimsoll_kernels.rotary_cache.kernel import launch_rotary_cache
@@ -29,6 +31,7 @@ BLOCKS, GROUPS = 64, 6
 KERNELS = {
     "_decode",
     "_join",
+    "_prefix",
     "_prefill",
     "_write_cache",
     "_rms_norm",
@@ -66,6 +69,13 @@ def _per_head(shape: dict[str, int], *, slopes: bool = False, sinks: bool = Fals
 def _decode(shape: dict[str, int], dtype: torch.dtype, splits: int, config: Any = None, **more: Any) -> None:
     options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
     decode.launch_decode(*_attention(shape, dtype, [(1, 500)] * 3), splits=splits, config=config, **options)
+
+
+def _shared(shape: dict[str, int], dtype: torch.dtype, splits: int, **more: Any) -> None:
+    options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
+    *tensors, batch = _attention(shape, dtype, [(1, 500)] * 3)
+    prefixes = PrefixTables.of(torch.zeros(2 * 3 + 9, dtype=torch.int32), 3)
+    decode.launch_decode(*tensors, replace(batch, prefixes=prefixes), splits=splits, **options)
 
 
 def _prefill(shape: dict[str, int], dtype: torch.dtype, config: Any = None, **more: Any) -> None:
@@ -126,6 +136,13 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "decode slopes": lambda: _decode(ODD, BF16, 4, slopes=True),
     "decode sinks, window": lambda: _decode(LLAMA, BF16, 4, sinks=True, window=128),
     "decode chunk": lambda: _decode(LLAMA, BF16, 1, chunk=8192),
+    "decode shared": lambda: _shared(LLAMA, BF16, 1),
+    "decode shared, split": lambda: _shared(LLAMA, BF16, 16),
+    "decode shared, gemma window": lambda: _shared(GEMMA, BF16, 4, window=512),
+    "decode shared, soft cap, half": lambda: _shared(GEMMA, F16, 2, softcap=50.0),
+    "decode shared, slopes, odd, float32": lambda: _shared(ODD, F32, 2, slopes=True),
+    "decode shared, sinks, chunk": lambda: _shared(LLAMA, BF16, 4, sinks=True, chunk=8192),
+    "decode shared, one head, 16 queries": lambda: _shared({"heads": 16, "kv_heads": 1, "size": 128}, BF16, 4),
     "prefill": lambda: _prefill(LLAMA, BF16),
     "prefill slopes": lambda: _prefill(ODD, BF16, slopes=True),
     "prefill sinks, window": lambda: _prefill(LLAMA, BF16, sinks=True, window=128),
@@ -157,6 +174,7 @@ LAUNCHES: dict[str, Callable[[], object]] = {
 
 EVERYWHERE = {
     "decode split",
+    "decode shared, split",
     "prefill",
     "write cache",
     "norm",

@@ -41,3 +41,14 @@ def test_chunks_multiply_on_hoppers_own_units(compiled: list[dict[str, Any]]) ->
     (chunk,) = [c for c in compiled if (c["target"], c["launch"], c["kernel"]) == ("sm_90", "prefill", "_prefill")]
     assert chunk["asynchronous_copies"]
     assert chunk["warp_group_products"]
+
+
+def test_shared_prefixes_multiply_there_as_well(compiled: list[dict[str, Any]]) -> None:
+    """What is shared is multiplied as a chunk is; what is not is read as it is by decodes alone."""
+    (prefix,) = [
+        c for c in compiled if (c["target"], c["launch"], c["kernel"]) == ("sm_90", "decode shared", "_prefix")
+    ]
+    assert prefix["asynchronous_copies"]
+    assert prefix["warp_group_products"]
+    decodes = {c["launch"]: c for c in compiled if (c["target"], c["kernel"]) == ("sm_90", "_decode")}
+    assert decodes["decode shared"]["shared"] <= decodes["decode"]["shared"]

@@ -3,6 +3,8 @@
 Splits of a long context leave partial sums, which a second kernel joins (flash decoding, Dao et al., 2023). How many
 there are is fixed by the launch, so that a CUDA graph may hold it; which of them have work follows from the context on
 the device, and the others end at once. Sequences with more than one row are left to the prefill kernel.
+Blocks that a group of sequences shares are read by the prefix kernel; the rest of each context is what is divided here,
+and its first split begins with the sums of the shared part.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.decode.splits import decode_splits, most_seen
+from plimsoll_kernels.paged_attention.decode.splits import MIN_SPLIT_TOKENS, decode_splits, most_seen
+from plimsoll_kernels.paged_attention.prefix.kernel import TOGETHER, PrefixSums, add_prefix, launch_prefix, shared_of
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_tile,
     first_seen,
@@ -29,13 +32,16 @@ from plimsoll_kernels.tuning.config import LaunchConfig
 
 
 @triton.jit
-def _bounds(context, WINDOW: tl.constexpr, CHUNK: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
-    """(first token read, tokens of a split), both multiples of BLOCK_N."""
-    low = first_seen(context - 1, WINDOW, CHUNK) // BLOCK_N * BLOCK_N
+def _bounds(context, length, WINDOW: tl.constexpr, CHUNK: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr):
+    """(first token read, tokens of a split), the second a multiple of BLOCK_N: what is behind `length` shared ones."""
+    low = tl.maximum(first_seen(context - 1, WINDOW, CHUNK) // BLOCK_N * BLOCK_N, length)
     return low, tl.cdiv(tl.cdiv(context - low, BLOCK_N), SPLITS) * BLOCK_N
 
 
-@triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=["partial_sum"])
+@triton.jit(
+    do_not_specialize=["table_stride", "prefix_splits"],
+    do_not_specialize_on_alignment=["partial_sum", "prefix_sum", "shared"],
+)
 def _decode(
     out,
     partial,
@@ -47,6 +53,11 @@ def _decode(
     query_starts,
     context_lens,
     block_tables,
+    prefix,
+    prefix_max,
+    prefix_sum,
+    shared,
+    prefix_splits,
     table_stride,
     query_stride,
     query_head_stride,
@@ -67,9 +78,12 @@ def _decode(
     SOFTCAP: tl.constexpr,
     SLOPES: tl.constexpr,
     SINKS: tl.constexpr,
+    PREFIX: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
+    FEWEST: tl.constexpr,
+    TOGETHER: tl.constexpr,
 ):
     kv_head = tl.program_id(0)
     sequence = tl.program_id(1).to(tl.int64)
@@ -78,7 +92,10 @@ def _decode(
     if queries != 1:
         return
     context = tl.load(context_lens + sequence)
-    low, share = _bounds(context, WINDOW, CHUNK, BLOCK_N, SPLITS)
+    length = 0
+    if PREFIX:
+        length = shared_of(shared, sequence, context, WINDOW, CHUNK)
+    low, share = _bounds(context, length, WINDOW, CHUNK, BLOCK_N, SPLITS)
     low += split * share
     high = tl.minimum(context, low + share)
     if low >= high:
@@ -99,6 +116,12 @@ def _decode(
         # One of the splits has them.
         total = tl.where(split == 0, total, 0.0)
         largest = tl.where(split == 0, largest, float("-inf"))
+    if PREFIX:
+        place = (sequence * HEADS + head) * prefix_splits
+        acc, total, largest = add_prefix(
+            acc, total, largest, prefix, prefix_max, prefix_sum, place, valid, tl.where(split == 0, length, 0),
+            prefix_splits, SIZE_PADDED, FEWEST, TOGETHER,
+        )  # fmt: skip
     for n in range(low, high, BLOCK_N):
         token = n + tl.arange(0, BLOCK_N)
         k, v = load_keys_and_values(
@@ -128,7 +151,7 @@ def _decode(
         tl.store(partial_sum + place, total, mask=valid)
 
 
-@triton.jit(do_not_specialize_on_alignment=["partial_sum"])
+@triton.jit(do_not_specialize_on_alignment=["partial_sum", "shared"])
 def _join(
     out,
     partial,
@@ -136,11 +159,13 @@ def _join(
     partial_sum,
     query_starts,
     context_lens,
+    shared,
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     SIZE_PADDED: tl.constexpr,
     WINDOW: tl.constexpr,
     CHUNK: tl.constexpr,
+    PREFIX: tl.constexpr,
     BLOCK_N: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
@@ -151,7 +176,10 @@ def _join(
     if queries != 1:
         return
     context = tl.load(context_lens + sequence)
-    low, share = _bounds(context, WINDOW, CHUNK, BLOCK_N, SPLITS)
+    length = 0
+    if PREFIX:
+        length = shared_of(shared, sequence, context, WINDOW, CHUNK)
+    low, share = _bounds(context, length, WINDOW, CHUNK, BLOCK_N, SPLITS)
     split = tl.arange(0, SPLITS)
     worked = low + split * share < context
     place = (sequence * HEADS + head) * SPLITS + split
@@ -211,10 +239,11 @@ def launch_decode(
     sinks: Tensor | None = None,
     config: LaunchConfig | None = None,
     splits: int | None = None,
+    prefix_splits: int | None = None,
 ) -> None:
     """Write to `out` `[T, heads, D]` the rows of the batch's sequences that have one; arguments as `op` checked them.
 
-    `splits`, a power of two, overrides among how many programs a context is divided.
+    `splits`, a power of two, overrides among how many programs a context is divided, `prefix_splits` a shared prefix.
     """
     _, heads, size = query.shape
     kv_heads = key_cache.shape[0]
@@ -222,6 +251,22 @@ def launch_decode(
     chosen = config or default_config(size, group, query.element_size())
     processors = multiprocessors(query.device)
     splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, processors, most_seen(window, chunk))
+    shared, prefix = out, PrefixSums(out, out, out, 1)
+    if batch.prefixes is not None:
+        shared = batch.prefixes.shared
+        prefix = launch_prefix(
+            query,
+            key_cache,
+            value_cache,
+            batch,
+            batch.prefixes,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            chunk=chunk,
+            slopes=slopes,
+            splits=prefix_splits,
+        )
     partial, extremes, sums = out, out, out
     if splits > 1:
         partial = torch.empty((sequences, heads, splits, padded), dtype=torch.float32, device=query.device)
@@ -237,6 +282,9 @@ def launch_decode(
         batch.query_starts,
         batch.context_lens,
         batch.block_tables,
+        *prefix[:3],
+        shared,
+        prefix.splits,
         batch.block_tables.stride(0),
         query.stride(0),
         query.stride(1),
@@ -255,9 +303,12 @@ def launch_decode(
         SOFTCAP=softcap is not None,
         SLOPES=slopes is not None,
         SINKS=sinks is not None,
+        PREFIX=batch.prefixes is not None,
         BLOCK_M=chosen.block_m,
         BLOCK_N=chosen.block_n,
         SPLITS=splits,
+        FEWEST=MIN_SPLIT_TOKENS,
+        TOGETHER=TOGETHER,
         num_warps=chosen.num_warps,
         enable_fp_fusion=True,
         num_stages=chosen.num_stages,
@@ -270,11 +321,13 @@ def launch_decode(
             sums,
             batch.query_starts,
             batch.context_lens,
+            shared,
             HEADS=heads,
             SIZE=size,
             SIZE_PADDED=padded,
             WINDOW=window or 0,
             CHUNK=chunk or 0,
+            PREFIX=batch.prefixes is not None,
             BLOCK_N=chosen.block_n,
             SPLITS=splits,
             num_warps=4,

@@ -14,61 +14,16 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.tile.kernel import (
-    add_tile,
+    add_span,
     first_seen,
-    load_keys_and_values,
     load_queries,
     no_sums,
     of_heads,
     rows_of,
-    scores_of,
     sequence_of,
 )
+from plimsoll_kernels.paged_attention.tile.sizes import tile_rows, tile_tokens
 from plimsoll_kernels.tuning.config import LaunchConfig
-
-
-@triton.jit
-def _span(
-    acc,
-    total,
-    largest,
-    q,
-    position,
-    keys,
-    values,
-    table,
-    block_stride,
-    cell_stride,
-    low,
-    high,
-    scale,
-    softcap,
-    slope,
-    SIZE: tl.constexpr,
-    SIZE_PADDED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    CHUNK: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    SLOPES: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """Attend to the tokens from low to high; without MASKED that is a multiple of BLOCK_N and all rows see all."""
-    for n in range(low, high, BLOCK_N):
-        token = n + tl.arange(0, BLOCK_N)
-        k, v = load_keys_and_values(
-            keys, values, table, token, high, block_stride, cell_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, MASKED
-        )
-        distance = token[None, :] - position[:, None]
-        score = scores_of(q, k, scale, softcap, slope, distance, SOFTCAP, SLOPES)
-        if MASKED:
-            seen = (token < high)[None, :] & (token[None, :] <= position[:, None])
-            if WINDOW + CHUNK > 0:
-                seen = seen & (token[None, :] >= first_seen(position, WINDOW, CHUNK)[:, None])
-            score = tl.where(seen, score, float("-inf"))
-        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP or SLOPES, True)
-    return acc, total, largest
 
 
 @triton.jit(do_not_specialize=["num_sequences", "table_stride"])
@@ -140,15 +95,15 @@ def _prefill(
     slope = of_heads(slopes, head, valid, SLOPES)
     acc, total, largest = no_sums(of_heads(sinks, head, valid, SINKS), BLOCK_M, SIZE_PADDED, SINKS)
     if WINDOW + CHUNK > 0:
-        acc, total, largest = _span(
+        acc, total, largest = add_span(
             acc, total, largest, q, position, keys, values, table, block_stride, cell_stride, low, whole_low, scale,
             softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, True,
         )  # fmt: skip
-    acc, total, largest = _span(
+    acc, total, largest = add_span(
         acc, total, largest, q, position, keys, values, table, block_stride, cell_stride, whole_low, whole_high, scale,
         softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, False,
     )  # fmt: skip
-    acc, total, largest = _span(
+    acc, total, largest = add_span(
         acc, total, largest, q, position, keys, values, table, block_stride, cell_stride, whole_high, high, scale,
         softcap, slope, SIZE, SIZE_PADDED, BLOCK_SIZE, WINDOW, CHUNK, SOFTCAP, SLOPES, BLOCK_N, True,
     )  # fmt: skip
@@ -161,15 +116,8 @@ def _prefill(
 
 
 def default_config(size: int, group: int, itemsize: int) -> LaunchConfig:
-    """Fits every device since sm_80: queries and two stages of keys and values take 96 KiB at most."""
-    padded = max(16, triton.next_power_of_2(size))
-    block_m = 64 if padded * itemsize <= 256 else 32
-    return LaunchConfig(
-        block_m=max(block_m, triton.next_power_of_2(group)),
-        block_n=64 if padded * itemsize <= 256 else 32 if padded * itemsize <= 512 else 16,
-        num_warps=4,
-        num_stages=2,
-    )
+    """Fits every device since sm_80."""
+    return LaunchConfig(tile_rows(size, group, itemsize), tile_tokens(size, itemsize), num_warps=4, num_stages=2)
 
 
 def candidates(size: int, group: int, itemsize: int) -> list[LaunchConfig]:

@@ -1,4 +1,4 @@
-"""What decodes and prompts' chunks do alike in Triton: a tile of queries meets tiles of keys and values.
+"""What decodes, prefixes and prompts' chunks do alike in Triton: a tile of queries meets tiles of keys and values.
 
 A program holds up to BLOCK_M queries that share a KV head, and goes through BLOCK_N tokens of their sequence at a time.
 Softmax runs online in base 2 (Dao et al., 2022): each query has the weighted values' sum, the sum of the weights, and
@@ -141,3 +141,50 @@ def add_tile(acc, total, largest, score, v, scale, SCALED: tl.constexpr, EMPTY: 
     decay = tl.exp2(largest - anchor)
     acc = tl.dot(weight.to(v.dtype), v, acc * decay[:, None], input_precision="ieee")
     return acc, total * decay + tl.sum(weight, 1), new_largest
+
+
+@triton.jit
+def add_span(
+    acc,
+    total,
+    largest,
+    q,
+    position,
+    keys,
+    values,
+    table,
+    block_stride,
+    cell_stride,
+    low,
+    high,
+    scale,
+    softcap,
+    slope,
+    SIZE: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SLOPES: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The sums with the tokens from low to high in them, of queries whose rows stand at `position` [BLOCK_M].
+
+    Without MASKED their number is a multiple of BLOCK_N and all rows see all.
+    """
+    for n in range(low, high, BLOCK_N):
+        token = n + tl.arange(0, BLOCK_N)
+        k, v = load_keys_and_values(
+            keys, values, table, token, high, block_stride, cell_stride, SIZE, SIZE_PADDED, BLOCK_SIZE, MASKED
+        )
+        distance = token[None, :] - position[:, None]
+        score = scores_of(q, k, scale, softcap, slope, distance, SOFTCAP, SLOPES)
+        if MASKED:
+            seen = (token < high)[None, :] & (token[None, :] <= position[:, None])
+            if WINDOW + CHUNK > 0:
+                seen = seen & (token[None, :] >= first_seen(position, WINDOW, CHUNK)[:, None])
+            score = tl.where(seen, score, float("-inf"))
+        acc, total, largest = add_tile(acc, total, largest, score, v, scale, SOFTCAP or SLOPES, True)
+    return acc, total, largest
