@@ -31,10 +31,10 @@ from plimsoll_runtime.execution.late import LateStep
 from plimsoll_runtime.execution.moves import BlockMoves
 from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
 from plimsoll_runtime.execution.sampling.sampler import Choice, Sampler
-from plimsoll_runtime.execution.sent import sent
 from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.sent import sent
 
 PROMPT_LOGITS = 2**25
 """Most logits (rows x vocabulary) held at once for prompt log probabilities: 128 MiB of float32."""

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plimsoll_runtime.models.sent import sent
+
 
 @dataclass(frozen=True, slots=True)
 class Wave:
@@ -110,4 +112,4 @@ class Spans:
         return Wave(length, self._tensor(sequences), self._tensor(rows), self._tensor(padding), held)
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.bool_]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return sent(np.ascontiguousarray(array), self._device)

@@ -24,8 +24,8 @@ from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDev
 from plimsoll_runtime.execution.attention.guarded import begin, make
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.sent import sent
 from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
+from plimsoll_runtime.models.sent import sent
 
 Ints = NDArray[np.int64]
 Rows = slice | Tensor

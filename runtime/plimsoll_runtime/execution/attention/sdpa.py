@@ -22,6 +22,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.tables import StepTables, alibi_bias, first_seen, step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.sent import sent
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Ints = NDArray[np.int64]
@@ -93,10 +94,10 @@ class SdpaBackend:
         rows = tables.first_rows[chosen][:, None] + np.arange(count)
         bias = alibi_bias(shape, token[:, None], position[:, :, None])
         return _Call(
-            torch.from_numpy(rows.ravel()).to(device),
-            torch.from_numpy(tables.blocks[flat].astype(np.int64)).to(device),
-            torch.from_numpy(seen).to(device),
-            torch.from_numpy(token >= context[:, None]).to(device),
+            sent(rows.ravel(), device),
+            sent(tables.blocks[flat].astype(np.int64), device),
+            sent(seen, device),
+            sent(token >= context[:, None], device),
             None if bias is None else bias.to(device),
         )
 

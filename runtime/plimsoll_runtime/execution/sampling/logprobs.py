@@ -10,7 +10,7 @@ from torch import Tensor
 from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_runtime.engine.plan import TokenLogprob
-from plimsoll_runtime.execution.sent import sent
+from plimsoll_runtime.models.sent import sent
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> list[TokenLogprob]:
