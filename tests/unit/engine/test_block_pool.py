@@ -150,6 +150,23 @@ def test_what_is_moved_keeps_its_holders_and_its_name() -> None:
     pool.check_integrity()
 
 
+def test_it_is_known_in_which_step_a_block_was_given_back() -> None:
+    """By its last holder; what a larger pool has more may have been used by whom nobody knows."""
+    pool = BlockPool(4)
+    first, other = pool.take(), pool.take()
+    pool.share(first)
+    pool.step = 5
+    pool.release([first, other])
+    pool.step = 7
+    pool.release([first])
+    assert (pool.left(first), pool.left(other), pool.left(3)) == (7, 5, 0)
+    pool.shrink(3)
+    pool.step = 8
+    pool.grow(5)
+    assert [pool.left(block) for block in (first, other, 3, 4)] == [7, 5, 8, 8]
+    pool.check_integrity()
+
+
 def test_what_is_given_back_too_often_is_noticed() -> None:
     pool = BlockPool(3)
     block = pool.take()
