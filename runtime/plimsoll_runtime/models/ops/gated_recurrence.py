@@ -74,7 +74,7 @@ class GatedRecurrence:
             blocks = wide.view(len(x), heads, -1).transpose(0, 1)
             decays = decay * gate(blocks, recurrent, biases[0])
             opened = wide * gate(blocks, inputs, biases[1])
-            kept = torch.where((step.positions == 0).unsqueeze(-1), 1.0, (1 - (2 * decays).exp()).sqrt())
+            kept = (1 - (2 * decays).exp()).sqrt().masked_fill((step.positions == 0).unsqueeze(-1), 1.0)
             return scanned(states_of(step), state, ROWS, _scan, [decays, opened * kept]).to(x.dtype)
 
         return run
