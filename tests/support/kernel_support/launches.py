@@ -73,9 +73,9 @@ def _decode(shape: dict[str, int], dtype: torch.dtype, splits: int, config: Any 
 
 def _shared(shape: dict[str, int], dtype: torch.dtype, splits: int, **more: Any) -> None:
     options: dict[str, Any] = {"scale": 0.1, "window": None, "softcap": None, **_per_head(shape, **more)}
-    *tensors, batch = _attention(shape, dtype, [(1, 500)] * 3)
+    out, query, keys, values, batch = _attention(shape, dtype, [(1, 500)] * 3)
     prefixes = PrefixTables.of(torch.zeros(2 * 3 + 9, dtype=torch.int32), 3)
-    decode.launch_decode(*tensors, replace(batch, prefixes=prefixes), splits=splits, **options)
+    decode.launch_decode(out, query, keys, values, replace(batch, prefixes=prefixes), splits=splits, **options)
 
 
 def _prefill(shape: dict[str, int], dtype: torch.dtype, config: Any = None, **more: Any) -> None:

@@ -155,7 +155,8 @@ def test_divided_among_programs(triton_device: str, splits: int, parts: int, kin
     """Also into more parts than there is work for: the rest write nothing, and nothing is read of them."""
     case = make([(35, [1, 129]), (8, [16, 300])], OTHERS, device=triton_device)
     made = {"slopes": 2.0 ** -torch.arange(1.0, 5.0), "sinks": torch.linspace(-4, 30, 4)}
-    expect_equal(case, splits=splits, parts=parts, **{kind: made[kind].to(triton_device) for kind in kinds})
+    options: dict[str, Any] = {kind: made[kind].to(triton_device) for kind in kinds}
+    expect_equal(case, splits=splits, parts=parts, **options)
 
 
 @pytest.mark.parametrize(

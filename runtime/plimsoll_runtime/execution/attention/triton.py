@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -19,6 +20,7 @@ from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
+from plimsoll_runtime.execution.attention.prefixes.step import StepPrefixes
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import NormOfHeads, slopes_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -46,7 +48,10 @@ def tuned_configs(cache: KvCache) -> dict[AttentionShape, PagedConfigs]:
 
 
 class TritonBackend:
-    """Kernels for chunks, decodes and both in one batch; a layer's heads are rotated on their way into the cache."""
+    """Kernels for chunks, decodes and both in one batch; a layer's heads are rotated on their way into the cache.
+
+    `prefixes` says what decodes share; whoever makes a step's tables himself, for `over`, may ask its planners.
+    """
 
     name: ClassVar[str] = "triton"
     fused: ClassVar[bool] = False
@@ -58,11 +63,16 @@ class TritonBackend:
             configs = tuned_configs(cache) if cache.device.type == "cuda" else {}
         self._configs = configs
         self._slopes = {shape: slopes_of(shape, cache.device) for shape in dict.fromkeys(cache.shapes)}
+        self.prefixes = StepPrefixes(cache)
 
     def begin(self, batch: AttentionBatch) -> TritonStep:
-        """The batch's tables on the device: one copy a group."""
+        """The batch's tables on the device: one copy a group, and one more where what decodes share has changed."""
         groups = batch.groups
-        return self.over([paged_batch(group, self._cache) for group in groups], [g.cells for g in groups])
+        paged = [
+            replace(paged_batch(group, self._cache), prefixes=shared)
+            for group, shared in zip(groups, self.prefixes.of(batch), strict=True)
+        ]
+        return self.over(paged, [group.cells for group in groups])
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> TritonStep:
         """A step over tables that are on the device already, as a CUDA graph has them; a group's `cells` int64 [T]."""
