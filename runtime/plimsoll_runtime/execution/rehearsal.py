@@ -1,19 +1,22 @@
 """Steps that have every variant of a kernel compiled that serving will launch, before anybody is served.
 
 What Triton knows of numbers that differ by batch is left out of its variants (`do_not_specialize` of the kernels), so
-that few are left: the divisions of a context among programs, decodes beside chunks, and products of few and many rows.
+that few are left: the divisions of a context among programs, decodes that share a prefix, decodes beside chunks, and
+products of few and many rows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 
 import torch
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY
+from plimsoll_runtime.execution.attention.prefixes.step import SharingBackend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -44,12 +47,29 @@ def rehearsed(lengths: Sequence[int], longest: int, max_sequences: int, max_toke
     yield [(each, each) for each in rows]
 
 
+def rehearsed_together(backend: GraphBackend, longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
+    """Decodes of one length, for each key of their launches: over the padding block all of it is shared.
+
+    The most sequences with the longest contexts of a key come first: where they save too little to share, none does.
+    """
+    most, seen = min(max_sequences, max_tokens), set[Hashable]()
+    counts = [most, *(1 << k for k in reversed(range(1, most.bit_length())) if 1 << k < most)]
+    for count in counts if most > 1 else ():
+        for length in reversed(backend.launch_lengths(count, longest)):
+            if (key := backend.launch_key(count, length)) not in seen:
+                seen.add(key)
+                yield [(1, length)] * count
+
+
 @torch.inference_mode()
 def rehearse(forward_pass: ForwardPass, cache: KvCache, longest: int, max_sequences: int, max_tokens: int) -> None:
     """Compute such steps, all over the padding block, before anybody is in the slots whose states they overwrite."""
     backend = forward_pass.backend
     lengths = backend.launch_lengths(1, longest) if isinstance(backend, GraphBackend) else ()
-    for rows in rehearsed(lengths, longest, max_sequences, max_tokens):
+    together: Iterator[Rows] = iter(())
+    if isinstance(backend, GraphBackend) and isinstance(backend, SharingBackend) and backend.prefixes.any:
+        together = rehearsed_together(backend, longest, max_sequences, max_tokens)
+    for rows in chain(rehearsed(lengths, longest, max_sequences, max_tokens), together):
         token_ids = torch.zeros(sum(count for count, _ in rows), dtype=torch.int64, device=cache.device)
         positions = torch.cat([torch.arange(context - count, context) for count, context in rows]).to(cache.device)
         try:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 from unittest.mock import patch
 
@@ -30,10 +32,16 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.decode import kernel as decode
 from plimsoll_kernels.paged_attention.decode.splits import split_lengths
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
+from plimsoll_kernels.paged_attention.prefix import kernel as prefix
 from plimsoll_kernels.rms_norm.op import add_rms_norm, rms_norm
 from plimsoll_kernels.rotary.op import rotary
 from plimsoll_kernels.rotary_cache.op import rotary_cache
-from plimsoll_runtime.execution.rehearsal import rehearsed
+from plimsoll_runtime.execution.attention import triton
+from plimsoll_runtime.execution.attention.prefixes.grouping import SharedPrefix
+from plimsoll_runtime.execution.attention.prefixes.planner import PrefixPlan
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.rehearsal import rehearsed, rehearsed_together
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 HEADS, KV_HEADS, DIM, HIDDEN, INNER = 9, 3, 80, 720, 512
 EXPERTS, CHOSEN, EXPERT = 6, 2, 64
@@ -76,6 +84,11 @@ def compute(rows: Rows) -> None:
     key, value = heads[:, HEADS : HEADS + KV_HEADS], heads[:, HEADS + KV_HEADS :]
     write_cache(key, value, keys, values, cells, implementation="triton")
     paged_attention(query, keys, values, batch, scale=0.1, implementation="triton")
+    decodes = tuple(number for number, (count, context) in enumerate(rows) if count == 1 and context > BLOCK)
+    if len(decodes) > 1:
+        plan = PrefixPlan((SharedPrefix(decodes, 1),), len(rows), BLOCK)
+        sharing = replace(batch, prefixes=plan.tables(torch.device("cpu")))
+        paged_attention(query, keys, values, sharing, scale=0.1, implementation="triton")
     vectors = torch.zeros(BLOCKS, BLOCK, LATENT, dtype=BF16)
     seen = torch.zeros(total, LATENT_HEADS, LATENT, dtype=BF16)
     latent_attention(seen, vectors, batch, scale=0.1, implementation="triton")
@@ -117,14 +130,15 @@ def counted() -> list[int]:
 
 def main() -> None:
     """See the module."""
-    on_a_device = (
-        patch.object(dispatch, "_interpreted", return_value=True),
-        patch.object(decode, "multiprocessors", return_value=PROCESSORS),
-        patch.object(latent, "multiprocessors", return_value=PROCESSORS),
-    )
-    with on_a_device[0], on_a_device[1], on_a_device[2]:
+    with ExitStack() as on_a_device:
+        on_a_device.enter_context(patch.object(dispatch, "_interpreted", return_value=True))
+        for module in (decode, prefix, latent, triton):
+            on_a_device.enter_context(patch.object(module, "multiprocessors", return_value=PROCESSORS))
+        shape = AttentionShape(HEADS, KV_HEADS, DIM, scale=0.1)
+        backend = triton.TritonBackend(KvCache([shape], BLOCKS, BLOCK, BF16, torch.device("cpu")))
+        together = rehearsed_together(backend, LONGEST, MOST_SEQUENCES, MOST_TOKENS)
         with asked() as found:
-            for rows in rehearsed(split_lengths(LONGEST), LONGEST, MOST_SEQUENCES, MOST_TOKENS):
+            for rows in chain(rehearsed(split_lengths(LONGEST), LONGEST, MOST_SEQUENCES, MOST_TOKENS), together):
                 compute(rows)
         print(json.dumps({"step": "warm-up", "kernels": found}))
         for name, rows in steps():

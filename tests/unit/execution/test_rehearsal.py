@@ -13,7 +13,10 @@ from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.nothing import NoAttention
-from plimsoll_runtime.execution.rehearsal import rehearse, rehearsed
+from plimsoll_runtime.execution.attention.prefixes import grouping
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.rehearsal import rehearse, rehearsed, rehearsed_together
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 def test_decodes_chunks_and_both() -> None:
@@ -34,17 +37,63 @@ def test_no_step_is_larger_than_the_limits() -> None:
             assert all(0 < count <= context <= longest for count, context in rows)
 
 
+def backend_of(monkeypatch: pytest.MonkeyPatch, shape: AttentionShape) -> Any:
+    """Triton's, as for a device of 132 multiprocessors."""
+    pytest.importorskip("triton")
+    from plimsoll_runtime.execution.attention import triton
+
+    monkeypatch.setattr(triton, "multiprocessors", lambda device: 132)
+    return triton.TritonBackend(KvCache([shape], 9, 4, torch.float32, torch.device("cpu")))
+
+
+LLAMA = AttentionShape(heads=32, kv_heads=8, head_dim=128, scale=0.1)
+
+
+def test_decodes_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each division of contexts among programs that two sequences or more may have, once."""
+    backend = backend_of(monkeypatch, LLAMA)
+    steps = list(rehearsed_together(backend, 4000, 40, 8192))
+    assert [(len(rows), rows[0]) for rows in steps] == [
+        (40, (1, 4000)),
+        (16, (1, 4000)),
+        (8, (1, 4000)),
+        (4, (1, 4000)),
+        (2, (1, 4000)),
+    ]
+    divisions = [backend.launch_key(len(rows), 4000) for rows in steps]
+    assert divisions == [(1,), (2,), (4,), (8,), (16,)]
+    every = {backend.launch_key(count, length) for count in range(2, 41) for length in range(1, 4001)}
+    assert every == set(divisions)
+    assert list(rehearsed_together(backend, 4000, 1, 8192)) == []
+
+
+@pytest.mark.parametrize("latent", [False, True])
+def test_what_never_shares_is_not_rehearsed(latent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the padding block, decodes of one length share all but their own block."""
+    monkeypatch.setattr(grouping, "LAUNCH_BYTES", 0)
+    shape = AttentionShape(heads=4, kv_heads=1, head_dim=16, scale=0.25, latent=True) if latent else LLAMA
+    passes: Any = Passes(most=300, groups=1)
+    passes.backend = backend_of(monkeypatch, shape)
+    cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, groups=((0,),))
+    rehearse(passes, cache, 150, 2, 200)
+    assert ([1, 1], [149, 149], [0, 1]) in passes.seen or latent
+    shared = [passes.backend.prefixes.of(batch)[0] for batch in passes.batches]
+    assert [each is not None for each in shared].count(True) == (0 if latent else 1)
+
+
 class Passes:
     """A forward pass that notes what it is to compute."""
 
-    def __init__(self, most: int = 100) -> None:
+    def __init__(self, most: int = 100, groups: int = 2) -> None:
         self._most = most
+        self._groups = groups
+        self.batches: list[AttentionBatch] = []
         self.backend = NoAttention(SimpleNamespace(shapes=()))  # type: ignore[arg-type]
         self.seen: list[tuple[list[int], list[int], list[int]]] = []
 
     def __call__(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]) -> None:
         assert len(token_ids) == len(positions) == sum(batch.query_lens)
-        assert len(batch.groups) == 2
+        assert len(batch.groups) == self._groups
         for group in batch.groups:
             assert not any(group.block_tables.blocks), "the padding block's"
             assert not group.cells.any()
@@ -52,6 +101,7 @@ class Passes:
             assert list(group.block_tables.counts) == needed
         if len(token_ids) > self._most:
             raise torch.OutOfMemoryError("tried to allocate 2 GiB")
+        self.batches.append(batch)
         self.seen.append((list(batch.query_lens), positions.tolist(), list(slots)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import numpy as np
 
 from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
@@ -9,6 +11,13 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.prefixes.planner import PrefixPlan, PrefixPlanner, TableRows
 from plimsoll_runtime.execution.attention.prefixes.worth import Worth
 from plimsoll_runtime.execution.kv_cache import KvCache
+
+
+@runtime_checkable
+class SharingBackend(Protocol):
+    """An attention backend that reads once what decodes share."""
+
+    prefixes: StepPrefixes
 
 
 class StepPrefixes:
@@ -19,6 +28,11 @@ class StepPrefixes:
         self.planners = tuple(None if worth is None else PrefixPlanner(worth, cache.block_size) for worth in worths)
         self._device = cache.device
         self._sent: list[tuple[PrefixPlan, PrefixTables] | None] = [None] * len(worths)
+
+    @property
+    def any(self) -> bool:
+        """Whether decodes may share anything."""
+        return any(planner is not None for planner in self.planners)
 
     def of(self, batch: AttentionBatch) -> list[PrefixTables | None]:
         """What is shared in each group of the cache; None where nothing is."""
