@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,14 +24,27 @@ LAUNCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """(rows, cached tokens after them) of each sequence."""
+    """(rows, cached tokens after them) of each sequence.
+
+    shared: tokens, whole blocks, that all begin with. together: whether they are told to be read once.
+    """
 
     name: str
     lengths: Sequence[tuple[int, int]]
+    shared: int = 0
+    together: bool = True
+
+    def blocks(self, block_size: int) -> int:
+        """Of all sequences."""
+        own = sum(-(-(context - self.shared) // block_size) for _, context in self.lengths)
+        return own + self.shared // block_size
 
     def bytes(self, shape: AttentionShape, itemsize: int) -> int:
-        """Keys and values read once, and latent vectors, which are both, once in all; queries in and out."""
-        cached = shape.cached_width * sum(context for _, context in self.lengths)
+        """Keys and values read once, and latent vectors, which are both, once in all; queries in and out.
+
+        What is shared counts once, whether it is read once or not.
+        """
+        cached = shape.cached_width * (self.shared + sum(context - self.shared for _, context in self.lengths))
         rows = 2 * shape.query_width * sum(rows for rows, _ in self.lengths)
         return (cached + rows) * itemsize
 
@@ -48,6 +61,8 @@ CASES = (
     Case("decode 64, context 4096", [(1, 4096)] * 64),
     Case("decode 64, context 8192", [(1, 8192)] * 64),
     Case("decode 256, context 1024", [(1, 1024)] * 256),
+    Case("decode 64, 8192 shared and 512 own", [(1, 8704)] * 64, shared=8192),
+    Case("decode 64, 8192 shared and 512 own, each by itself", [(1, 8704)] * 64, shared=8192, together=False),
     Case("chunk of 8192", [(8192, 8192)]),
     Case("chunk of 2048 after 6144", [(2048, 8192)]),
     Case("64 decodes and a chunk of 512", [(1, 4096)] * 64 + [(512, 4096)]),
@@ -70,8 +85,11 @@ def measure(
 
     Several launches are one graph: what the host takes to launch one is not the kernel's.
     """
-    paged = paged_batch(batch_of(case, cache), cache)
-    step = TritonBackend(cache).over([paged], [torch.empty(0, dtype=torch.int64)])
+    batch, backend = batch_of(case, cache), TritonBackend(cache)
+    paged = paged_batch(batch, cache)
+    if case.together:
+        paged = replace(paged, prefixes=backend.prefixes.of(batch)[0])
+    step = backend.over([paged], [torch.empty(0, dtype=torch.int64)])
     rows = sum(rows for rows, _ in case.lengths)
     query = torch.randn(rows, shape.heads, shape.head_dim, device=cache.device).to(cache.dtype)
     captured = capture(lambda: [step.attend(0, query, None) for _ in range(LAUNCHES)][-1])
@@ -86,10 +104,14 @@ def measure(
 
 
 def batch_of(case: Case, cache: KvCache) -> AttentionBatch:
-    """Blocks of each sequence anywhere in the cache, none in two of them."""
+    """Blocks of each sequence anywhere in the cache, none in two of them but those that all share."""
     free = list(range(1, cache.num_blocks))
     random.Random(0).shuffle(free)
-    tables = [[free.pop() for _ in range(-(-context // cache.block_size))] for _, context in case.lengths]
+    shared = [free.pop() for _ in range(case.shared // cache.block_size)]
+    tables = [
+        [*shared, *(free.pop() for _ in range(-(-(context - case.shared) // cache.block_size)))]
+        for _, context in case.lengths
+    ]
     rows = [rows for rows, _ in case.lengths]
     cells = torch.zeros(sum(rows), dtype=torch.int64, device=cache.device)
     return AttentionBatch(rows, [context for _, context in case.lengths], BlockTables.of(tables), cells)
@@ -103,7 +125,7 @@ def cache_for(
     block_size: int = BLOCK_SIZE,
 ) -> KvCache:
     """One layer, with room for the largest case; random numbers, since products of zeros are faster."""
-    blocks = 1 + max(sum(-(-context // block_size) for _, context in case.lengths) for case in cases)
+    blocks = 1 + max(case.blocks(block_size) for case in cases)
     cache = KvCache([shape], blocks, block_size, dtype, device)
     for tensor in (*cache.keys, *cache.values):
         tensor.normal_()

@@ -42,7 +42,9 @@ from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry
+from plimsoll_runtime.execution.attention.prefixes import grouping
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.progress import silent
@@ -136,6 +138,43 @@ def test_what_attention_costs() -> None:
     assert case.flops(shape) == 4 * 4 * 8 * (10 + 3 + 4 + 5)
     latent = AttentionShape(heads=4, kv_heads=1, head_dim=8, scale=1.0, latent=True)
     assert case.bytes(latent, 2) == (15 + 2 * 4 * 4) * 8 * 2
+    shared = attention.Case("", [(1, 170), (1, 165)], shared=160)
+    assert shared.bytes(shape, 2) == (2 * 2 * 175 + 2 * 4 * 2) * 8 * 2
+    assert shared.blocks(16) == 12
+
+
+def test_the_floor_of_what_64_share() -> None:
+    """Of a layer of Llama 3 8B: 33.5 MB that are shared, 134 MB that are not; 2.28 GB were each to read all."""
+    shape = program_for(LLAMA_8B).facts.attention[0]
+    floors = {case.bytes(shape, 2) for case in attention.CASES if case.shared}
+    assert floors == {(8192 + 64 * 512) * 4096 + 2 * 64 * 4096 * 2}
+    apart = attention.Case("", [(1, 8704)] * 64)
+    assert apart.bytes(shape, 2) / floors.pop() == pytest.approx(13.5, abs=0.1)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_what_is_shared_is_timed(triton_device: str, monkeypatch: pytest.MonkeyPatch, together: bool) -> None:
+    interpreted(triton_device)
+    shape = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
+    case = attention.Case("shared", [(1, 144)] * 3, shared=128, together=together)
+    cache = attention.cache_for([case], shape, torch.float32, CPU)
+    assert cache.num_blocks == 1 + 8 + 3
+    tables = attention.batch_of(case, cache).block_tables.blocks
+    assert tables[:8] == tables[9:17] == tables[18:26]
+    assert len(set(tables)) == 11
+    monkeypatch.setattr(attention, "LAUNCHES", 1)
+    monkeypatch.setattr(grouping, "LAUNCH_BYTES", 0)
+    seen: list[Any] = []
+    real = TritonBackend.over
+
+    def over(own: Any, paged: Any, cells: Any) -> Any:
+        seen.append(paged[0].prefixes)
+        return real(own, paged, cells)
+
+    monkeypatch.setattr(TritonBackend, "over", over)
+    found = attention.measure(case, shape, LIMITS, cache, Recorder(), 1)
+    assert found["microseconds"] > 0
+    assert [shared is not None for shared in seen] == [together]
 
 
 @pytest.mark.parametrize("latent", [False, True])
