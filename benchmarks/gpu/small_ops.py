@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -19,6 +20,7 @@ from plimsoll_kernels.grouped_product.op import grouped_product
 from plimsoll_kernels.latent_attention.op import latent_attention
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
+from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_kernels.rms_norm.op import add_rms_norm, rms_norm
 from plimsoll_kernels.rotary.op import rotary
 from plimsoll_kernels.rotary_cache.op import rotary_cache
@@ -54,6 +56,17 @@ def _attention(lengths: list[tuple[int, int]], device: torch.device, implementat
     caches = _random(device, 2, KV_HEADS, blocks, BLOCK, SIZE)
     query = _random(device, rows, HEADS, SIZE)
     return paged_attention(query, caches[0], caches[1], batch, scale=0.2, window=11, implementation=implementation)
+
+
+def _shared(device: torch.device, implementation: Implementation) -> Tensor:
+    """Three decodes begin with the same two blocks, of which one no longer sees the first; a fourth stands between."""
+    tables = [[5, 2, 7], [1], [5, 2, 3, 4], [5, 2, 6]]
+    batch = PagedBatch.of([1] * 4, [17, 3, 29, 22], tables, device)
+    numbers = [0, 2, 3, 0, 16, 0, 16, 16, 0, 3, 3]
+    prefixes = PrefixTables.of(torch.tensor(numbers, dtype=torch.int32, device=device), 4)
+    caches, query = _random(device, 2, KV_HEADS, 8, BLOCK, SIZE), _random(device, 4, HEADS, SIZE)
+    batch = replace(batch, prefixes=prefixes)
+    return paged_attention(query, caches[0], caches[1], batch, scale=0.2, window=25, implementation=implementation)
 
 
 def _latent(lengths: list[tuple[int, int]], device: torch.device, implementation: Implementation) -> Tensor:
@@ -122,6 +135,7 @@ def _sample(masked: bool, device: torch.device, implementation: Implementation) 
 OPS: Mapping[str, Op] = {
     "decode": partial(_attention, DECODES),
     "prefill": partial(_attention, CHUNKS),
+    "decode_shared": _shared,
     "mixed": partial(_attention, DECODES + CHUNKS),
     "write_cache": _write_cache,
     "rms_norm": _rms_norm,
