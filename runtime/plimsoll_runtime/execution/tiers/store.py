@@ -7,6 +7,7 @@ be deleted is tried once more in the end; then a person hears of it.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 READERS = 2
 FAILURES = 8
 """So many in a row, and the disk is given up."""
+EXIT_SECONDS = 5.0
+"""So long the interpreter's end waits for a thread that still has something to do: a disk may hang for ever."""
 
 
 class _Task(NamedTuple):
@@ -51,6 +54,8 @@ class DiskStore:
         ]
         for thread in self._threads:
             thread.start()
+            _threads.add(thread)
+        _stores.add(self)
         # The threads do not refer to this object: they end with it.
         self._ending = weakref.finalize(self, _end, self._writes, self._reads)
 
@@ -89,9 +94,13 @@ class DiskStore:
 
     def close(self) -> None:
         """Do what was asked for so far, then end the threads."""
-        self._ending()
+        self.end()
         for thread in self._threads:
             thread.join()
+
+    def end(self) -> None:
+        """The same, without waiting for it."""
+        self._ending()
 
 
 class _Stopwatch:
@@ -212,3 +221,16 @@ def _end(writes: _Queue, reads: _Queue) -> None:
     writes.put(None)
     for _ in range(READERS):
         reads.put(None)
+
+
+_stores = weakref.WeakSet[DiskStore]()
+_threads = weakref.WeakSet[threading.Thread]()
+
+
+@atexit.register
+def _end_all() -> None:
+    """A thread that ends may be the last that holds a cache, and must not free that while the interpreter ends."""
+    for store in list(_stores):
+        store.end()
+    for thread in list(_threads):
+        thread.join(EXIT_SECONDS)

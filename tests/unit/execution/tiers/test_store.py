@@ -15,6 +15,7 @@ import torch
 
 from plimsoll_runtime.engine.tiers.store import Done
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.tiers import store
 from plimsoll_runtime.execution.tiers.folder import BlockFolder
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.execution.tiers.store import FAILURES, DiskStore, _Stopwatch
@@ -75,6 +76,28 @@ def test_a_block_goes_to_the_disk_and_comes_back(folder: Folder, host: HostBlock
     store.delete(A)
     store.close()
     assert BlockFolder(folder.path.parent, bytes(32)).names() == []
+
+
+def test_threads_end_before_the_interpreter_does(folder: Folder, host: HostBlocks) -> None:
+    stored = DiskStore(folder, host)
+    stored.write(1, A)
+    store._end_all()
+    assert not any(thread.is_alive() for thread in stored._threads)
+    assert (folder.path / f"{A.hex()}.kv").exists()
+
+
+def test_the_interpreter_does_not_wait_for_ever_for_a_disk_that_hangs(
+    folder: Folder, host: HostBlocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(folder, "write", lambda name, data: goes_on.wait(SECONDS))
+    monkeypatch.setattr(store, "EXIT_SECONDS", 0.01)
+    stored = DiskStore(folder, host)
+    stored.write(1, A)
+    store._end_all()
+    assert stored._threads[0].is_alive()
+    goes_on.set()
+    stored.close()
 
 
 def test_what_a_read_took_is_told(folder: Folder, host: HostBlocks) -> None:
