@@ -10,15 +10,22 @@ from typing import Any
 
 import pytest
 import torch
+from kernel_support.recorder import Recorder
 from model_support.tiny import make_model, save_model
 
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.execution.attention import catalogue
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.catalogue import Entry
+from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.attention.prefixes import grouping
+from plimsoll_runtime.execution.attention.prefixes.grouping import SharedPrefix
+from plimsoll_runtime.execution.attention.prefixes.planner import PrefixPlan
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
+from plimsoll_runtime.execution.capture import CudaCapture
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
@@ -92,6 +99,35 @@ def test_equals_the_reference(triton_device: str, kind: str, rows: int, monkeypa
         )
     assert seen == [5 if rows == 1 else 4]
     torch.testing.assert_close(actual.cpu(), reference.begin(batch)(0, query, None, None), rtol=1e-5, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_graph_holds_it(triton_device: str) -> None:
+    """Replayed, it computes what the tensors say that it was captured over: another group, another length, nothing."""
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    cache, plain = (cache_of([SHAPE], device) for device in (triton_device, "cpu"))
+    backend, reference, device = TritonBackend(cache), ReferenceBackend(plain), cache.device
+    query, batch = torch.randn(8, 4, 16), batch_of({20: 3, 21: 5, 22: 9, 23: 6})
+    numbers = torch.zeros(2 * 8 + grouping.MOST_GROUPS + 1, dtype=torch.int32, device=device)
+    paged = paged_batch(batch, cache)
+    tables, contexts = (
+        torch.zeros(8, 10, dtype=torch.int32, device=device),
+        torch.ones(8, dtype=torch.int32, device=device),
+    )
+    tables[:5], contexts[:5] = paged.block_tables, paged.context_lens
+    starts = torch.arange(9, dtype=torch.int32, device=device)
+    filled = PagedBatch(starts, contexts, tables, 1, 160, 8, PrefixTables.of(numbers, 8))
+    there = query.to(device)
+    step = backend.over([filled], [torch.zeros(8, dtype=torch.int64)])
+    capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
+    graph = capture(lambda: step.attend(0, there, None))
+    expected = reference.begin(batch)(0, query[:5], None, None)
+    for groups in ([((0, 1, 2, 3), 9)], [((1, 3), 8), ((0, 2), 9)], []):
+        plan = PrefixPlan(tuple(SharedPrefix(*group) for group in groups), 5, BLOCK)
+        numbers.copy_(torch.from_numpy(plan.numbers(8)))
+        graph.replay()
+        torch.testing.assert_close(graph.out[:5].cpu(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("_anything_pays")
