@@ -316,6 +316,15 @@ def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None
     assert largest_difference(actual, expected) < TOLERANCE
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
+    """And its graphs ask nothing of the host: seen on tensors without numbers, for a device that is not there."""
+    pytest.importorskip("triton")
+    from kernel_support.fake_gpu import asked_of_the_host
+
+    assert asked_of_the_host(saved(name)[0]) == []
+
+
 @pytest.mark.parametrize("name", with_mistakes(CASES))
 def test_a_mistake_would_show(name: str, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above is worth something: with one detail of the spec wrong, the logits are far off."""

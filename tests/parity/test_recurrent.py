@@ -219,6 +219,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     return found
 
 
+@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith("-walked")])
+def test_a_gpu_has_all_that_its_steps_compute_with(name: str, saved: Saved) -> None:
+    """And its graphs ask nothing of the host: seen on tensors without numbers, for a device that is not there."""
+    pytest.importorskip("triton")
+    from kernel_support.fake_gpu import asked_of_the_host
+
+    assert asked_of_the_host(saved(name)[0]) == []
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("tokens", [2048, 24], ids=["whole", "chunked"])
 def test_logits_equal_transformers(name: str, tokens: int, saved: Saved) -> None:

@@ -154,7 +154,6 @@ class Choice:
 
 def tokens_of(best: Tensor, chosen: Tensor) -> Tensor:
     """int64 [R], NO_TOKEN where a row's largest logit is not finite."""
-    # Not `where`: it makes a tensor of the number on the host and has it copied, which no graph may hold.
     return chosen.masked_fill(best.isfinite().logical_not_(), NO_TOKEN)
 
 

@@ -27,12 +27,15 @@ OfQueryKey = Callable[[Step, Tensor], Tensor]
 class QueryKeyNorm:
     """A norm over each head, or over all of queries and all of keys, in one pass over both.
 
-    `weight` [heads + kv_heads, D] (the offset is in it already) and `eps`: see NormOfHeads.
+    `weight` [heads + kv_heads, D] (the offset is in it already) and `eps`: see NormOfHeads. Queries or keys without
+    weights have ones, on the run's `device`.
     """
 
-    def __init__(self, norm: HeadNorm, shape: AttentionShape, query: Tensor | None, key: Tensor | None) -> None:
+    def __init__(
+        self, norm: HeadNorm, shape: AttentionShape, query: Tensor | None, key: Tensor | None, device: torch.device
+    ) -> None:
         self._counts = [shape.heads, shape.kv_heads]
-        both = [torch.ones(shape.head_dim) if t is None else t for t in (query, key)]
+        both = [torch.ones(shape.head_dim, device=device) if t is None else t for t in (query, key)]
         rows = [t.view(-1, shape.head_dim).expand(n, -1) for t, n in zip(both, self._counts, strict=True)]
         self.weight = torch.cat(rows).float() + norm.norm.offset
         self.eps = norm.norm.eps
@@ -74,7 +77,8 @@ class NormHeads:
 
     def of_query_key(self, weights: Weights) -> QueryKeyNorm:
         """What it does to queries and keys alone."""
-        return QueryKeyNorm(self.norm, self.shape, read(self.query, weights), read(self.key, weights))
+        query, key = read(self.query, weights), read(self.key, weights)
+        return QueryKeyNorm(self.norm, self.shape, query, key, weights.device)
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""

@@ -1,0 +1,177 @@
+"""Steps of a model on a GPU that is not there: torch's fake tensors say where each would lie, and of what shape.
+
+Nothing is computed and no kernel is launched. What shows is that all that a step computes with lies on the device, and
+that nothing in a graph asks the host: a number that is copied to the device or back would end a capture, and outside of
+graphs have the host wait.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from kernel_support.rows import state_of
+from numpy.typing import NDArray
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.interpreter import InterpretedFunction
+from triton.runtime.jit import JITFunction
+
+from plimsoll_runtime.execution import device_state
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
+from plimsoll_runtime.execution.attention.nothing import NoAttention
+from plimsoll_runtime.execution.attention.triton import TritonBackend
+from plimsoll_runtime.execution.capture import Captured
+from plimsoll_runtime.execution.graphed_choice import GraphedChoice
+from plimsoll_runtime.execution.graphs import GraphedDecoder
+from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.pieces import PiecedDecoder
+from plimsoll_runtime.execution.sampling.sampler import Sampler
+from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.progress import silent
+from plimsoll_runtime.weights.image.tensors import ShapesOnly
+from plimsoll_runtime.weights.sources import resolve
+
+GPU = torch.device("cuda", 0)
+DTYPE = torch.bfloat16
+SEQUENCES, LONGEST, BLOCK, BLOCKS = 4, 200, 16, 64
+ASK_THE_HOST = ("aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::lift_fresh")
+"""Ops whose result, or whose shape, only the host can use; and numbers that it makes tensors of."""
+
+
+class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the ops that have to do with the host."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        tensors = [each for each in _pytree.tree_leaves((args, kwargs, result)) if isinstance(each, Tensor)]
+        name = func._schema.name
+        if name in ASK_THE_HOST or (name != "prim::device" and any(each.device.type == "cpu" for each in tensors)):
+            self.found.append(name)
+        return result
+
+
+class WatchedCapture:
+    """Captures nothing; the second time that it does the work it watches, as a real one records it then."""
+
+    used = 0
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def __call__(self, work: Callable[[], Tensor]) -> Captured:
+        """See Capture."""
+        work()
+        with Watched() as watched:
+            out = work()
+        self.found += watched.found
+        return Captured(out, lambda: None)
+
+
+class Shapes(WeightReader):
+    """Reads nothing: tensors have shapes."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, ShapesOnly(program.stored_shapes()), DTYPE, GPU, silent)
+
+    def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
+        """See WeightReader."""
+        return torch.empty(weight.shape, dtype=weight.dtype(DTYPE), device=GPU)
+
+
+def of_the_host(program: Program) -> list[str]:
+    """The ops that ask the host within graphs of decodes, choices and pieces, and in chunks without graphs.
+
+    Raises what torch raises where tensors of one op do not lie on the device together.
+    """
+    with _fake():
+        decoder = TorchDecoder(program, Shapes(program))
+        facts, capture = program.facts, WatchedCapture()
+        cache = KvCache(facts.attention, BLOCKS, BLOCK, DTYPE, GPU)
+        state = state_of(cache, SEQUENCES, LONGEST)
+        states = StateCache(facts.states, SEQUENCES, DTYPE, GPU) if facts.states else None
+        backend = TritonBackend(cache, {}) if facts.attention else NoAttention(cache)
+        limits = {"max_sequences": SEQUENCES, "max_model_len": LONGEST}
+        decodes = GraphedDecoder(decoder, backend, cache, state, capture, states=states, **limits)
+        choices = GraphedChoice(decoder, Sampler(facts.vocab_size, ()), state, capture, max_rows=SEQUENCES)
+        kinds: list[Any] = [decodes, choices]
+        if states is None:
+            kinds.append(PiecedDecoder(decoder, backend, cache, capture, max_rows=40))
+        for kind in kinds:
+            kind.wanted()[-1].add()
+        with Watched() as watched:
+            for lengths in ([1, 1, 1], [5, 1, 7]):
+                _launched(decoder, backend, cache, states, lengths)
+        found: list[str] = [*capture.found, *watched.found]
+    return found
+
+
+def asked_of_the_host(folder: Path) -> list[str]:
+    """The same of the model in a folder."""
+    return of_the_host(program_of(describe(resolve(str(folder)).config)))
+
+
+def _launched(
+    decoder: TorchDecoder, backend: Any, cache: KvCache, states: StateCache | None, lengths: Sequence[int]
+) -> None:
+    """A step without graphs, of sequences with so many rows each."""
+    rows, count = sum(lengths), len(lengths)
+    batch: tuple[AttentionBatch, ...] = ()
+    for _ in cache.groups:
+        blocks = torch.empty(99, dtype=torch.int32, device=GPU)
+        there = OnDevice(blocks, _ints(count + 1), _ints(count), _ints(count))
+        tables = BlockTables(array("i", [1] * 99), [0] * count, [2] * count, there)
+        batch = (AttentionBatch(lengths, [20] * count, tables, _ints(rows), batch, 20), *batch)
+    token_ids, positions, attention = _ints(rows), _ints(rows), backend.begin(batch[0])
+    if states is None:
+        hidden = decoder(token_ids, positions, attention)
+    else:
+        begun = states.begin(range(count), lengths, positions)
+        hidden = decoder(token_ids, positions, attention, begun)
+        begun.commit()
+    assert decoder.logits(hidden).shape == (rows, decoder.program.facts.vocab_size)
+
+
+def _ints(*shape: int) -> Tensor:
+    return torch.empty(*shape, dtype=torch.int64, device=GPU)
+
+
+def _sent(values: NDArray[Any], device: torch.device) -> Tensor:
+    return torch.empty(values.shape, dtype=getattr(torch, str(values.dtype)), device=device)
+
+
+@contextmanager
+def _fake() -> Iterator[None]:
+    ours = [module for name, module in sys.modules.items() if name.startswith("plimsoll_")]
+    with ExitStack() as stack:
+        for name, fake in (("multiprocessors", lambda device: 132), ("sent", _sent)):
+            for module in ours:
+                if callable(getattr(module, name, None)):
+                    stack.enter_context(patch.object(module, name, fake))
+        for launch in (JITFunction, InterpretedFunction):
+            stack.enter_context(patch.object(launch, "run", lambda *args, **options: None))
+        stack.enter_context(patch.object(device_state, "Outbox", lambda *args: None))
+        for holder in (Tensor, torch.UntypedStorage):
+            stack.enter_context(patch.object(holder, "data_ptr", lambda held: 0))
+        stack.enter_context(FakeTensorMode())
+        stack.enter_context(torch.no_grad())
+        yield
