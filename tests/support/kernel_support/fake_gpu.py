@@ -103,7 +103,7 @@ def of_the_host(program: Program) -> list[str]:
 
     Raises what torch raises where tensors of one op do not lie on the device together.
     """
-    with _fake():
+    with fake_gpu():
         decoder = TorchDecoder(program, Shapes(program))
         facts, capture = program.facts, WatchedCapture()
         cache = KvCache(facts.attention, BLOCKS, BLOCK, DTYPE, GPU)
@@ -160,7 +160,8 @@ def _sent(values: NDArray[Any], device: torch.device) -> Tensor:
 
 
 @contextmanager
-def _fake() -> Iterator[None]:
+def fake_gpu() -> Iterator[None]:
+    """Tensors on GPU have no numbers meanwhile, and kernels are not launched."""
     ours = [module for name, module in sys.modules.items() if name.startswith("plimsoll_")]
     with ExitStack() as stack:
         for name, fake in (("multiprocessors", lambda device: 132), ("sent", _sent)):

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from model_support.tiny import make_model
 from torch import Tensor
 
+from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution import graphed_choice
+from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 
 pytest.importorskip("triton")
-from kernel_support.fake_gpu import of_the_host
+from kernel_support.fake_gpu import GPU, Watched, fake_gpu, of_the_host
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +29,25 @@ def program() -> Program:
 
 def test_a_step_asks_nothing(program: Program) -> None:
     assert of_the_host(program) == []
+
+
+def test_a_choice_without_graphs_is_not_waited_for() -> None:
+    """Whatever rows ask for: penalties, biases, log probabilities."""
+    wishes: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.9, "top_p": 0.8, "repetition_penalty": 1.5, "frequency_penalty": 0.5},
+        {"presence_penalty": 1.5, "logprobs": 0},
+        {"logprobs": 3, "logit_bias": {5: 4.0}},
+        {"min_tokens": 6, "stop_token_ids": (1, 2)},
+    ]
+    sampler = Sampler(50, (2,))
+    for slot, wish in enumerate(wishes):
+        sampler.fill(SlotInit(slot, SamplingParams(**wish), seed=1, prompt_ids=[1, 2, 3], output_ids=[4]))
+    with fake_gpu(), Watched() as watched:
+        choice, tokens = sampler.choose(torch.empty(len(wishes), 50, device=GPU), range(len(wishes)))
+    assert watched.found == []
+    assert choice.reports is not None
+    assert {tokens.device, choice.reports.top.device} == {GPU}
 
 
 @pytest.mark.parametrize(
