@@ -18,7 +18,7 @@ def log_probabilities_reference(logits: Tensor, tokens: Tensor, alternatives: Te
     chosen = logits.gather(-1, tokens[:, None])
     ranks = (logits > chosen).sum(dim=-1) + 1
     rows = max(1, KEYS // logits.shape[-1])
-    top = torch.cat([_most_likely(part, most) for part in logits.split(rows)])
+    top = torch.cat([_most_likely(part, most) for part in torch.split(logits, rows)])
     return Reports((chosen - norm).squeeze(-1), ranks, top, logits.gather(-1, top) - norm)
 
 
