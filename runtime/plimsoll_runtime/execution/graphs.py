@@ -4,12 +4,13 @@ Launching a layer's kernels takes the host longer than a small batch takes the d
 anybody is served, over numbers, tables and tokens that stay where they are. What a step says of its rows is copied to
 where graphs read it, and what they need besides is made of it within the graph: the tokens that only the device knows,
 what is new in tables, these side by side, lengths and cells. A batch is padded to its bucket with rows of nobody, which
-attend to one token of block 0.
+attend to one token of block 0. Where a backend reads once what decodes share, there are graphs with and without that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.block_tables import gathered
+from plimsoll_runtime.execution.attention.prefixes.buffers import SharedBuffers
 from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of
 from plimsoll_runtime.execution.capture import Capture, Captured
 from plimsoll_runtime.execution.captures import Wanted
@@ -83,6 +85,7 @@ class GraphedDecoder:
         self._fields = _OF_ROWS + _OF_GROUPS * len(cache.groups)
         self._numbers = torch.zeros(self._fields * max_sequences, dtype=torch.int64, device=cache.device)
         self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
+        self._shared = SharedBuffers.of(backend, max_sequences, cache.device)
 
     @property
     def captured(self) -> int:
@@ -90,11 +93,12 @@ class GraphedDecoder:
         return len(self._graphs)
 
     def wanted(self) -> list[Wanted]:
-        """See StepGraphs: one for each bucket and each key of its launches."""
+        """See StepGraphs: one for each bucket and each key of its launches, and one more where decodes may share."""
         return [
-            Wanted(KIND, bucket, partial(self._add, bucket, longest))
+            Wanted(KIND, bucket, partial(self._add, bucket, longest, shares))
             for bucket in self._buckets
             for longest in self._backend.launch_lengths(bucket, self._longest)
+            for shares in ((False, True) if self._shared is not None and bucket > 1 else (False,))
         ]
 
     def run(self, rows: StepRows) -> Tensor | None:
@@ -102,13 +106,18 @@ class GraphedDecoder:
         bucket = bucket_of(rows.slots.size, self._buckets) if rows.decodes else None
         if bucket is None:
             return None
-        graph = self._graphs.get((bucket, self._backend.launch_key(bucket, rows.longest)))
+        key = bucket, self._backend.launch_key(bucket, rows.longest)
+        told = None if self._shared is None else self._shared.tell(rows, bucket, self._state.outbox)
+        graph = self._graphs.get((*key, True)) if told is not None else None
+        graph = graph or self._graphs.get((*key, False))
         if graph is None:
             return None
         outbox, numbers = self._state.outbox, self._nobodys(bucket)
         more = self._say(rows, numbers)
         parcel = outbox.add(numbers)
         outbox.send()
+        if told is not None:
+            told()
         for mirror, rest in more:
             mirror.receive(rest)
         self._numbers[: numbers.size].copy_(parcel.there)
@@ -137,7 +146,7 @@ class GraphedDecoder:
                 beside.append((mirror, mirror.add_to(self._state.outbox)))
         return beside
 
-    def _add(self, bucket: int, longest: int) -> None:
+    def _add(self, bucket: int, longest: int, shares: bool) -> None:
         """Capture a graph over the first numbers, which say of all rows that they are nobody's.
 
         The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
@@ -151,6 +160,8 @@ class GraphedDecoder:
             for number, mirror in enumerate(self._state.mirrors):
                 own = of_groups[_OF_GROUPS * number :][:_OF_GROUPS]
                 batch, mapping = self._group(mirror, positions, own, longest)
+                if shares and self._shared is not None:
+                    batch = replace(batch, prefixes=self._shared.tables(number, bucket))
                 paged.append(batch)
                 cells.append(mapping)
             token_ids, attention = self._state.filled(known, sources), self._backend.over(paged, cells)
@@ -161,7 +172,7 @@ class GraphedDecoder:
             states.commit()
             return hidden
 
-        self._graphs[bucket, self._backend.launch_key(bucket, longest)] = self.capture(work)
+        self._graphs[bucket, self._backend.launch_key(bucket, longest), shares] = self.capture(work)
 
     def _group(
         self, mirror: Mirror, positions: Tensor, numbers: Sequence[Tensor], longest: int

@@ -126,9 +126,9 @@ def test_tokens_that_only_the_device_has() -> None:
 def test_what_is_new_in_tables_is_told_once_it_is_there() -> None:
     """A replay that failed may not have written it: it is told again."""
     decoder = Graphs(Recorder())
-    made, graph = step([4, 2, 3]), decoder._graphs[4, False]
+    made, graph = step([4, 2, 3]), decoder._graphs[4, False, False]
     failed = Captured(graph.out, lambda: (_ for _ in ()).throw(RuntimeError("lost")))
-    decoder._graphs[4, False] = failed
+    decoder._graphs[4, False, False] = failed
     with pytest.raises(RuntimeError, match="lost"):
         decoder.step(*made)
     [mirror, _] = decoder.state.mirrors
@@ -143,7 +143,7 @@ def test_padding_attends_to_the_block_of_nobody() -> None:
     decoder = Graphs(Recorder())
     decoder.step(*step([60] * 20))
     decoder.step(*step([9] * 5, 1))
-    smaller = decoder._graphs[8, False].out
+    smaller = decoder._graphs[8, False, False].out
     assert smaller[5:].tolist() == [[0, 0, 0, 1, 0, 0, 1, 0]] * 3
 
 

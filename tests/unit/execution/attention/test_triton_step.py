@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from torch import Tensor
 from plimsoll_kernels.paged_attention.configs import DEFAULTS
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
+from plimsoll_runtime.execution.attention.prefixes import grouping
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.capture import Captured, CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.pieces import PiecedDecoder
@@ -111,7 +113,60 @@ def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
         assert actual is not None
         expected = plain(tokens, positions, reference.begin(batch))
         torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
-    assert graphs.captured == 3
+    shares = not cache.shapes[0].latent
+    assert graphs.captured == (5 if shares else 3), "for one sequence; for two and four with shared prefixes as well"
+
+
+@torch.inference_mode()
+def test_decodes_that_share_a_prefix_as_graphs(
+    folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two and two, then others, then nobody: what they share is sent when it changes."""
+    from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+    monkeypatch.setattr(grouping, "LAUNCH_BYTES", 0)
+    device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
+    cache, other = (
+        KvCache(decoder.outline.facts.attention, 60, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
+    )
+    for mine, theirs in zip((*cache.keys, *cache.values), (*other.keys, *other.values), strict=True):
+        theirs.normal_()
+        mine.copy_(theirs)
+    capture, state = CudaCapture(device) if triton_device == "cuda" else Recorder(), state_of(cache, 5, 300)
+    graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, state, capture, max_sequences=5, max_model_len=300)
+    for each in graphs.wanted():
+        each.add()
+    if cache.shapes[0].latent:
+        assert graphs._shared is None, "heads of one sequence fill tiles already"
+        return
+    assert graphs._shared is not None
+    replayed = dict.fromkeys(graphs._graphs, 0)
+    for key, graph in graphs._graphs.items():
+        graphs._graphs[key] = Captured(graph.out, partial(counted, replayed, key, graph.replay))
+    one, two, reference = list(range(1, 10)), list(range(10, 20)), ReferenceBackend(other)
+    for prefixes, contexts in (
+        ([one, two, one, two], [150, 163, 149, 166]),
+        ([one, two, one, two], [151, 164, 150, 167]),
+        ([one, two[:3], one, two, one], [152, 60, 151, 168, 145]),
+        ([one, two], [153, 169]),
+    ):
+        tables = [[*known, *range(20 + 7 * i, 27 + 7 * i)] for i, known in enumerate(prefixes)]
+        positions = torch.tensor(contexts) - 1
+        places = zip(positions.tolist(), tables, strict=True)
+        cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
+        batch = AttentionBatch([1] * len(contexts), contexts, BlockTables.of(tables), cells)
+        tokens = positions * 7 % decoder.outline.facts.vocab_size
+        actual = graphs.run(rows_of(state, BLOCK, tokens, positions, batch))
+        assert actual is not None
+        expected = plain(tokens, positions, reference.begin(batch))
+        torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
+    shared = {bucket: sum(n for key, n in replayed.items() if key[0] == bucket and key[2]) for bucket in (2, 4, 5)}
+    assert (shared, sum(replayed.values())) == ({2: 0, 4: 2, 5: 1}, 4)
+
+
+def counted(counts: dict[Any, int], key: Any, replay: Callable[[], None]) -> None:
+    counts[key] += 1
+    replay()
 
 
 @torch.inference_mode()
