@@ -140,8 +140,9 @@ def test_decodes_that_share_a_prefix_as_graphs(
         assert graphs._shared is None, "heads of one sequence fill tiles already"
         return
     assert graphs._shared is not None
-    replayed = dict.fromkeys(graphs._graphs, 0)
-    for key, graph in graphs._graphs.items():
+    made: dict[Any, Captured] = dict(graphs._graphs)
+    replayed: dict[Any, int] = dict.fromkeys(made, 0)
+    for key, graph in made.items():
         graphs._graphs[key] = Captured(graph.out, partial(counted, replayed, key, graph.replay))
     one, two, reference = list(range(1, 10)), list(range(10, 20)), ReferenceBackend(other)
     for prefixes, contexts in (
