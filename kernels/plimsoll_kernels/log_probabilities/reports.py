@@ -21,3 +21,8 @@ class Reports:
     ranks: Tensor
     top_tokens: Tensor
     top: Tensor
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """All of them, as they are given."""
+        return self.chosen, self.ranks, self.top_tokens, self.top

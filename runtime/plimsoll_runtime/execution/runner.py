@@ -29,7 +29,8 @@ from plimsoll_runtime.execution.inputs import step_inputs
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.late import LateStep
 from plimsoll_runtime.execution.moves import BlockMoves
-from plimsoll_runtime.execution.sampling.logprobs import token_logprobs
+from plimsoll_runtime.execution.sampling.logprobs import reports_of
+from plimsoll_runtime.execution.sampling.prompt_reports import PromptReport, told_by_slot
 from plimsoll_runtime.execution.sampling.sampler import Choice, Sampler
 from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.execution.tiers.host import HostBlocks
@@ -116,7 +117,8 @@ class ModelRunner:
             self._state.chose(slots, found)
             outputs = dict(zip(slots, found, strict=True))
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
-        return StepResult(_merged(plan.sequences, outputs, reports), self._forward_pass.fallbacks)
+        told = told_by_slot(reports, (report.found for report in reports))
+        return StepResult(_merged(plan.sequences, outputs, told), self._forward_pass.fallbacks)
 
     def _launched(self, plan: StepPlan, device: DeviceSteps) -> Launched:
         """A step that the device has been told of. It is sent all that this takes in one copy, but for what rows ask of
@@ -131,45 +133,56 @@ class ModelRunner:
         posted = choices and choices.post(slots, picked)
         hidden = self._forward_pass.step(plan, rows)
         self._lap(StepPhase.FORWARD)
-        reports: dict[int, list[TokenLogprob]] = {}
+        reports: list[PromptReport] = []
         if any(s.prompt_targets for s in plan.sequences):
             reports = self._prompt_reports(plan.sequences, hidden, rows.last_rows.tolist())
+        chosen: tuple[Choice, Tensor] | None = None
         if choices and posted:
-            choice, tokens = posted.choice, choices.run(posted, hidden)
+            chosen = posted.choice, choices.run(posted, hidden)
             self._lap(StepPhase.HEAD)
             self._settle()
         else:
             self._settle()
-            if not slots:
-                return StepResult(_merged(plan.sequences, {}, reports), self._forward_pass.fallbacks)
-            logits = self._decoder.logits(hidden if picked is None else hidden[sent(picked, hidden.device)])
-            self._lap(StepPhase.HEAD)
-            choice, tokens = self._sampler.choose(logits, slots)
-            state.chose(sent(np.array(slots), tokens.device), tokens)
-        self._late = self._copied_later(plan.sequences, choice, tokens, reports, device.copied)
+            if slots:
+                logits = self._decoder.logits(hidden if picked is None else hidden[sent(picked, hidden.device)])
+                self._lap(StepPhase.HEAD)
+                chosen = self._sampler.choose(logits, slots)
+                state.chose(sent(np.array(slots), logits.device), chosen[1])
+        if chosen is None and not reports:
+            return StepResult(_merged(plan.sequences, {}, {}), self._forward_pass.fallbacks)
+        self._late = self._copied_later(plan.sequences, chosen, reports, device.copied)
         return self._late
 
     def _copied_later(
         self,
         sequences: Sequence[ScheduledSequence],
-        choice: Choice,
-        tokens: Tensor,
-        reports: dict[int, list[TokenLogprob]],
+        chosen: tuple[Choice, Tensor] | None,
+        reports: Sequence[PromptReport],
         copied: Event,
     ) -> LateStep:
-        """What will come of a step once the device has chosen."""
+        """What will come of a step once the device has chosen: tokens, if there are some, and what is told of them and
+        of prompts.
+        """
         fallbacks = self._forward_pass.fallbacks
+        choice, values = None if chosen is None else chosen[0], [] if chosen is None else [chosen[1]]
+        if choice is not None and choice.reports is not None:
+            values += choice.reports.parts
+        beside = len(values)
+        for report in reports:
+            values += report.found.parts
 
-        def finish(values: Sequence[Tensor]) -> StepResult:
-            told = Reports(*values[1:]) if choice.reports is not None else None
-            found = self._sampler.tell(choice, values[0].tolist(), told)
-            if len(found) == len(sequences) and not reports:
-                return StepResult(found, fallbacks)
-            return StepResult(_merged(sequences, dict(zip(choice.slots, found, strict=True)), reports), fallbacks)
+        def finish(there: Sequence[Tensor]) -> StepResult:
+            outputs: dict[int, SequenceOutput] = {}
+            if choice is not None:
+                told = None if choice.reports is None else Reports(*there[1:beside])
+                found = self._sampler.tell(choice, there[0].tolist(), told)
+                if len(found) == len(sequences) and not reports:
+                    return StepResult(found, fallbacks)
+                outputs = dict(zip(choice.slots, found, strict=True))
+            of_prompts = (Reports(*there[at : at + 4]) for at in range(beside, len(there), 4))
+            return StepResult(_merged(sequences, outputs, told_by_slot(reports, of_prompts)), fallbacks)
 
-        found = choice.reports
-        more = () if found is None else (found.chosen, found.ranks, found.top_tokens, found.top)
-        return LateStep([tokens, *more], copied, finish)
+        return LateStep(values, copied, finish)
 
     def _settle(self) -> None:
         """See what the step before has chosen, which the choice of the next one may depend on."""
@@ -180,9 +193,9 @@ class ModelRunner:
 
     def _prompt_reports(
         self, sequences: Sequence[ScheduledSequence], hidden: Tensor, last_rows: Sequence[int]
-    ) -> dict[int, list[TokenLogprob]]:
-        """Log probabilities of prompt tokens, by slot, in pieces that bound the memory for logits."""
-        reports: dict[int, list[TokenLogprob]] = {}
+    ) -> list[PromptReport]:
+        """Log probabilities of prompt tokens, in pieces that bound the memory for logits."""
+        reports = []
         for sequence, last in zip(sequences, last_rows, strict=True):
             targets = sequence.prompt_targets
             if not targets:
@@ -190,11 +203,11 @@ class ModelRunner:
             first = last + 1 - len(sequence.token_ids)
             count = self._sampler.prompt_logprob_count(sequence.slot)
             step = max(1, PROMPT_LOGITS // self._decoder.outline.facts.vocab_size)
-            report = reports.setdefault(sequence.slot, [])
             for start in range(0, len(targets), step):
-                part = torch.tensor(targets[start : start + step], device=hidden.device)
+                part = targets[start : start + step]
                 logits = self._decoder.logits(hidden[first + start : first + start + len(part)])
-                report.extend(token_logprobs(logits, part, [count] * len(part)))
+                found = reports_of(logits, sent(np.array(part, dtype=np.int64), hidden.device), [count] * len(part))
+                reports.append(PromptReport(sequence.slot, part, count, found))
         return reports
 
     def _lap(self, phase: StepPhase) -> None:

@@ -106,3 +106,17 @@ def test_a_step_is_two_graphs_and_a_copy(folder: Path, copies_and_graphs: Copies
     wishes = [params(max_tokens=5), params(max_tokens=5, temperature=1.0, seed=3, top_p=0.9)]
     llm.generate([[1, 2, 3], [4, 5, 6]], wishes)
     assert log == ["forward", "choose", "copy", *["forward", "choose", "wait", "copy"] * 4, "wait"]
+
+
+def test_what_is_told_of_a_prompt_is_waited_for_as_late(folder: Path, copies: Copies) -> None:
+    """In chunks, of which the first chooses nothing, and with another that decodes beside."""
+    prompts, wishes = [[1, 2, 3], PROMPTS[0]], [params(max_tokens=4), params(max_tokens=2, prompt_logprobs=1)]
+    llm = load(folder, overlap=True, max_batch_tokens=20, max_sequences=2)
+    copies.log.clear()
+    found = llm.generate(prompts, wishes)[1]
+    steps = copies.log.count("forward")
+    assert copies.log == ["forward", "copy", *["forward", "wait", "copy"] * (steps - 1), "wait"]
+    assert len(found.prompt_logprobs or ()) == len(PROMPTS[0]) - 1
+    expected = load(folder, overlap=False).generate([PROMPTS[0]], params(max_tokens=2, prompt_logprobs=1))[0]
+    pairs = zip(found.prompt_logprobs or (), expected.prompt_logprobs or (), strict=True)
+    assert all((a.token_id, a.rank) == (b.token_id, b.rank) for a, b in pairs)

@@ -13,17 +13,13 @@ from plimsoll_runtime.engine.plan import TokenLogprob
 from plimsoll_runtime.models.sent import sent
 
 
-def token_logprobs(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> list[TokenLogprob]:
-    """For each row its token's log probability and rank, and the `top[i]` most likely tokens.
+def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
+    """For each row its token's log probability and rank, and the `top[i]` most likely tokens, on the logits' device,
+    where nobody waits for it.
 
     logits float32 [R, V], tokens int64 [R]. Ranks count from 1; equal logits share the better rank. More tokens than
     the vocabulary has are not told.
     """
-    return told(tokens.tolist(), reports_of(logits, tokens, top), top)
-
-
-def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
-    """The same on the device, where nobody waits for it."""
     wanted = [min(count, logits.shape[-1]) for count in top]
     alternatives = sent(np.array(wanted, dtype=np.int32), logits.device)
     return log_probabilities(logits, tokens, alternatives, max(wanted, default=0))
