@@ -89,16 +89,24 @@ class ForwardPass:
 
         Raises NoBackendError, with the step's first failure, where every backend has failed.
         """
-        return self._on_some_backend(lambda: self._computed(token_ids, positions, batch, slots))
+        first: AttentionError | None = None
+        while True:
+            try:
+                return self._computed(token_ids, positions, batch, slots)
+            except AttentionError as failure:
+                first = first or failure
+                self._fall_back(failure, first)
 
     def of_rows(self, rows: StepRows) -> Tensor:
         """The same of rows that are still to be sent to the device, from a graph where there is one of such a step."""
-
-        def compute() -> Tensor:
-            hidden = self._replayed(rows)
-            return self._launched(rows) if hidden is None else hidden
-
-        return self._on_some_backend(compute)
+        first: AttentionError | None = None
+        while True:
+            try:
+                hidden = self._replayed(rows)
+                return self._launched(rows) if hidden is None else hidden
+            except AttentionError as failure:
+                first = first or failure
+                self._fall_back(failure, first)
 
     def capture_graphs(
         self,
@@ -140,16 +148,6 @@ class ForwardPass:
         """No sequence is in these slots any more."""
         if self._states is not None:
             self._states.free(slots)
-
-    def _on_some_backend(self, compute: Callable[[], Tensor]) -> Tensor:
-        """On the one in use, and where that fails on the next one, from the start."""
-        first: AttentionError | None = None
-        while True:
-            try:
-                return compute()
-            except AttentionError as failure:
-                first = first or failure
-                self._fall_back(failure, first)
 
     def _replayed(self, rows: StepRows) -> Tensor | None:
         """From a graph; None where the step is none for one. Graphs that fail are given up, and the step goes on."""

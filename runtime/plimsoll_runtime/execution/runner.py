@@ -117,7 +117,7 @@ class ModelRunner:
             self._state.chose(slots, found)
             outputs = dict(zip(slots, found, strict=True))
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
-        told = told_by_slot(reports, (report.found for report in reports))
+        told = told_by_slot(reports, [report.found for report in reports]) if reports else {}
         return StepResult(_merged(plan.sequences, outputs, told), self._forward_pass.fallbacks)
 
     def _launched(self, plan: StepPlan, device: DeviceSteps) -> Launched:
