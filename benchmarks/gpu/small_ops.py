@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.activation.op import gated
+from plimsoll_kernels.decode_tables.op import decode_tables, write_blocks
 from plimsoll_kernels.dispatch import Implementation
 from plimsoll_kernels.grouped_product.op import grouped_product
 from plimsoll_kernels.latent_attention.op import latent_attention
@@ -115,6 +116,20 @@ def _grouped_product(device: torch.device, implementation: Implementation) -> Te
     return grouped_product(rows, weights, ends, bias, implementation=implementation)
 
 
+def _decode_tables(device: torch.device, implementation: Implementation) -> Tensor:
+    """Of three decodes, each with a new block, one had windows that gave two back, and one is padding."""
+    columns, width = 7, 5
+    kept = (torch.arange(4 * columns, dtype=torch.int32, device=device) * 5 + 3) % 23
+    places, written = torch.tensor([[3, 12, 20, 21], [9, 8, 7, 0]], device=device).unbind()
+    numbers = [[3 * BLOCK + 1, 6 * BLOCK, 2, 0], [0, 8, 20, 21], [0, 2, 0, 0]]
+    positions, begins, firsts = torch.tensor(numbers, device=device).unbind()
+    write_blocks(kept, places, written, implementation=implementation)
+    made = decode_tables(kept, positions, begins, firsts, block_size=BLOCK, width=width, implementation=implementation)
+    needed = torch.arange(width, device=device) * BLOCK < made.context_lens[:, None]
+    tables = torch.where(needed, made.block_tables, 0)
+    return torch.cat([each.flatten().float() for each in (kept, tables, made.context_lens, made.cells)])
+
+
 def _sample(masked: bool, device: torch.device, implementation: Implementation) -> Tensor:
     rows, vocab = 3, 1003
     params = RowParams(
@@ -145,6 +160,7 @@ OPS: Mapping[str, Op] = {
     "grouped_product": _grouped_product,
     "latent_decode": partial(_latent, DECODES),
     "latent_prefill": partial(_latent, CHUNKS),
+    "decode_tables": _decode_tables,
     "sample": partial(_sample, False),
     "sample_masked": partial(_sample, True),
 }

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from plimsoll_kernels.activation.kernel import launch_gated
+from plimsoll_kernels.decode_tables.kernel import launch_decode_tables, launch_write_blocks
 from plimsoll_kernels.grouped_product.kernel import launch_grouped_product
 from plimsoll_kernels.latent_attention.kernel import launch_latent
 from plimsoll_kernels.paged_attention.batch import PagedBatch
@@ -48,6 +49,8 @@ KERNELS = {
     "_grouped_product",
     "_latent",
     "_join_latent",
+    "_write_blocks",
+    "_decode_tables",
 }
 """What the launches below come to: all there are."""
 
@@ -127,6 +130,13 @@ def _sample_masked() -> None:
     _sample(TokenMasks(torch.zeros(3, dtype=torch.int32), torch.zeros(1, 1000, dtype=torch.int32)))
 
 
+def _tables() -> None:
+    positions, begins, firsts, places, written = torch.zeros(5, 3, dtype=torch.int64).unbind()
+    blocks = torch.zeros(3 * BLOCKS, dtype=torch.int32)
+    launch_write_blocks(blocks, places, written)
+    launch_decode_tables(blocks, positions, begins, firsts, 16, BLOCKS)
+
+
 LAUNCHES: dict[str, Callable[[], object]] = {
     "decode": lambda: _decode(LLAMA, BF16, 1),
     "decode split": lambda: _decode(LLAMA, BF16, 16),
@@ -170,6 +180,7 @@ LAUNCHES: dict[str, Callable[[], object]] = {
     "latent chunk": lambda: _latent(128, 576, BF16, [(100, 500), (1, 30)], None),
     "latent chunk few heads, float32": lambda: _latent(16, 576, F32, [(100, 500), (1, 30)], None),
     "gelu": lambda: launch_gated(torch.zeros(3, 2 * 2048, dtype=BF16), "gelu_tanh"),
+    "tables of decodes": _tables,
 }
 
 EVERYWHERE = {
@@ -186,5 +197,6 @@ EVERYWHERE = {
     "grouped, many rows",
     "latent decode split",
     "latent chunk",
+    "tables of decodes",
 }
 """A launch or two of each kernel: enough for devices beside the one that all of them are compiled for."""

@@ -25,6 +25,7 @@ from plimsoll_kernels import dispatch
 from plimsoll_kernels.activation.kernel import launch_gated
 from plimsoll_kernels.activation.op import gated
 from plimsoll_kernels.compilations import watch_triton
+from plimsoll_kernels.decode_tables.op import decode_tables, write_blocks
 from plimsoll_kernels.grouped_product.op import grouped_product
 from plimsoll_kernels.latent_attention import kernel as latent
 from plimsoll_kernels.latent_attention.op import latent_attention
@@ -95,6 +96,11 @@ def compute(rows: Rows) -> None:
     gated(torch.zeros(total, 2 * INNER, dtype=BF16), "silu", implementation="triton")
     own, ends = torch.zeros(total * CHOSEN, HIDDEN, dtype=BF16), torch.zeros(EXPERTS, dtype=torch.int32)
     grouped_product(own, torch.zeros(EXPERTS, EXPERT, HIDDEN, dtype=BF16), ends, implementation="triton")
+    # What a step says of its rows lies in one tensor as well, as `execution.graphs` has it.
+    positions, begins, firsts, places, written = torch.zeros(5, len(rows), dtype=torch.int64).unbind()
+    kept, width = torch.zeros(BLOCKS, dtype=torch.int32), max(len(table) for table in tables)
+    write_blocks(kept, places, written, implementation="triton")
+    decode_tables(kept, positions, begins, firsts, block_size=BLOCK, width=width, implementation="triton")
 
 
 @contextmanager

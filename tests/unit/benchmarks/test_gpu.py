@@ -321,6 +321,7 @@ def test_small_ops_are_all_that_there_are() -> None:
         "activation": "gated",
         "grouped_product": "grouped_product",
         "sampling": "sample",
+        "decode_tables": "decode_tables",
     }
     assert folders - {"log_probabilities"} == set(covered), "log_probabilities has no kernel for a GPU"
     assert set(covered.values()) <= set(small_ops.OPS)

@@ -1,0 +1,1 @@
+"""What attention needs of decodes, made on the device: what is new in kept tables, and these side by side."""
