@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plimsoll_kernels.decode_tables.op import decode_tables, write_blocks
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.attention.prefixes.buffers import SharedBuffers
 from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of
 from plimsoll_runtime.execution.capture import Capture, Captured
@@ -180,14 +180,14 @@ class GraphedDecoder:
         """A group's tables, of which what is new is written first, and its cells."""
         begins, firsts, places, blocks = numbers
         size, bucket = self._cache.block_size, len(positions)
-        mirror.blocks.index_copy_(0, places, blocks.to(torch.int32))
-        before = torch.div(positions, size, rounding_mode="floor") - firsts
+        write_blocks(mirror.blocks, places, blocks)
+        made = decode_tables(mirror.blocks, positions, begins, firsts, block_size=size, width=-(-longest // size))
         batch = PagedBatch(
             query_starts=self._starts[: bucket + 1],
-            context_lens=(positions + 1 - firsts * size).to(torch.int32),
-            block_tables=gathered(mirror.blocks, begins, -(-longest // size)),
+            context_lens=made.context_lens,
+            block_tables=made.block_tables,
             max_query_len=1,
             max_context_len=longest,
             decodes=bucket,
         )
-        return batch, mirror.blocks.index_select(0, begins + before) * size + positions % size
+        return batch, made.cells
