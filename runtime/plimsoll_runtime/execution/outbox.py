@@ -49,6 +49,9 @@ class Outbox:
         self._device = device
         self._lane = lane or lane_to(device)
         self._buffers = [_Buffer(FEWEST_WORDS, device) for _ in range(BUFFERS)]
+        for number in range(BUFFERS):
+            # The device may have still to fill them with zeros, which must not come behind what is copied.
+            self._lane.read(number)
         self._number = 0
         self._filled = self._sent = 0
         self._waiting: list[Parcel] = []
@@ -92,7 +95,8 @@ class Outbox:
         old, number = self._buffers[self._number], self._number
         self._buffers[number] = _Buffer(1 << (least - 1).bit_length(), self._device)
         self._buffers[number].numbers[self._sent : self._filled] = old.numbers[self._sent : self._filled]
-        # Its memory on the device may have been another tensor's, which what was launched before still reads.
+        # Its memory on the device may have been another tensor's, which what was launched before still reads. And zeros
+        # come there first.
         self._lane.read(number)
 
 

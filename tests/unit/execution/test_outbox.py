@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -12,23 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from plimsoll_runtime.execution import outbox as outbox_module
 from plimsoll_runtime.execution.copy_lane import BUFFERS, CudaLane
-from plimsoll_runtime.execution.outbox import ALIGNED_WORDS, FEWEST_WORDS, Outbox
+from plimsoll_runtime.execution.outbox import ALIGNED_WORDS, FEWEST_WORDS, Outbox, _Buffer
 
 CPU = torch.device("cpu")
 
 
 class LateLane:
-    """A lane whose copies are made as late as its events allow, and whose device computes when somebody waits for it.
+    """A lane whose device computes when somebody waits for it. Copies are made as early as its events allow, or `late`.
 
     `launched`: what the device has still to compute, which reads what was sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, late: bool = False) -> None:
         self.launched: list[Callable[[], None]] = []
         self.copies = 0
+        self._late = late
         self._asked: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(BUFFERS)]
         self._readers: list[int] = [0] * BUFFERS
+        self._copied: list[int] = [0] * BUFFERS
         self._done = 0
 
     def compute(self, count: int | None = None) -> None:
@@ -42,16 +46,38 @@ class LateLane:
 
     def reuse(self, number: int) -> None:
         assert not self._asked[number], "copies that nobody has joined"
+        self.compute(self._copied[number])
 
     def copy(self, number: int, target: Tensor, source: Tensor) -> None:
-        self.compute(self._readers[number])
+        if not self._late:
+            self.compute(self._readers[number])
         self._asked[number].append((target, source))
         self.copies += 1
 
     def join(self, number: int) -> None:
-        for target, source in self._asked[number]:
-            target.copy_(source)
-        self._asked[number].clear()
+        asked, self._asked[number] = self._asked[number], []
+        if self._late:
+            self.launched.append(partial(_copy, asked))
+            self._copied[number] = self._done + len(self.launched)
+        else:
+            _copy(asked)
+
+
+class Zeroed(_Buffer):
+    """A buffer on a lane's device, which fills it with zeros when it comes to that."""
+
+    def __init__(self, lane: LateLane, size: int, device: torch.device) -> None:
+        super().__init__(size, device)
+        lane.launched.append(partial(_zero, self.there))
+
+
+def _zero(there: Tensor) -> None:
+    there.zero_()
+
+
+def _copy(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    for target, source in pairs:
+        target.copy_(source)
 
 
 def _read(there: Tensor, into: list[Tensor]) -> None:
@@ -63,10 +89,16 @@ def _read(there: Tensor, into: list[Tensor]) -> None:
         st.lists(st.lists(st.integers(0, 5000), min_size=1, max_size=4), min_size=1, max_size=3), max_size=8
     ),
     beside=st.integers(0, 3),
+    late=st.booleans(),
 )
-def test_whatever_is_sent_arrives(steps: list[list[list[int]]], beside: int) -> None:
+def test_whatever_is_sent_arrives(steps: list[list[list[int]]], beside: int, late: bool) -> None:
     """Also where a step sends several times, or more than its buffer holds, and while the device is a step behind."""
-    lane = LateLane()
+    lane = LateLane(late=late)
+    with patch.object(outbox_module, "_Buffer", partial(Zeroed, lane)):
+        _check_arrives(lane, steps, beside)
+
+
+def _check_arrives(lane: LateLane, steps: list[list[list[int]]], beside: int) -> None:
     outbox, count, sent, read = Outbox(CPU, lane), 0, list[np.ndarray](), list[Tensor]()
     for number, sends in enumerate(steps):
         outbox.begin()
