@@ -145,7 +145,10 @@ def _device(
         return None
     columns, most = columns_of(max_model_len, cache.block_size), config.max_sequences
     state = DeviceState(most, len(cache.groups), cache.num_blocks, columns, cache.device)
-    choices = None if capture is None else GraphedChoice(decoder, sampler, state, capture, max_rows=most)
+    choices: GraphedChoice | None = None
+    # Hidden states of Transformers' code may have another dtype than the model, and its head may look at numbers.
+    if capture is not None and isinstance(decoder.outline, Program):
+        choices = GraphedChoice(decoder, sampler, state, capture, max_rows=most)
     return DeviceSteps(state, copied, choices)
 
 

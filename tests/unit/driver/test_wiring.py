@@ -80,3 +80,22 @@ def test_where_there_are_graphs(
     probe: Any = object() if probed else None
     found = wiring._capture(EngineConfig(model="m", graph_seconds=seconds), cache, probe)
     assert found is (capture if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("ours", "captures", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_where_choices_are_graphs(ours: bool, captures: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of Transformers' code: a Mamba's hidden states are float32, whatever the model's dtype."""
+    monkeypatch.setattr(wiring, "device_event", lambda device: object())
+    decoder: Any = SimpleNamespace(outline=SimpleNamespace(facts=SimpleNamespace(hidden_size=4)), dtype=torch.float32)
+    if ours:
+        decoder.outline = Program.__new__(Program)
+        object.__setattr__(decoder.outline, "facts", SimpleNamespace(hidden_size=4))
+    cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, num_blocks=9, groups=[[0]])
+    sampler: Any = None
+    found = wiring._device(
+        EngineConfig(model="m", max_sequences=7), cache, 64, decoder, sampler, Recorder() if captures else None
+    )
+    assert found is not None
+    assert (found.choices is not None) == expected
