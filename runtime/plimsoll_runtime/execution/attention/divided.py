@@ -22,7 +22,7 @@ from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
 from plimsoll_runtime.execution.attention.guarded import begin, make
-from plimsoll_runtime.execution.attention.prefixes.step import SharingBackend, StepPrefixes
+from plimsoll_runtime.execution.attention.prefixes.step import SharingBackend
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
@@ -103,18 +103,16 @@ class DividedBackend:
 
 
 class _DividedGraphBackend(DividedBackend):
-    """See GraphBackend: what is captured are decodes."""
+    """See GraphBackend: what is captured are decodes. And SharingBackend, where that of the decodes is one."""
 
     _decodes: GraphBackend  # type: ignore[assignment]
 
     def __init__(self, cache: KvCache) -> None:
         super().__init__(cache)
         self._rotates = isinstance(self._decodes.over((), ()), RotatingAttention)
-
-    @property
-    def prefixes(self) -> StepPrefixes:
-        """See SharingBackend. AttributeError, which says that this is none, where the decodes' is none."""
-        return cast(SharingBackend, self._decodes).prefixes
+        # An attribute and no property: from Python 3.12 on a property makes a protocol's instance, whatever it raises.
+        if isinstance(self._decodes, SharingBackend):
+            self.prefixes = self._decodes.prefixes
 
     def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
         """See GraphBackend."""

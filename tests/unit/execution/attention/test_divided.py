@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from inspect import getattr_static
 from typing import Any, ClassVar
 
 import pytest
@@ -21,6 +22,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.divided import divided, parts_of, without
 from plimsoll_runtime.execution.attention.guarded import AttentionError, begin
+from plimsoll_runtime.execution.attention.prefixes.step import SharingBackend, StepPrefixes
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
 from plimsoll_runtime.execution.attention.triton import TritonBackend
@@ -264,6 +266,16 @@ def test_decodes_are_captured_where_those_of_their_backend_are() -> None:
     assert int(backend.over([], [])(0, None, None, None)[0]) == 0  # type: ignore[arg-type]
     assert isinstance(divided(Chunks, TritonBackend)(cache), GraphBackend)
     assert not isinstance(divided(Captured, Decodes)(cache), GraphBackend)
+
+
+def test_prefixes_are_shared_where_decodes_share_them() -> None:
+    """Looked up as Python 3.12 and later do for a protocol: a property would be there, even one that raises."""
+    cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
+    assert not hasattr(divided(Chunks, Captured)(cache), "prefixes")
+    assert getattr_static(divided(Chunks, Captured)(cache), "prefixes", None) is None
+    shared = divided(Chunks, TritonBackend)(cache)
+    assert isinstance(shared, SharingBackend)
+    assert isinstance(getattr_static(shared, "prefixes"), StepPrefixes)
 
 
 def test_an_error_says_which_of_the_two_it_was() -> None:
