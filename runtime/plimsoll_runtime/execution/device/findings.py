@@ -12,6 +12,7 @@ NATIVE_BFLOAT16 = (8, 0)
 MIG_NAME = " MIG "
 """In the name that CUDA gives a slice."""
 ON_THE_CPU = "models run on the CPU"
+"""What comes of it where no GPU can be used, unless somebody says something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,47 +23,48 @@ class Finding:
     serious: bool = True
 
 
-def findings(facts: DeviceFacts) -> list[Finding]:
-    """All that there are, the ones about which device is used first."""
-    return [*_unused(facts), *_named(facts), *_about(facts.used, facts.gpus or ())]
+def findings(facts: DeviceFacts, without: str = ON_THE_CPU) -> list[Finding]:
+    """All that there are, the ones about which device is used first. `without`: what it means that none is."""
+    return [*_unused(facts, without), *_named(facts, without), *_about(facts.used, facts.gpus or ())]
 
 
-def _unused(facts: DeviceFacts) -> Iterator[Finding]:
+def _unused(facts: DeviceFacts, without: str) -> Iterator[Finding]:
     """Why CUDA finds no device, where there is reason to think that there is one."""
     if facts.used is not None or (facts.driver_cuda is None and not facts.gpus):
         return
     if facts.built_for is None:
-        yield Finding(f"this torch is built without CUDA: {ON_THE_CPU}; install a build of torch with CUDA")
-    elif facts.driver_cuda is not None and facts.driver_cuda < facts.built_for:
+        yield Finding(f"this torch is built without CUDA: {without}; install a build of torch with CUDA")
+    elif facts.driver_cuda is not None and facts.driver_cuda[0] < facts.built_for[0]:
+        # A driver runs what is built for any minor version of its CUDA.
         yield Finding(
             f"the NVIDIA driver has CUDA {_version(facts.driver_cuda)}, and this torch is built for "
-            f"{_version(facts.built_for)}: {ON_THE_CPU}; update the driver, or install a torch that is built for "
+            f"{_version(facts.built_for)}: {without}; update the driver, or install a torch that is built for "
             f"CUDA {facts.driver_cuda[0]}"
         )
     elif _hides_all(facts.visible):
         count = f"all {len(facts.gpus)} GPUs" if facts.gpus else "every GPU"
         yield Finding(
-            f"CUDA_VISIBLE_DEVICES={facts.visible!r} hides {count} from this process: {ON_THE_CPU}; unset it, or name "
+            f"CUDA_VISIBLE_DEVICES={facts.visible!r} hides {count} from this process: {without}; unset it, or name "
             "a GPU"
         )
     elif facts.gpus and all(gpu.mig for gpu in facts.gpus):
         yield Finding(
-            f"MIG is on, and this process was given no slice: {ON_THE_CPU}; make one (nvidia-smi mig -cgi PROFILE -C), "
+            f"MIG is on, and this process was given no slice: {without}; make one (nvidia-smi mig -cgi PROFILE -C), "
             "or ask for one in spec.resources"
         )
     elif facts.gpus and not _unknown(facts.visible, facts.gpus):
         yield Finding(
-            f"the driver shows {len(facts.gpus)} GPUs, and CUDA finds none that it may use: {ON_THE_CPU}; give the "
+            f"the driver shows {len(facts.gpus)} GPUs, and CUDA finds none that it may use: {without}; give the "
             "container a GPU (nvidia.com/gpu in spec.resources; --gpus for docker)"
         )
 
 
-def _named(facts: DeviceFacts) -> Iterator[Finding]:
+def _named(facts: DeviceFacts, without: str) -> Iterator[Finding]:
     """What CUDA_VISIBLE_DEVICES names and nobody has: CUDA ignores that, and all that is named behind it."""
     if facts.gpus is None or not (unknown := _unknown(facts.visible, facts.gpus)):
         return
     has = f"this machine has GPU 0 to {len(facts.gpus) - 1}" if facts.gpus else "this machine has no GPU"
-    what = ON_THE_CPU if facts.used is None else "it is left out, with all that is named behind it"
+    what = without if facts.used is None else "it is left out, with all that is named behind it"
     yield Finding(
         f"CUDA_VISIBLE_DEVICES={facts.visible!r} names {unknown}, and {has}: {what}; nvidia-smi -L lists them"
     )

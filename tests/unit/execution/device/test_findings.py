@@ -30,8 +30,19 @@ def texts(facts: DeviceFacts) -> list[str]:
         replace(CUDA, used=H100, visible="GPU-aa,GPU-bb22", gpus=GPUS),
         replace(CUDA, used=H100, visible="MIG-4711", gpus=GPUS),
         replace(CUDA, used=H100, driver_cuda=(13, 0)),
+        replace(CUDA, driver_cuda=(13, 0)),
     ],
-    ids=["no-gpu", "no-driver", "hidden-on-no-gpu", "fine", "named", "named-by-uuid", "slice", "minor-version"],
+    ids=[
+        "no-gpu",
+        "no-driver",
+        "hidden-on-no-gpu",
+        "fine",
+        "named",
+        "named-by-uuid",
+        "slice",
+        "minor-version",
+        "minor-version-lost",
+    ],
 )
 def test_where_nothing_is_amiss_nothing_is_said(facts: DeviceFacts) -> None:
     assert texts(facts) == []
