@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES, MODEL_IMPLS, EngineConfig
+from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DEVICES, DTYPES, MODEL_IMPLS, EngineConfig
 from plimsoll_runtime.engine.policy import POLICIES
 from plimsoll_runtime.engine.pooling import TASKS
 from plimsoll_runtime.errors import UsageError
@@ -30,6 +30,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         model_impl=args.model_impl,
         trust_remote_code=args.trust_remote_code,
         task=args.task,
+        device=args.device,
         dtype=args.dtype,
         max_model_len=args.max_model_len,
         max_batch_tokens=args.max_batch_tokens,
@@ -49,6 +50,17 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         graph_seconds=args.graph_seconds,
         graph_memory=args.graph_memory,
         check_integrity_every=args.check_integrity_every,
+    )
+
+
+def add_device_option(group: argparse._ArgumentGroup) -> None:
+    """Add what `EngineConfig.device` says, which a host tells each of its engines."""
+    group.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=DEFAULTS.device,
+        help="what models run on. cuda: a GPU, with CUDA or with ROCm, or a refusal with exit code 8 where torch finds "
+        "none; cpu: no GPU is touched; auto: a GPU wherever torch finds one, else the CPU (default: %(default)s)",
     )
 
 
@@ -179,6 +191,7 @@ def _add_cache(group: argparse._ArgumentGroup) -> None:
 
 def _add_computing(group: argparse._ArgumentGroup) -> None:
     """What computes, and what checks on it."""
+    add_device_option(group)
     group.add_argument("--threads", type=values.positive, metavar="N", help="CPU threads (default: all cores)")
     group.add_argument(
         "--attention-backend",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
+from plimsoll_runtime.cli.engine_options import add_device_option
 from plimsoll_runtime.cli.server_options import (
     add_batch_options,
     add_response_options,
@@ -66,7 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     add_response_options(parser.add_argument_group("responses"))
     add_batch_options(parser.add_argument_group("files and batches"))
     _add_host_api(parser.add_argument_group("host API"))
-    _add_memory(parser.add_argument_group("memory"))
+    _add_memory(parser.add_argument_group("device and memory"))
     waiting = parser.add_argument_group("requests for models that sleep")
     _add_patience(waiting)
     _add_waiting(waiting)
@@ -114,6 +115,7 @@ def host_settings(args: argparse.Namespace) -> Settings:
     from plimsoll_runtime.residency.settings import Settings
 
     return Settings(
+        device=args.device,
         line=_share(args.line, args.sleepers),
         sleepers=args.sleepers,
         minimum_residency=args.minimum_residency,
@@ -166,6 +168,7 @@ def _add_host_api(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_memory(group: argparse._ArgumentGroup) -> None:
+    add_device_option(group)
     group.add_argument(
         "--line",
         type=values.memory,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.loading import Loaded
@@ -46,13 +44,10 @@ class Budget:
     graphs: int
 
 
-def check_grant(config: EngineConfig, grant: Grant | None, device: torch.device) -> None:
-    """Raises UsageError for options that say themselves what to take, where somebody else says it; DeviceLostError
-    where what was granted is memory of a device that is there no more.
-    """
+def check_grant(config: EngineConfig, grant: Grant | None) -> None:
+    """Raises UsageError for options that say themselves what to take, where somebody else says it."""
     if grant is None:
         return
-    grant.check_device(device.type)
     if config.kv_disk is not None or config.kv_host_memory is not None:
         raise UsageError("--kv-disk and --kv-host-memory take memory that no grant counts: leave them away")
     if config.kv_memory is None:

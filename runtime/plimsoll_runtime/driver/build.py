@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import nullcontext
 
-import torch
-
 from plimsoll_kernels.compilations import watch_triton
 from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
@@ -22,6 +20,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.pipeline import keep_all
+from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.tiers.open import check_options
 from plimsoll_runtime.progress import Progress
@@ -43,12 +42,12 @@ def build_engine(
 
     An `image` that is empty is filled with its weights; from one that is filled the model wakes, and no file is read.
     With a `grant` the engine takes that, whatever is free.
-    Raises SourceError, ModelError, MemoryLimitError or UsageError (see `errors`), each with what to do.
+    Raises SourceError, ModelError, MemoryLimitError, UsageError or DeviceLostError (see `errors`), with what to do.
     """
     overhead = private_bytes()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose(config.device)
     check_options(config, device)
-    check_grant(config, grant, device)
+    check_grant(config, grant)
     threads = take_threads(config.threads)
     check_instructions()
     compilations = watch_triton() if device.type == "cuda" else None

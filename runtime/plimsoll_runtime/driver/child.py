@@ -27,7 +27,7 @@ from plimsoll_runtime.driver.start import BUILD, Start
 from plimsoll_runtime.driver.watch import Watch
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import Command, EngineFailed, Event
-from plimsoll_runtime.errors import DeviceLostError, EngineDeadError, ErrorKind, PlimsollError
+from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
 from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)
@@ -215,4 +215,4 @@ class EngineChild:
 
 def failure(event: EngineFailed) -> PlimsollError:
     """The error that the engine ended with, of the class that it had there."""
-    return DeviceLostError(event.message) if event.device_lost else error_of(event.kind, event.message)
+    return error_of(event.kind, event.message, device_lost=event.device_lost)

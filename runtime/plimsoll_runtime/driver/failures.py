@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plimsoll_runtime.errors import (
     DeviceFailedError,
+    DeviceLostError,
     EngineDeadError,
     ErrorKind,
     MemoryLimitError,
@@ -23,9 +24,9 @@ _ERRORS: dict[ErrorKind, type[PlimsollError]] = {
 }
 
 
-def error_of(kind: str, message: str) -> PlimsollError:
+def error_of(kind: str, message: str, *, device_lost: bool = False) -> PlimsollError:
     """An error of the class that it had there; `kind` is the value of an ErrorKind."""
-    return _ERRORS[ErrorKind(kind)](message)
+    return DeviceLostError(message) if device_lost else _ERRORS[ErrorKind(kind)](message)
 
 
 def exit_text(code: int | None) -> str:

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-import torch
-
 from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.model import backends_of, outline_of
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
 from plimsoll_runtime.execution.precision import NAMES
 from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
@@ -53,9 +52,10 @@ class Fit:
 def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     """Of a model as the engine would compute it here, in the dtype that the config names.
 
-    Raises ModelError where the files are not what they say, or not what the model needs.
+    Raises ModelError where the files are not what they say, or not what the model needs; DeviceLostError where the
+    config wants a GPU and there is none.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose(config.device)
     dtype = NAMES[config.dtype]
     described = served_as(files.config, task_of(files.config))
     outline = outline_of(described, config.model_impl, config.max_model_len, gguf=files.format == "gguf")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from plimsoll_runtime.errors import DeviceLostError, MemoryLimitError, UsageError
-from plimsoll_runtime.execution.device.fault import lost
+from plimsoll_runtime.errors import MemoryLimitError, UsageError
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,7 +15,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     `kv`: the KV cache when the engine starts.
     `kv_least`: what the cache may be shrunk to; the longest sequence is what so much holds. 0: it is not shrunk.
     `kv_most`: what the cache may be grown to; until then that is address space and no memory. 0: it is not grown.
-    `device`: the kind of device whose memory it is ("cpu", "cuda"); empty for any.
     """
 
     weights: int
@@ -24,7 +22,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     kv: int
     kv_least: int = 0
     kv_most: int = 0
-    device: str = ""
 
     def __post_init__(self) -> None:
         if min(self.weights, self.workspace, self.kv, self.kv_least, self.kv_most) < 0:
@@ -41,11 +38,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     def most(self) -> int:
         """Bytes that the KV cache may ever have."""
         return self.kv_most or self.kv
-
-    def check_device(self, found: str) -> None:
-        """Raises DeviceLostError where the engine finds another kind of device than the one whose memory this is."""
-        if self.device not in ("", found):
-            raise DeviceLostError(lost(f"memory of a {self.device} device was granted, and torch finds none here").text)
 
     def check_weights(self, needed: int) -> None:
         """Raises MemoryLimitError where weights need more than was granted."""

@@ -56,7 +56,7 @@ def load_model(
         _check_weights(model, _weights_of(model, image), grant)
         return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
     # Not in a wake, for which somebody waits: where other engines hold memory of the GPU, nvidia-smi takes a second.
-    found = log_findings()
+    found = () if config.device == "cpu" else log_findings()
     files = resolve(config.model, config.revision, progress=progress, trust_remote_code=config.trust_remote_code)
     model = from_files(config, files, device)
     _check_weights(model, _weights_of(model, image), grant)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.model import Model, from_files
@@ -11,6 +9,7 @@ from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.threads import take_threads
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
 from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
@@ -21,10 +20,10 @@ from plimsoll_runtime.weights.sources import resolve
 def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     """With `kv` bytes of KV cache for good; None: `--kv-memory`, or the least that an engine can do with.
 
-    Raises SourceError, ModelError, MemoryLimitError or UsageError, as building the engine would.
+    Raises SourceError, ModelError, MemoryLimitError, UsageError or DeviceLostError, as building the engine would.
     """
     overhead = private_bytes()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose(config.device)
     take_threads(config.threads)
     files = resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
     model = from_files(config, files, device)

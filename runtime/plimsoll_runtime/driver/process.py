@@ -258,7 +258,7 @@ def _measured(order: Measure) -> Needs | Refused:
     try:
         return measure(order.config, order.kv)
     except PlimsollError as error:
-        return Refused(error.kind.value, str(error))
+        return Refused(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
     except Exception as error:
         logger.exception("what a model takes cannot be told")
         return Refused(ErrorKind.ENGINE.value, f"{type(error).__name__}: {error}")

@@ -43,15 +43,15 @@ class Standby(LinkedProcess):
         """What a model would take, with `kv` bytes of KV cache for good (None: the least, or `config.kv_memory`).
 
         Its files are found as a load finds them; what a hub has is fetched first, which the process is busy with.
-        Raises what a load would: SourceError, ModelError, MemoryLimitError, UsageError; StandbyDeadError when it ends
-        instead. Cancelled, it cannot be asked again, but still be started.
+        Raises what a load would: SourceError, ModelError, MemoryLimitError, UsageError, DeviceLostError; and
+        StandbyDeadError when it ends instead. Cancelled, it cannot be asked again, but still be started.
         """
         async with self._asking:
             await self._until_ready()
             self._give(Measure(config, kv))
             reply = await self._reply()
         if isinstance(reply, Refused):
-            raise error_of(reply.kind, reply.message)
+            raise error_of(reply.kind, reply.message, device_lost=reply.device_lost)
         assert isinstance(reply, Needs)
         return reply
 

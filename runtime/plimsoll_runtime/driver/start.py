@@ -72,10 +72,11 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """What was asked for cannot be; `kind` is an errors.ErrorKind."""
+    """What was asked for cannot be; `kind` is an errors.ErrorKind. `device_lost`: nor can it in another process."""
 
     kind: str
     message: str
+    device_lost: bool = False
 
 
 Order = Start | Prepare | Measure | Fork

@@ -7,6 +7,7 @@ import msgspec
 from plimsoll_runtime.engine.pooling import TASKS
 from plimsoll_runtime.errors import UsageError
 
+DEVICES = ("auto", "cpu", "cuda")
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 MODEL_IMPLS = ("auto", "native", "transformers")
 ATTENTION_BACKENDS = (
@@ -51,6 +52,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `model_impl`: whose code computes the model: "native" is ours, "transformers" Transformers' own with our attention;
     "auto" is ours where we have it.
     `trust_remote_code`: whether code that comes with a model may run, where neither we nor Transformers have its class.
+    `device`: what the model runs on: "cuda" is a GPU (torch calls AMD's so too) or a refusal, "auto" a GPU wherever
+    torch finds one; with "cpu" none is touched.
     `task`: what the model is served for (see `engine.pooling`); "auto" is what its files say.
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
     `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
@@ -66,6 +69,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     model_impl: str = "auto"
     trust_remote_code: bool = False
     task: str = "auto"
+    device: str = "auto"
     dtype: str = "auto"
     max_model_len: int | None = None
     max_batch_tokens: int = 2048
@@ -100,6 +104,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"graph_seconds must be 0 (no graphs) or more, not {self.graph_seconds}")
         if self.model_impl not in MODEL_IMPLS:
             raise UsageError(f"model_impl must be one of {', '.join(MODEL_IMPLS)}, not {self.model_impl}")
+        if self.device not in DEVICES:
+            raise UsageError(f"device must be one of {', '.join(DEVICES)}, not {self.device}")
         if self.task not in TASKS:
             raise UsageError(f"task must be one of {', '.join(TASKS)}, not {self.task}")
         if self.block_size not in BLOCK_SIZES:

@@ -14,14 +14,14 @@ from plimsoll_runtime import __version__
 from plimsoll_runtime.hardware import cpu_name
 
 
-def provenance() -> dict[str, str | int]:
-    """Hardware, versions, command and day."""
+def provenance(device: torch.device) -> dict[str, str | int]:
+    """Hardware, versions, command and day. The GPU is the one that was computed on."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "command": " ".join(["plimsoll", *sys.argv[1:]]),
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
         "python": platform.python_version(),
         "torch": version("torch"),
         "plimsoll": __version__,

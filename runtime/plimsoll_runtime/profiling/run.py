@@ -18,6 +18,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
+from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.profiling.machine import Machine, measure
 from plimsoll_runtime.profiling.provenance import provenance
 from plimsoll_runtime.profiling.record import StepRecord, record_steps
@@ -53,7 +54,7 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Report:
 
     Raises what `build_engine` raises, and UsageError for a workload that the loaded engine cannot hold.
     """
-    watch = Watch()
+    watch = Watch(choose(options.engine.device))
     core = build_engine(msgspec.structs.replace(options.engine, overlap=False), progress, watch)
     options.workload.check_fits(core.info)
     engine = options.engine
@@ -99,9 +100,10 @@ class _Session:
 
     def trace(self) -> list[dict[str, object]]:
         """The events of a run with short answers under torch's profiler."""
+        device = torch.device(self._core.info.device)
         self._watch.show_ranges(True)
         try:
-            return with_torch_events(lambda: self.serve(longest_output=TRACED_OUTPUT)[1])
+            return with_torch_events(lambda: self.serve(longest_output=TRACED_OUTPUT)[1], device)
         finally:
             self._watch.show_ranges(False)
 
@@ -133,5 +135,5 @@ def _report(
         rate=machine.rate,
         kernels=kernels,
         steps=summarise(records, machine),
-        provenance=provenance(),
+        provenance=provenance(torch.device(info.device)),
     )

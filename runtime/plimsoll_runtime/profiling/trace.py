@@ -59,10 +59,10 @@ def timeline_events(records: Sequence[StepRecord], *, zero_ns: int, zero_us: flo
     return events
 
 
-def with_torch_events(run: Callable[[], Sequence[StepRecord]]) -> list[Event]:
-    """Call `run` under torch's profiler: its events and ours, on one clock."""
+def with_torch_events(run: Callable[[], Sequence[StepRecord]], device: torch.device) -> list[Event]:
+    """Call `run`, which computes on `device`, under torch's profiler: its events and ours, on one clock."""
     activities = [ProfilerActivity.CPU]
-    if torch.cuda.is_available():
+    if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities) as profiler:
         read_ns = []

@@ -15,9 +15,10 @@ from plimsoll_runtime.profiling.op_marks import CudaOpTimer, HostOpTimer, Marked
 
 
 class Watch:
-    """Sees an engine's decoder, and the plan of each step. A decoder that times no ops gets marks, if torch's."""
+    """Sees an engine's decoder on `device`, and the plan of each step. One that times no ops gets marks, if torch's."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self.timeline = Timeline()
         self.plan: StepPlan | None = None
         self._decoder: Decoder | None = None
@@ -25,7 +26,7 @@ class Watch:
     def watch_decoder(self, decoder: Decoder) -> Decoder:
         """See Probe."""
         if isinstance(decoder, TorchDecoder):
-            decoder = MarkedDecoder(decoder, CudaOpTimer() if torch.cuda.is_available() else HostOpTimer())
+            decoder = MarkedDecoder(decoder, CudaOpTimer() if self._device.type == "cuda" else HostOpTimer())
         self._decoder = decoder
         return decoder
 

@@ -5,9 +5,11 @@ The host's own process never imports torch, unless there is an accelerator whose
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,12 +35,15 @@ from plimsoll_runtime.weights.hub import Access
 from plimsoll_runtime.weights.image.image import Image
 from plimsoll_runtime.weights.sources import resolve
 
-ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
+ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Where the drivers of NVIDIA and AMD are, and Windows' own in WSL: without any, torch need not be asked for a GPU."""
 PROCESSES_DIFFER = 1.05
 """Two processes that have imported the same differ by 0.3 % of 300 MiB, measured; the rest is for what comes later."""
 COPIED_BYTES = 32 * 2**20
 """What an engine comes to write of the memory that it shares with others: measured 14 MiB after 1,700 steps and 650
 requests, 12 of them while it loaded."""
+
+logger = logging.getLogger(__name__)
 
 
 class MemoryImage:
@@ -67,28 +72,33 @@ class MemoryImage:
 class Processes:
     """`Engines` of this machine. `limit`: bytes of a CPU's memory that the runtime may take in all, where less is free.
 
-    A container's limit need not be given: what it leaves is measured.
+    A container's limit need not be given: what it leaves is measured. `device`: as `EngineConfig.device` has it. What
+    it means here is decided once, and every engine is told.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: int | None = None, device: str = "auto") -> None:
         self._limit = limit
+        self._wanted = device
         self._spare = Spare()
         self._fetches = Fetches(host_memory_left)
-        self._kind = ""
         self._capacity = self._line = 0
         self._server_bytes = self._engine_bytes = 0
-        self._accelerated = any(path.exists() for path in ACCELERATORS)
+        self._accelerated = False
 
     async def open(self, line: float, sleepers: int) -> Device:
         """Start what stands by and what forks; the capacity is what is free with them, and what the runtime takes.
 
-        Raises UsageError where the sleepers would leave nothing of a CPU's memory.
+        Raises UsageError where the sleepers would leave nothing of a CPU's memory, and DeviceLostError where there must
+        be a GPU and is none, or it has failed.
         """
         server, standby = await self._spare.footprints()
         self._server_bytes = int(server * PROCESSES_DIFFER)
         self._engine_bytes = standby + COPIED_BYTES
-        if self._accelerated:
-            device = await in_daemon_thread(_accelerator)
+        looked_for = self._wanted == "cuda" or (self._wanted == "auto" and any(map(Path.exists, ACCELERATORS)))
+        gpu, findings = await in_daemon_thread(partial(_gpu, self._wanted)) if looked_for else (None, ())
+        self._accelerated = gpu is not None
+        if gpu is not None:
+            device = gpu
         else:
             # What is free and what is taken are looked at one after the other: together they may be more than there is.
             bounds = (host_memory_left() + self._own(), self._limit, cgroup_limit())
@@ -98,25 +108,23 @@ class Processes:
                     f"the sleepers are to have {size_text(sleepers)}, but there are {size_text(limit)} in all; models "
                     "that are awake need the rest"
                 )
-            device = Device("cpu", _cpu_name(), limit - sleepers, shared=True)
-        self._kind = device.kind if self._accelerated else ""
+            device = Device("cpu", _cpu_name(), limit - sleepers, shared=True, findings=findings)
         self._capacity, self._line = device.capacity, int(device.capacity * line)
         return device
 
     def look(self) -> Look:
         """What is free on the device, what the runtime itself takes of it, and the pressure."""
         if self._accelerated:
-            left = _accelerator_left()
+            left = _gpu_left()
             return Look(left, 0, judge(left, self._capacity, self._line, None))
         left = host_memory_left()
         return Look(left, self._own(), judge(left, self._capacity, self._line, read_stalls()))
 
     async def find(self, name: ModelName, spec: ModelSpec) -> Found:
         """Fetch its files, and have the standby read their headers. Cancelled, the fetch ends too."""
-        config = engine_config(spec)
-        files = await self._files(config, access_of(name, spec))
+        files = await self._files(engine_config(spec), access_of(name, spec))
         least = least_kv(spec)
-        needs = await self._spare.needs(_with_files(config, files), least)
+        needs = await self._spare.needs(self._config(spec, files), least)
         kv_minimum = max(needs.kv_least, least or 0)
         sizes = Sizes(
             image=needs.image,
@@ -143,9 +151,8 @@ class Processes:
             kv=grant.kv,
             kv_least=0 if self._accelerated else min(sizes.kv_minimum, grant.kv),
             kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
-            device=self._kind,
         )
-        config = _with_files(engine_config(spec), found.files)
+        config = self._config(spec, found.files)
         memory = None if image is None else image.image
         engine = await self._spare.engine(config, memory, granted)
         info = engine.info
@@ -166,6 +173,11 @@ class Processes:
             return await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access, fetch=fetch))
         finally:
             fetch.call_off()
+
+    def _config(self, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
+        """What an engine is told: its files, and the device whose memory it is granted."""
+        config = msgspec.structs.replace(engine_config(spec), device="cuda" if self._accelerated else "cpu")
+        return _with_files(config, files)
 
     @property
     def _process(self) -> int:
@@ -198,38 +210,35 @@ def _cpu_name() -> str:
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
 
 
-def _accelerator() -> Device:
-    """The first one; the driver may take seconds to answer.
+def _gpu(wanted: str) -> tuple[Device | None, tuple[str, ...]]:
+    """The first one, None where torch finds none, and what there is to say of them; drivers may take seconds to answer.
 
-    Raises UsageError where torch finds none though its driver is there, DeviceLostError where it has failed.
+    Raises DeviceLostError where it has failed, or where `wanted` is "cuda" and there is none.
     """
     import torch
 
+    from plimsoll_runtime.execution.device.choose import choose
     from plimsoll_runtime.execution.device.read import log_findings
     from plimsoll_runtime.hardware import device_name
 
     with _told_as_lost():
-        found = log_findings()
-        device = torch.accelerator.current_accelerator()
-        if device is None:
-            raise UsageError(
-                "there is an accelerator's driver here, but torch finds no accelerator; check its installation: the "
-                "log has what is known of it"
-            )
+        device, found = choose(wanted), log_findings()
+        if device.type == "cpu":
+            logger.warning("torch finds no GPU, though there is a driver for one: models run on the CPU")
+            return None, found
         capacity = int(torch.accelerator.get_memory_info(device)[1])
-        return Device(device.type, device_name(device), capacity, shared=False, elastic=False, findings=found)
+        name = device_name(device)
+    return Device(device.type, name, capacity, shared=False, elastic=False, findings=found), found
 
 
-def _accelerator_left() -> int:
+def _gpu_left() -> int:
     """Free bytes of it. Raises DeviceLostError where it has failed."""
     import torch
 
     from plimsoll_runtime.execution.memory import free_memory
 
-    device = torch.accelerator.current_accelerator()
-    assert device is not None
     with _told_as_lost():
-        return free_memory(device)
+        return free_memory(torch.device("cuda"))
 
 
 @contextmanager

@@ -1,9 +1,10 @@
-"""What a host is told: how much memory, and how patient everybody is."""
+"""What a host is told: on which device, with how much memory, and how patient everybody is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from plimsoll_runtime.engine.config import DEVICES
 from plimsoll_runtime.errors import UsageError
 
 SLICE_LOADS = 2.0
@@ -17,6 +18,7 @@ slices of 30 s, which saved no loading.
 class Settings:
     """Sizes in bytes, times in seconds. Raises UsageError for what no host can do.
 
+    `device`: what models run on, as `EngineConfig.device` has it.
     `line`: the share of the device's memory that may be granted. `sleepers`: host memory for images of sleeping models.
     `minimum_residency`: nothing is evicted sooner. `service_slice`: how long a model serves at the most, before those
     that requests wait for take turns (less where it is back soon, see `turn`). `patience`: how long a request waits at
@@ -27,6 +29,7 @@ class Settings:
     the other. `check_seconds`: between two looks at the memory.
     """
 
+    device: str = "auto"
     line: float = 0.9
     sleepers: int = 0
     minimum_residency: float = 10.0
@@ -42,6 +45,8 @@ class Settings:
     check_seconds: float = 2.0
 
     def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise UsageError(f"device must be one of {', '.join(DEVICES)}, not {self.device}")
         if not 0 < self.line <= 1:
             raise UsageError(f"the line is a share of the memory between 0 and 1, not {self.line}")
         for name in ("sleepers", "minimum_residency", "service_slice", "patience", "max_waiting", "max_waiting_bytes"):

@@ -31,8 +31,9 @@ SERVERS = frozenset(
     }
 )
 """Fields of `runtime` that are the server's business and not the engine's."""
-_GIVEN = frozenset({"model", "revision", "offline", "trust_remote_code"})
-"""Fields of an engine's config that a spec's `runtime` does not have: where models share a host none brings code."""
+_GIVEN = frozenset({"model", "revision", "offline", "trust_remote_code", "device"})
+"""Fields of an engine's config that a spec's `runtime` does not have: where models share a host none brings code, nor
+has a device of its own."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):

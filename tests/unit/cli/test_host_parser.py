@@ -44,7 +44,7 @@ def test_every_flag_reaches_its_field(tmp_path: Path) -> None:
         "--host 0.0.0.0 --port 9 --host-address 127.0.0.2 --host-port 10 --api-key k --drain-seconds 2.5 "
         f"--host-token-file {tmp_path}/a --share-prefix-cache "
         "--line 75% --sleepers 8GiB --minimum-residency 5 --service-slice 6 --patience 7 --hold-seconds 8 "
-        "--max-held 9 --max-held-bytes 1MiB --keep-alive-seconds 2 --load-seconds 11"
+        "--max-held 9 --max-held-bytes 1MiB --keep-alive-seconds 2 --load-seconds 11 --device cuda"
     )
     config, settings = parse(*words.split())
     assert config == HostConfig(
@@ -59,6 +59,7 @@ def test_every_flag_reaches_its_field(tmp_path: Path) -> None:
         share_prefix_cache=True,
     )
     assert settings == Settings(
+        device="cuda",
         line=0.75,
         sleepers=8 * 2**30,
         minimum_residency=5,
@@ -106,6 +107,7 @@ def test_models_are_read_from_files(tmp_path: Path) -> None:
         (["--hold-seconds", "-1"], "not between 0 and 86400"),
         (["--host-port", "70000"], "not between 0 and 65535"),
         (["--max-held", "-1"], "not between 0"),
+        (["--device", "gpu"], "invalid choice: 'gpu' (choose from"),
     ],
 )
 def test_impossible_values_are_refused(words: list[str], what: str, capsys: pytest.CaptureFixture[str]) -> None:

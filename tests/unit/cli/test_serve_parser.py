@@ -45,12 +45,14 @@ def test_every_flag_reaches_its_field() -> None:
         "--attention-backend cpu --policy sjf --api-key k1 --api-key k2 --revision main --drain-seconds 2.5 "
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
         "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000 --share-prefix-cache "
-        "--tool-format hermes --reasoning-format none --thinking-budget 0 --graph-seconds 3.5 --graph-memory 1GiB"
+        "--tool-format hermes --reasoning-format none --thinking-budget 0 --graph-seconds 3.5 --graph-memory 1GiB "
+        "--device cpu"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
         model="/models/claim/m",
         revision="main",
+        device="cpu",
         dtype="bfloat16",
         max_model_len=4096,
         max_batch_tokens=512,

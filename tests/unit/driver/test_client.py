@@ -19,7 +19,6 @@ from fake_engine import FACTORY, POISON_PROMPT
 from simulated import oracle
 
 from plimsoll_runtime.driver.client import DEADLINE_SECONDS, AsyncEngine
-from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.errors import (
@@ -219,11 +218,13 @@ async def test_why_it_could_not_be_loaded(model: str, kind: ErrorKind, message: 
     assert isinstance(caught.value, DeviceLostError) == (kind is ErrorKind.DEVICE)
 
 
-async def test_an_engine_that_finds_the_device_of_its_grant_no_more_says_that_it_is_lost() -> None:
-    """Before it reads anything: it would compute on the CPU, in memory that nobody has granted."""
-    grant = Grant(weights=1, workspace=1, kv=1, device="cuda")
-    with pytest.raises(DeviceLostError, match="memory of a cuda device was granted, and torch finds none here; the"):
-        await AsyncEngine.start(EngineConfig(model="/nowhere"), grant=grant)
+async def test_an_engine_that_must_have_a_gpu_and_finds_none_says_that_it_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before it reads anything: it would compute on the CPU, maybe in memory that nobody has granted."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(DeviceLostError, match=r"models are to run on a GPU \(--device cuda\), and torch finds none: "):
+        await AsyncEngine.start(EngineConfig(model="/nowhere", device="cuda"))
 
 
 async def test_whoever_ends_an_engine_may_say_why() -> None:

@@ -31,7 +31,7 @@ from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.errors import EngineDeadError, MemoryLimitError, SourceError, UsageError
+from plimsoll_runtime.errors import DeviceLostError, EngineDeadError, MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.weights.image.image import Image
 
 FAKE = "fake_engine:build"
@@ -129,6 +129,18 @@ async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(cold
     with pytest.raises(StandbyDeadError, match=f"process {cold.pid} was killed by signal 9; the kernel"):
         await cold.needs(config)
     assert not cold.alive
+
+
+async def test_a_model_is_measured_for_the_device_that_it_is_to_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that is gone is no reason to tell what the model would take on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
+    with contextlib.closing(Standby.spawn()) as standby:
+        with pytest.raises(DeviceLostError, match="torch finds none"):
+            await standby.needs(EngineConfig(model=str(tmp_path), device="cuda"))
+        assert (await standby.needs(EngineConfig(model=str(tmp_path), device="cpu"))).image
 
 
 async def test_one_process_becomes_one_engine(cold: Standby) -> None:

@@ -23,9 +23,10 @@ from plimsoll_runtime.errors import UsageError
         ({"graph_seconds": -1.0}, r"graph_seconds must be 0 \(no graphs\) or more, not -1"),
         ({"block_size": 0}, "block_size must be one of 8, 16, 32, 64, 128, 256, not 0"),
         ({"block_size": 24}, "not 24"),
+        ({"device": "gpu"}, "device must be one of auto, cpu, cuda, not gpu"),
     ],
 )
-def test_impossible_numbers_are_refused(options: dict[str, Any], told: str) -> None:
+def test_what_no_engine_can_have_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(UsageError, match=told):
         EngineConfig(model="m", **options)
 

@@ -101,7 +101,7 @@ def test_torchs_events_are_on_the_same_clock() -> None:
             steps.append(StepRecord(1, 1, False, timeline.take(), {}, record().costs))
         return steps
 
-    events = with_torch_events(run)
+    events = with_torch_events(run, torch.device("cpu"))
     check_chrome([e for e in events if e["pid"] == PROCESS])
     products = [e for e in events if e.get("cat") == "cpu_op" and e["name"] == "aten::mm"]
     forwards = [e for e in spans_of(events, STEPS) if e["name"] == "forward"]

@@ -21,7 +21,9 @@ from residency_support.failing import FACTORY, FAULT, LOST
 from plimsoll_runtime import hardware
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.forkserver import ForkServer
+from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import DeviceFailedError, DeviceLostError, EngineDeadError, UsageError
@@ -29,6 +31,7 @@ from plimsoll_runtime.execution import memory
 from plimsoll_runtime.execution.device import read
 from plimsoll_runtime.residency import processes as module
 from plimsoll_runtime.residency import spare as spare_module
+from plimsoll_runtime.residency.engines import Device
 from plimsoll_runtime.residency.errors import Refused
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.ledger import Grant
@@ -37,6 +40,7 @@ from plimsoll_runtime.residency.processes import Processes
 from plimsoll_runtime.residency.report import ModelReport
 from plimsoll_runtime.residency.resident import Resident
 from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.spare import Spare
 from plimsoll_runtime.residency.spec import ModelSpec
 from plimsoll_runtime.residency.states import Level
 
@@ -215,7 +219,6 @@ async def test_a_kernels_fault_ends_its_engine_and_a_lost_device_the_host(
 @pytest.mark.parametrize("phrase", ["GPU is lost", "unspecified launch failure", "unknown error"])
 def test_a_device_that_cannot_be_looked_at_any_more_is_lost(phrase: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process launches no kernel that could have a fault."""
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     error: list[Exception] = [RuntimeError("NVML: not supported"), RuntimeError(f"CUDA error: {phrase}")]
 
     def free(device: torch.device) -> int:
@@ -230,26 +233,110 @@ def test_a_device_that_cannot_be_looked_at_any_more_is_lost(phrase: str, monkeyp
         engines.look()
 
 
-def test_what_there_is_to_say_of_the_device_is_told_when_a_host_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With stand-ins for what torch and the driver say, and no process beside this one."""
-    memory_of = {"get_memory_info": lambda device: (2**30, 2**31)}
-    for name, made in {"current_accelerator": lambda: torch.device("cuda"), **memory_of}.items():
+NEEDS = Needs(image=100, private=10, workspace=20, block_bytes=1, kv_least=5, kv_most=50, max_model_len=128, overhead=0)
+
+
+class FakeSpare:
+    """No process: it keeps what it was told to measure and to start."""
+
+    def __init__(self) -> None:
+        self.told: list[EngineConfig] = []
+
+    async def footprints(self) -> tuple[int, int]:
+        return 2**20, 2**20
+
+    async def needs(self, config: EngineConfig, kv: int | None) -> Needs:
+        self.told.append(config)
+        return NEEDS
+
+    async def engine(self, config: EngineConfig, image: object, grant: object) -> object:
+        self.told.append(config)
+        info = SimpleNamespace(workspace_bytes=20, overhead_bytes=0, weight_bytes=110)
+        return SimpleNamespace(info=info, kv_bytes=5)
+
+
+@pytest.fixture
+def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One of 2 GiB, with a driver."""
+    memory_of = {"get_memory_info": lambda device: (2**30, 2**31), "empty_cache": lambda: None}
+    for name, made in memory_of.items():
         monkeypatch.setattr(torch.accelerator, name, made)
     monkeypatch.setattr(hardware, "device_name", lambda device: "a GPU")
-    monkeypatch.setattr(read, "log_findings", lambda: ("a slice",))
-    device = module._accelerator()
-    assert (device.kind, device.name, device.capacity, device.findings) == ("cuda", "a GPU", 2**31, ("a slice",))
+    monkeypatch.setattr(read, "log_findings", lambda: ("a finding",))
+    monkeypatch.setattr(module, "ACCELERATORS", (tmp_path / "another", tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+async def opened(wanted: str) -> tuple[Processes, FakeSpare, Device]:
+    engines, spare = Processes(device=wanted), FakeSpare()
+    engines._spare = cast(Spare, spare)
+    return engines, spare, await engines.open(0.9, 0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "driver", "seen", "device"),
+    [
+        ("auto", True, True, "cuda"),
+        ("auto", True, False, "cpu"),
+        ("auto", False, True, "cpu"),
+        ("cuda", True, True, "cuda"),
+        ("cuda", False, True, "cuda"),
+        ("cpu", True, True, "cpu"),
+    ],
+    ids=["found", "not-for-torch", "no-driver", "wanted", "wanted-unasked", "unwanted"],
+)
+@pytest.mark.usefixtures("_gpu")
+async def test_a_host_and_its_engines_agree_on_the_device(
+    wanted: str, driver: bool, seen: bool, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a host plans for is what it tells, whatever an engine would find by itself."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: seen)
+    if not driver:
+        monkeypatch.setattr(module, "ACCELERATORS", ())
+    engines, spare, found = await opened(wanted)
+    assert (found.kind, found.shared) == (device, device == "cpu")
+    assert found.findings == (("a finding",) if device == "cuda" or not seen else ())
+    model = spec(tmp_path / "a", 1)
+    at = await engines.find(A, model)
+    await engines.start(A, model, at, None, Grant(at.sizes.weights, at.sizes.workspace, at.sizes.kv_minimum))
+    assert [config.device for config in spare.told] == [device, device]
+    assert (engines.look().reserved == 0) == (device == "cuda")
+
+
+@pytest.mark.usefixtures("_gpu")
+async def test_a_gpu_that_nobody_wants_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("a driver is asked"))
+    await opened("cpu")
+
+
+@pytest.mark.usefixtures("_gpu")
+async def test_that_no_gpu_is_used_though_there_is_a_driver_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    await opened("auto")
+    assert "torch finds no GPU, though there is a driver for one: models run on the CPU" in caplog.text
+
+
+@pytest.mark.usefixtures("_gpu")
+async def test_a_host_that_must_have_a_gpu_and_finds_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceLostError, match="torch finds none: "):
+        await opened("cuda")
+
+
+@pytest.mark.usefixtures("_gpu")
+async def test_what_there_is_to_say_of_the_device_is_told_when_a_host_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With stand-ins for what torch and the driver say, and no process beside this one."""
+    _, _, device = await opened("auto")
+    assert (device.kind, device.name, device.capacity, device.findings) == ("cuda", "a GPU", 2**31, ("a finding",))
 
     def fail() -> tuple[str, ...]:
         raise RuntimeError("CUDA error: GPU is lost")
 
     monkeypatch.setattr(read, "log_findings", fail)
     with pytest.raises(DeviceLostError, match="GPU is lost"):
-        module._accelerator()
-    monkeypatch.setattr(read, "log_findings", tuple)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
-    with pytest.raises(UsageError, match="torch finds no accelerator"):
-        module._accelerator()
+        await opened("auto")
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ def test_another_token_is_no_reason_to_load_anew() -> None:
         ({"token": "x" * 4097}, "token must be at most"),
         ({"token": "hf\nX-Header: 1"}, "token must be at most"),
         ({"runtime": {"trustRemoteCode": True}}, "runtime has no trustRemoteCode"),
+        ({"runtime": {"device": "cpu"}}, "runtime has no device"),
         ({"sauce": 1}, "unknown field `sauce`"),
         ({"source": ""}, "source must be a text"),
         ({"revision": 3}, "Expected `str`, got `int`"),
@@ -83,7 +84,7 @@ def test_what_is_no_json_is_named() -> None:
     "change",
     [
         {"line": 0.0}, {"line": 1.1}, {"sleepers": -1}, {"patience": float("nan")}, {"wait_seconds": 0},
-        {"longest_back_off": 1.0},
+        {"longest_back_off": 1.0}, {"device": "gpu"},
     ],
 )  # fmt: skip
 def test_settings_that_no_host_can_have(change: dict[str, Any]) -> None:

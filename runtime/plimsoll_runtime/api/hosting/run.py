@@ -27,4 +27,4 @@ def serve_host(config: HostConfig, settings: Settings) -> int:
 async def _serve(config: HostConfig, settings: Settings) -> int:
     inner = (config.host_address, config.host_port, "--host-address or --host-port")
     with listen(config.host, config.port) as one, listen(*inner) as other:
-        return await HostServer(config, (one, other), Host(Processes(), settings)).run()
+        return await HostServer(config, (one, other), Host(Processes(device=settings.device), settings)).run()

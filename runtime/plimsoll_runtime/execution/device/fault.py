@@ -68,13 +68,16 @@ _MEMORY_ERRORS = ("OutOfMemoryError", "StepMemoryError")
 _SPEAKERS = ("CUDA error", "CUDA driver error", "HIP error", "Triton Error", "NVML", "CUBLAS", "HIPBLAS")
 """How texts begin that are about a device, in whichever line: what else says "unknown error" is not about one."""
 
+LOOK_FOR_XID = (
+    "look for Xid in the node's kernel log (dmesg), and take the node out of service (kubectl cordon) until the GPU "
+    "was reset"
+)
 _ADVICE = {
     FaultKind.FAULT: "the device's state is lost for this process, which ends. The error may have been made by an "
     "earlier kernel: CUDA_LAUNCH_BLOCKING=1 in the environment names the very one",
     FaultKind.ECC: "the device's memory is damaged, and this process ends. Where it comes again, take the node out of "
     "service (kubectl cordon) and reset the GPU: nvidia-smi -q -d ECC,ROW_REMAPPER tells more",
-    FaultKind.LOST: "the device no longer answers, and this process ends. Look for Xid in the node's kernel log "
-    "(dmesg), and take the node out of service (kubectl cordon) until the GPU was reset",
+    FaultKind.LOST: f"the device no longer answers, and this process ends: {LOOK_FOR_XID}",
 }
 
 _OPS = ("plimsoll_kernels", "plimsoll_runtime.models.ops", "plimsoll_runtime.execution.attention")
@@ -94,11 +97,6 @@ def fault_of(error: BaseException) -> Fault:
         where = f" at or before {op}" if op else ""
         return Fault(kind, f"{told}{where}; {advice}")
     return Fault(FaultKind.OTHER, f"{type(error).__name__}: {error}")
-
-
-def lost(what: str) -> Fault:
-    """Of a device that is gone, as something else than an error tells: `what` was seen."""
-    return Fault(FaultKind.LOST, f"{what}; {_ADVICE[FaultKind.LOST]}")
 
 
 def is_device_memory(error: BaseException) -> bool:

@@ -130,7 +130,7 @@ def test_a_lost_device_is_the_hosts_exit_code_and_its_last_words(
 ) -> None:
     engines = FakeEngines()
     engines.look_errors.append(DeviceLostError("CUDA error: GPU is\nlost"))
-    monkeypatch.setattr(run_module, "Processes", lambda: engines)
+    monkeypatch.setattr(run_module, "Processes", lambda **_: engines)
     monkeypatch.setenv("PLIMSOLL_TERMINATION_LOG", str(tmp_path / "log"))
     assert main(["host", "--port", "0", "--host-port", "0"]) == 8
     assert (tmp_path / "log").read_text() == "device-failed: CUDA error: GPU is lost"
