@@ -9,6 +9,7 @@ from plimsoll_operator.build.keeping import store_arguments
 from plimsoll_operator.identity import PORT
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.template import claim_name as claim_name
+from plimsoll_operator.workload import Workload
 
 CLAIMS = "/models"
 ON = frozenset({"prefixCaching"})
@@ -27,6 +28,11 @@ def serve_arguments(spec: Spec) -> list[str]:
     for field, value in sorted(spec.options.items()):
         arguments += _option(field, value)
     return [*arguments, *store_arguments(spec)]
+
+
+def device_arguments(spec: Workload) -> list[str]:
+    """What `plimsoll serve` and `plimsoll host` are told of the device: a pod that claims a GPU has it, or ends."""
+    return ["--device", "cuda"] if spec.accelerator else []
 
 
 def model_argument(source: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from plimsoll_operator.build.arguments import device_arguments
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.keeping import group_variable, keeper_label, store_arguments, stores
 from plimsoll_operator.build.revision import revision
@@ -36,4 +37,5 @@ def host_arguments(spec: PoolSpec) -> list[str]:
         *("--line", spec.line, "--sleepers", spec.sleepers),
         *("--minimum-residency", str(spec.minimum_residency), "--drain-seconds", str(spec.drain_seconds)),
         *store_arguments(spec),
+        *device_arguments(spec),
     ]

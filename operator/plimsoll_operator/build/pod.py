@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll_operator.build.arguments import claim_name, serve_arguments
+from plimsoll_operator.build.arguments import claim_name, device_arguments, serve_arguments
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.keeping import group_variable, keeper_label, stores
 from plimsoll_operator.build.revision import revision, user_part
@@ -20,7 +20,7 @@ def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[s
         role=SERVING,
         group=group,
         revision=revision(spec, image),
-        arguments=serve_arguments(spec),
+        arguments=[*serve_arguments(spec), *device_arguments(spec)],
         environment=_token(spec) | group_variable(spec),
         claims={claim: "model"} if claim else {},
         stores=stores(spec),

@@ -128,6 +128,13 @@ def test_defaults_that_came_later_roll_nothing() -> None:
     assert silent["spec"]["topologySpreadConstraints"] == []
 
 
+def test_that_a_pod_must_have_its_accelerator_rolls_nothing() -> None:
+    """The hash that 0.1.0 gave pods without the option; that those of later versions have is no part of their label."""
+    claimed = spec_of(resources={"accelerator": {"resource": "nvidia.com/gpu"}})
+    assert fits(claimed, IMAGE)("3fb454c52b", Image(IMAGE.reference)) is Fit.CURRENT
+    assert build_pod(claimed, IMAGE, "a")["spec"]["containers"][0]["args"][-2:] == ["--device", "cuda"]
+
+
 @pytest.mark.parametrize(
     ("image", "allowed"),
     [
