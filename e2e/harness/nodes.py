@@ -1,9 +1,7 @@
-"""The cluster's nodes: which there are, whether they answer, and a resource that they are made to have."""
+"""The cluster's nodes: which there are, and whether they answer."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from kubernetes import client
@@ -42,26 +40,3 @@ def wait_ready(*names: str, timeout: float = 120) -> None:
         return all(is_ready(name) and not core.read_node(name).spec.taints for name in names)
 
     until(f"{', '.join(names)} ready, without a taint", look, timeout=timeout)
-
-
-@contextlib.contextmanager
-def with_resource(resource: str, count: int) -> Iterator[list[str]]:
-    """Give every node `count` of a resource while the body runs, as a device plugin would; yields the nodes."""
-    core: Any = client.CoreV1Api()
-    found = names()
-    key = resource.replace("/", "~1")
-    try:
-        for node in found:
-            core.patch_node_status(node, {"status": {"capacity": {resource: str(count)}}})
-        until(
-            f"{resource} to give away",
-            lambda: all(resource in (core.read_node(node).status.allocatable or {}) for node in found),
-            timeout=60,
-        )
-        yield found
-    finally:
-        for node in found:
-            status = core.read_node(node).status
-            places = {"capacity": status.capacity, "allocatable": status.allocatable}
-            removal = [{"op": "remove", "path": f"/status/{p}/{key}"} for p, had in places.items() if resource in had]
-            core.patch_node_status(node, removal)

@@ -1,18 +1,16 @@
-"""Replicas fill what the nodes have, as is usual with GPUs: a changed spec still reaches all of them."""
+"""Replicas fill the nodes, as is usual with GPUs: a changed spec still reaches all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 
 import openai
 import pytest
 
-from harness import nodes
 from harness.figures import Figures, told
-from harness.kube import Kube, Object
+from harness.kube import OWNED, Kube, Object
 from harness.load import load
 from harness.waiting import Stopwatch, until
 
@@ -26,12 +24,9 @@ ROLLED_WITHIN = 300
 
 
 @pytest.fixture
-def seats(two_nodes: tuple[str, str]) -> Iterator[int]:
+def seats(two_nodes: tuple[str, str]) -> int:
     """As many seats for each model as there are nodes, one on each."""
-    with ExitStack() as given:
-        for name in ROLLOUTS:
-            assert set(given.enter_context(nodes.with_resource(_seat(name), 1))) == set(two_nodes)
-        yield len(two_nodes)
+    return len(two_nodes)
 
 
 def test_a_roll_ends_where_there_is_no_room_for_one_more(
@@ -41,7 +36,11 @@ def test_a_roll_ends_where_there_is_no_room_for_one_more(
     async_client: openai.AsyncOpenAI,
     measured: Figures,
 ) -> None:
-    models = [serve(seats, name, resources=_seated(name), rollout=rollout) for name, rollout in ROLLOUTS.items()]
+    resources = {"cpu": "200m", "memory": "1500Mi"}
+    models = [
+        serve(seats, name, resources=resources, template=_one_a_node(name), rollout=rollout)
+        for name, rollout in ROLLOUTS.items()
+    ]
     before = {name: set(kube.ready_pods(name)) for name in ROLLOUTS}
     names = cycle(ROLLOUTS)
     with load(async_client, lambda: next(names), users=4, prompt=PROMPT, tokens=16) as outcome:
@@ -64,10 +63,7 @@ def _others(kube: Kube, name: str, before: set[str]) -> set[str]:
     return set(kube.ready_pods(name)) - before
 
 
-def _seat(name: str) -> str:
-    """What a node has one of, for this model alone."""
-    return f"e2e.plimsoll.dev/{name}"
-
-
-def _seated(name: str) -> Object:
-    return {"cpu": "200m", "memory": "1500Mi", "accelerator": {"resource": _seat(name)}}
+def _one_a_node(name: str) -> Object:
+    """A node takes one pod of this model, as if it had one GPU for it. A GPU itself is none that can be made up."""
+    own = {"labelSelector": {"matchLabels": {OWNED: name}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [own]}}}
