@@ -153,6 +153,7 @@ class ForwardPass:
         """From a graph; None where the step is none for one. Graphs that fail are given up, and the step goes on."""
         if self._graphs is None:
             return None
+        rows.check()
         try:
             return self._graphs.run(rows)
         except (*OUT_OF_MEMORY, AttentionError):

@@ -118,8 +118,13 @@ class KvCache:
         return self._memory[first : first + count]
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy blocks (source, target), whosever they are; all sources are read before a target is written."""
-        if not pairs:
+        """Copy blocks (source, target), whosever they are; all sources are read before a target is written.
+
+        Where none is both, as in a step, that takes no other memory: a device may have none left.
+        """
+        if {source for source, _ in pairs}.isdisjoint(target for _, target in pairs):
+            for source, target in pairs:
+                self._memory[target].copy_(self._memory[source])
             return
         sources, targets = sent(np.array(pairs, dtype=np.int64).T.copy(), self.device).unbind()
         self._memory.index_copy_(0, targets, self._memory.index_select(0, sources))

@@ -106,6 +106,10 @@ class StepRows:
             found.append(GroupRows(kept, begins, firsts, counts, contexts))
         return found
 
+    def check(self) -> None:
+        """Raises ValueError where a table has too few blocks."""
+        _ = self.groups
+
     def inputs(self, width: int | None = None) -> StepInputs:
         """Send all of it; rows are filled up to `width`, with token 0 at position 0."""
         state, rows, width = self.state, self.known.size, width or self.known.size

@@ -42,6 +42,7 @@ class Copies:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self._asked: list[tuple[Tensor, Tensor]] = []
         self._under_way: list[tuple[Tensor, Tensor]] = []
 
     def install(self, patch: pytest.MonkeyPatch, *, graphs: bool = False) -> None:
@@ -69,6 +70,8 @@ class Copies:
     def record(self) -> None:
         """See Event."""
         self.log.append("copy")
+        self._under_way += self._asked
+        self._asked.clear()
 
     @torch.inference_mode()
     def synchronize(self) -> None:
@@ -80,5 +83,5 @@ class Copies:
 
     def _copy(self, value: Tensor) -> Tensor:
         host = torch.full_like(value, UNKNOWN)
-        self._under_way.append((host, value.clone()))
+        self._asked.append((host, value.clone()))
         return host

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.capture import Captured
@@ -23,6 +22,7 @@ class Recorder:
         self.failure = failure
         self.captures = 0
         self._size = size
+        self._outs: list[Tensor] = []
 
     @property
     def used(self) -> int:
@@ -35,9 +35,20 @@ class Recorder:
         if self.failure is not None:
             raise self.failure
         first = work()
-        out = torch.full_like(first, float("nan") if first.is_floating_point() else UNKNOWN)
+        out = first.clone()
+        self._outs.append(out)
+        for each in self._outs:
+            _spoil(each)
 
         def replay() -> None:
-            out.copy_(work())
+            found = work()
+            for each in self._outs:
+                _spoil(each)
+            out.copy_(found)
 
         return Captured(out, replay)
+
+
+def _spoil(out: Tensor) -> None:
+    """Graphs share their memory: what one has left is another's scratch."""
+    out.fill_(float("nan") if out.is_floating_point() else UNKNOWN)

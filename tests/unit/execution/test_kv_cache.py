@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from plimsoll_runtime.engine.plan import StepPlan
 from plimsoll_runtime.execution.kv_cache import KvCache
@@ -319,3 +321,22 @@ def test_pages_that_were_given_back_are_not_taken_ahead_again() -> None:
     assert cache._ahead is not None
     assert not cache._ahead._thread.is_alive()
     assert resident(cache) <= 2 * cache.block_bytes + 2 * 2**21
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_copies_of_a_step_take_no_memory(device: str) -> None:
+    """A device may have none left: nothing is gathered where no block is both source and target."""
+    cache = filled(device)
+    before = [t.clone() for t in (*cache.keys, *cache.values)]
+    made: list[str] = []
+
+    class Noted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    with Noted():  # type: ignore[no-untyped-call]
+        cache.copy_blocks([(3, 7), (12, 9)])
+    assert set(made) == {"aten::select", "aten::copy_"}
+    for now, then in zip((*cache.keys, *cache.values), before, strict=True):
+        assert torch.equal(now[:, [7, 9]], then[:, [3, 12]])

@@ -41,7 +41,7 @@ from plimsoll_runtime.models.spec.state import StateShape
 from plimsoll_runtime.models.states import States, scanned
 
 CPU = torch.device("cpu")
-VOCAB, PRIME, BLOCK, SLOTS, POISON = 11, 101, 4, 3, 10
+VOCAB, PRIME, BLOCK, SLOTS, POISON = 11, 101, 4, 4, 10
 FACTS = Facts("Remembering", VOCAB, 2, 64, (), (StateShape((1,), wide=True), StateShape((2, 1))))
 
 

@@ -15,6 +15,7 @@ from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution.sampling.ahead import take_forced
 from plimsoll_runtime.execution.sampling.guide import Guide, guide_of
+from plimsoll_runtime.models.sent import sent
 from plimsoll_runtime.structured.grammars import Grammars
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ class ConstrainedRows:
             return None
         found = self._under_way.result()
         self._under_way = None
-        return None if found is None else TokenMasks(found.masked.to(device), found.bits.to(device))
+        return (
+            None if found is None else TokenMasks(sent(found.masked.numpy(), device), sent(found.bits.numpy(), device))
+        )
 
     def record(self, slots: Sequence[int], tokens: Sequence[int]) -> Recorded:
         """Take note of the chosen tokens (-1: none)."""
