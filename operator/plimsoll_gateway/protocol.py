@@ -108,6 +108,7 @@ class PatientProtocol(HttpToolsProtocol):
     _idle_bytes = 0  # of a message that is no head, since the last of its body
     _caller: Caller  # of the request that is being read
     _callers: tuple[Caller, ...] = ()  # of the requests that are not answered yet, the last one last
+    _why: Exception | None = None  # a callback ended the parser
     _due: Cycle | None = None  # to be begun once all has been looked at that is being read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -191,7 +192,7 @@ class PatientProtocol(HttpToolsProtocol):
         if self._in_head:
             fields = self.headers
             if len(fields) >= MOST_FIELDS:
-                raise HeadTooLargeError
+                raise self._because(HeadTooLargeError())
             fields.append((name.lower(), value))
 
     def on_url(self, url: bytes) -> None:
@@ -199,7 +200,7 @@ class PatientProtocol(HttpToolsProtocol):
         if not self._declining:
             self.url += url
             if len(self.url) > MOST_HEAD_BYTES:
-                raise HeadTooLargeError
+                raise self._because(HeadTooLargeError())
 
     def on_headers_complete(self) -> None:
         """The end of a head."""
@@ -214,7 +215,7 @@ class PatientProtocol(HttpToolsProtocol):
         self._in_message, self._idle_bytes = True, 0
         self._stop()
         if self._extra and self.url.partition(b"?")[0] not in PROBES:
-            raise TooManyConnectionsError
+            raise self._because(TooManyConnectionsError())
         if self.bound is not None:
             self.bound.busy(self)
         self._caller = caller = Caller(self.flow.resume_reading)
@@ -227,7 +228,7 @@ class PatientProtocol(HttpToolsProtocol):
     def _measure(self) -> None:
         """Of a head that came with more than it may have: some of that may have been before it, or be its body."""
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD_BYTES:
-            raise HeadTooLargeError
+            raise self._because(HeadTooLargeError())
 
     def _begin_exchange(self) -> None:
         """What uvicorn does at the end of a head, where there are no websockets, with a cycle of ours."""
@@ -333,13 +334,18 @@ class PatientProtocol(HttpToolsProtocol):
             self.url, self.headers, self.scope = b"", [], {}  # type: ignore[typeddict-item]
         self.cycle.scope, self.cycle.body = {}, bytearray()  # type: ignore[typeddict-item]
 
+    def _because(self, why: Exception) -> Exception:
+        """What a callback ends the parser with. Its own error tells of it only where nobody handles another one."""
+        self._why = why
+        return why
+
     def _reason_of(self, error: httptools.HttpParserError) -> Refusal:
         """What is wrong with what was given to the parser."""
-        if isinstance(error.__context__, TooManyConnectionsError):
+        if isinstance(self._why, TooManyConnectionsError):
             assert self.bound is not None
             self.bound.refused()
             return too_many_connections(self.bound.most)
-        if isinstance(error.__context__, HeadTooLargeError):
+        if isinstance(self._why, HeadTooLargeError):
             return head_too_large(MOST_HEAD_BYTES, MOST_FIELDS)
         return two_lengths() if _TWO_LENGTHS in str(error) else bad_head()
 

@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._waiter: Handover[Answer | UpstreamError] | None = None
         self._found: Answer | UpstreamError | None = None  # what the waiter is told once all has been looked at
         self._answer: Answer | None = None
+        self._why: InvalidAnswerError | None = None  # a callback ended the parser
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # of a head that has not ended, in what has come before
         self._coming = 0  # bytes in what is being read
@@ -136,10 +137,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            found = error.__context__
-            if not isinstance(found, InvalidAnswerError):
-                found = InvalidAnswerError(str(error) or type(error).__name__)
-            self._fail(found)
+            self._fail(self._why or InvalidAnswerError(str(error) or type(error).__name__))
             return
         if self._complete:
             self._finish()
@@ -155,6 +153,11 @@ class Connection(asyncio.Protocol):
             self._idle_bytes += len(data)
             if self._idle_bytes > MOST_HEAD_BYTES:  # the parser keeps a trailer's field until its end
                 self._fail(InvalidAnswerError(f"its trailer has more than {MOST_HEAD_BYTES} bytes"))
+
+    def _because(self, why: InvalidAnswerError) -> InvalidAnswerError:
+        """What a callback ends the parser with. Its own error tells of it only where nobody handles another one."""
+        self._why = why
+        return why
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
@@ -183,7 +186,7 @@ class Connection(asyncio.Protocol):
         """One field of a head, or of a trailer, which comes too late."""
         if self._answer is None and not self._surplus:
             if len(self._headers) >= MOST_FIELDS:
-                raise _head_too_large()
+                raise self._because(_head_too_large())
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -194,7 +197,7 @@ class Connection(asyncio.Protocol):
         if self._head_bytes + self._coming > MOST_HEAD_BYTES:  # else it cannot have as much
             self._heard_bytes += sum(len(name) + len(value) for name, value in self._headers)
             if self._heard_bytes > MOST_HEAD_BYTES:
-                raise _head_too_large()
+                raise self._because(_head_too_large())
         if status < 200 and status != _SWITCHING:  # not the answer yet
             self._headers = []
             return
