@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.constants import constants
 from plimsoll_kernels.paged_attention.decode.splits import MIN_SPLIT_TOKENS, decode_splits, most_seen
 from plimsoll_kernels.paged_attention.prefix.kernel import TOGETHER, PrefixSums, add_prefix, launch_prefix, shared_of
 from plimsoll_kernels.paged_attention.tile.kernel import (
@@ -247,7 +248,8 @@ def launch_decode(
     """
     _, heads, size = query.shape
     kv_heads = key_cache.shape[0]
-    sequences, group, padded = batch.context_lens.shape[0], heads // kv_heads, max(16, triton.next_power_of_2(size))
+    own = constants(query, key_cache, window=window, chunk=chunk, softcap=softcap, slopes=slopes)
+    sequences, group, padded = batch.context_lens.shape[0], own["GROUP"], own["SIZE_PADDED"]
     chosen = config or default_config(size, group, query.element_size())
     processors = multiprocessors(query.device)
     splits = splits or decode_splits(sequences * kv_heads, batch.max_context_len, processors, most_seen(window, chunk))
@@ -293,15 +295,7 @@ def launch_decode(
         softcap or 0.0,
         out if slopes is None else slopes,
         out if sinks is None else sinks,
-        HEADS=heads,
-        GROUP=group,
-        SIZE=size,
-        SIZE_PADDED=padded,
-        BLOCK_SIZE=key_cache.shape[2],
-        WINDOW=window or 0,
-        CHUNK=chunk or 0,
-        SOFTCAP=softcap is not None,
-        SLOPES=slopes is not None,
+        **own,
         SINKS=sinks is not None,
         PREFIX=batch.prefixes is not None,
         BLOCK_M=chosen.block_m,

@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.constants import constants
 from plimsoll_kernels.paged_attention.tile.kernel import (
     add_span,
     first_seen,
@@ -158,9 +159,10 @@ def launch_prefill(
     config: LaunchConfig | None = None,
 ) -> None:
     """Write to `out` `[T, heads, D]` the rows of sequences that have several; arguments as `op` checked them."""
-    rows, heads, size = query.shape
+    rows, _, size = query.shape
     kv_heads = key_cache.shape[0]
-    sequences, group, padded = batch.context_lens.shape[0], heads // kv_heads, max(16, triton.next_power_of_2(size))
+    own = constants(query, key_cache, window=window, chunk=chunk, softcap=softcap, slopes=slopes)
+    sequences, group = batch.context_lens.shape[0], own["GROUP"]
     chosen = config or default_config(size, group, query.element_size())
     tile_rows = chosen.block_m // group
     _prefill[(rows // tile_rows + sequences, kv_heads)](
@@ -180,15 +182,7 @@ def launch_prefill(
         softcap or 0.0,
         out if slopes is None else slopes,
         out if sinks is None else sinks,
-        HEADS=heads,
-        GROUP=group,
-        SIZE=size,
-        SIZE_PADDED=padded,
-        BLOCK_SIZE=key_cache.shape[2],
-        WINDOW=window or 0,
-        CHUNK=chunk or 0,
-        SOFTCAP=softcap is not None,
-        SLOPES=slopes is not None,
+        **own,
         SINKS=sinks is not None,
         ROWS=tile_rows,
         BLOCK_M=chosen.block_m,

@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.constants import constants
 from plimsoll_kernels.paged_attention.decode.splits import MIN_SPLIT_TOKENS
 from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_kernels.paged_attention.prefix.tiles import prefix_splits, tile_members
@@ -217,7 +218,8 @@ def launch_prefix(
     """
     _, heads, size = query.shape
     kv_heads, itemsize = key_cache.shape[0], query.element_size()
-    sequences, group, padded = batch.context_lens.shape[0], heads // kv_heads, max(16, triton.next_power_of_2(size))
+    own = constants(query, key_cache, window=window, chunk=chunk, softcap=softcap, slopes=slopes)
+    sequences, group, padded = batch.context_lens.shape[0], own["GROUP"], own["SIZE_PADDED"]
     members, num_groups = tile_members(size, group, itemsize), prefixes.starts.shape[0] - 1
     splits = splits or prefix_splits(sequences, members, kv_heads, multiprocessors(query.device))
     partial = torch.empty((sequences, heads, splits, padded), dtype=torch.float32, device=query.device)
@@ -244,15 +246,7 @@ def launch_prefix(
         scale,
         softcap or 0.0,
         partial if slopes is None else slopes,
-        HEADS=heads,
-        GROUP=group,
-        SIZE=size,
-        SIZE_PADDED=padded,
-        BLOCK_SIZE=key_cache.shape[2],
-        WINDOW=window or 0,
-        CHUNK=chunk or 0,
-        SOFTCAP=softcap is not None,
-        SLOPES=slopes is not None,
+        **own,
         MEMBERS=members,
         BLOCK_M=tile_rows(size, group, itemsize),
         BLOCK_N=tile_tokens(size, itemsize),

@@ -1,0 +1,48 @@
+"""What all kernels over a paged cache have as constants: a launch is compiled for each of their values."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import triton
+from torch import Tensor
+
+
+class Constants(TypedDict):
+    """Heads of queries, how many of them share keys, elements of each and the power of two that holds them; tokens of a
+    block; and what a layer's scores are subject to, 0 for no window and no chunk.
+    """
+
+    HEADS: int
+    GROUP: int
+    SIZE: int
+    SIZE_PADDED: int
+    BLOCK_SIZE: int
+    WINDOW: int
+    CHUNK: int
+    SOFTCAP: bool
+    SLOPES: bool
+
+
+def constants(
+    query: Tensor,
+    key_cache: Tensor,
+    *,
+    window: int | None,
+    chunk: int | None,
+    softcap: float | None,
+    slopes: Tensor | None,
+) -> Constants:
+    """Of queries `[T, heads, D]` over keys `[kv_heads, blocks, block_size, D]`."""
+    _, heads, size = query.shape
+    return Constants(
+        HEADS=heads,
+        GROUP=heads // key_cache.shape[0],
+        SIZE=size,
+        SIZE_PADDED=max(16, triton.next_power_of_2(size)),
+        BLOCK_SIZE=key_cache.shape[2],
+        WINDOW=window or 0,
+        CHUNK=chunk or 0,
+        SOFTCAP=softcap is not None,
+        SLOPES=slopes is not None,
+    )
