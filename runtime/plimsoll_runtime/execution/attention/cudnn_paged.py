@@ -12,46 +12,34 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from plimsoll_kernels.paged_attention.op import write_cache
-from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.divided import divided
-from plimsoll_runtime.execution.attention.paged import paged_batch
+from plimsoll_runtime.execution.attention.pages import Attend, PagesBackend
 from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
-class CudnnPagedChunks:
-    """See AttentionBackend; for sequences with several rows."""
+class CudnnPagedChunks(PagesBackend):
+    """For sequences with several rows."""
 
     name: ClassVar[str] = "cudnn-paged"
-    fused: ClassVar[bool] = False
 
     def __init__(self, cache: KvCache) -> None:
         from torch.nn.attention import varlen
 
-        self._cache = cache
+        super().__init__(cache)
         self._attend: Any = varlen.varlen_attn
 
-    def begin(self, batch: AttentionBatch) -> Attention:
-        """The batch's tables on the device: one copy a group."""
-        cache, groups = self._cache, batch.groups
-        tables = [paged_batch(group, cache) for group in groups]
+    def attend_over(self, paged: PagedBatch) -> Attend:
+        """See PagesBackend."""
 
-        def attention(
-            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-        ) -> Tensor:
-            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            group = cache.group_of[layer]
-            paged = tables[group]
-            if key is not None and value is not None:
-                write_cache(key, value, keys, values, groups[group].cells)
+        def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
             with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
                 out: Tensor = self._attend(
-                    query.contiguous(),
-                    # [kv_heads, blocks, block, D] seen as pages [blocks, block, kv_heads, D].
-                    keys.permute(1, 2, 0, 3),
-                    values.permute(1, 2, 0, 3),
+                    query,
+                    keys,
+                    values,
                     paged.query_starts,
                     None,
                     paged.max_query_len,
@@ -65,7 +53,7 @@ class CudnnPagedChunks:
                 )
             return out
 
-        return attention
+        return attend
 
 
 CudnnPagedBackend = divided(CudnnPagedChunks, SdpaBackend, "cudnn-paged")

@@ -17,15 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.op import write_cache
-from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
 from plimsoll_runtime.execution.attention.guarded import begin, make
 from plimsoll_runtime.execution.attention.prefixes.step import SharingBackend
+from plimsoll_runtime.execution.attention.writing import RotatingWritingStep, WritingStep
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
+from plimsoll_runtime.models.attention import Attention, RotatingAttention
 from plimsoll_runtime.models.sent import sent
 
 Ints = NDArray[np.int64]
@@ -134,26 +133,15 @@ class _Part(NamedTuple):
     attention: Attention
 
 
-class _Step:
-    """See Attention. `cells`: of all rows, in each group of the cache."""
+class _Step(WritingStep):
+    """Each part attends for its own rows, once those of all are written."""
 
     def __init__(self, cache: KvCache, cells: Sequence[Tensor], parts: Sequence[_Part]) -> None:
-        self._cache = cache
-        self._cells = cells
+        super().__init__(cache, cells)
         self._parts = parts
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-    ) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
-        cache = self._cache
-        if key is not None and value is not None:
-            cells = self._cells[cache.group_of[layer]]
-            write_cache(key, value, cache.keys[layer], cache.values[layer], cells)
-        return self._attend(layer, query, sinks)
-
-    def _attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
-        """Over keys and values that are in the cache already."""
+    def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
+        """See WritingStep."""
         if len(self._parts) == 1:
             return self._parts[0].attention(layer, query, None, None, sinks)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
@@ -162,31 +150,8 @@ class _Step:
         return out
 
 
-class _RotatingStep(_Step):
-    """See RotatingAttention: heads are rotated for both, on their way into the cache."""
-
-    def of_heads(
-        self,
-        layer: int,
-        heads: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        norm: NormOfHeads | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
-        cache = self._cache
-        query = rotary_cache(
-            heads,
-            cos,
-            sin,
-            cache.keys[layer],
-            cache.values[layer],
-            self._cells[cache.group_of[layer]],
-            norm=None if norm is None else norm.weight,
-            eps=0.0 if norm is None else norm.eps,
-        )
-        return self._attend(layer, query, sinks)
+class _RotatingStep(_Step, RotatingWritingStep):
+    """The same, of heads that are rotated for both."""
 
 
 def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:

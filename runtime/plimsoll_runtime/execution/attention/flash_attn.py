@@ -10,58 +10,44 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_kernels.paged_attention.op import write_cache
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.paged import paged_batch
+from plimsoll_runtime.execution.attention.pages import Attend, PagesBackend, window_of
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
-class FlashAttnBackend:
+class FlashAttnBackend(PagesBackend):
     """Needs the package, imported here and nowhere else."""
 
     name: ClassVar[str] = "flash-attn"
-    fused: ClassVar[bool] = False
 
     def __init__(self, cache: KvCache) -> None:
         from flash_attn import flash_attn_varlen_func
 
-        self._cache = cache
+        super().__init__(cache)
         self._attend: Any = flash_attn_varlen_func
 
-    def begin(self, batch: AttentionBatch) -> Attention:
-        """The batch's tables on the device: one copy a group."""
-        cache, groups = self._cache, batch.groups
-        tables = [paged_batch(group, cache) for group in groups]
-        starts = [_key_starts(paged) for paged in tables]
+    def attend_over(self, paged: PagedBatch) -> Attend:
+        """See PagesBackend."""
+        key_starts = _key_starts(paged)
 
-        def attention(
-            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-        ) -> Tensor:
-            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
-            group = cache.group_of[layer]
-            paged = tables[group]
-            if key is not None and value is not None:
-                write_cache(key, value, keys, values, groups[group].cells)
+        def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
             out: Tensor = self._attend(
-                query.contiguous(),
-                # [kv_heads, blocks, block, D] seen as pages [blocks, block, kv_heads, D].
-                keys.permute(1, 2, 0, 3),
-                values.permute(1, 2, 0, 3),
+                query,
+                keys,
+                values,
                 cu_seqlens_q=paged.query_starts,
-                cu_seqlens_k=starts[group],
+                cu_seqlens_k=key_starts,
                 max_seqlen_q=paged.max_query_len,
                 max_seqlen_k=paged.max_context_len,
                 softmax_scale=shape.scale,
                 causal=True,
-                # Tokens to the left of the row's own, and to its right; ours counts its own too.
-                window_size=(-1, -1) if shape.window is None else (shape.window - 1, 0),
+                window_size=window_of(shape),
                 softcap=shape.softcap or 0.0,
                 block_table=paged.block_tables,
             )
             return out
 
-        return attention
+        return attend
 
 
 def _key_starts(paged: PagedBatch) -> Tensor:

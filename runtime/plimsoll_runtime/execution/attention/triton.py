@@ -13,16 +13,16 @@ from plimsoll_kernels.latent_attention.tiles import head_tiles
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.configs import DEFAULTS, PagedConfigs
 from plimsoll_kernels.paged_attention.decode.splits import decode_splits, split_lengths
-from plimsoll_kernels.paged_attention.op import paged_attention, write_cache
+from plimsoll_kernels.paged_attention.op import paged_attention
 from plimsoll_kernels.paged_attention.tune import TunedHeads, tune_paged_attention
 from plimsoll_kernels.processors import multiprocessors
-from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.attention.prefixes.step import StepPrefixes
+from plimsoll_runtime.execution.attention.writing import RotatingWritingStep
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import NormOfHeads, slopes_of
+from plimsoll_runtime.models.attention import slopes_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.cache import cache_root
 
@@ -95,8 +95,8 @@ def _programs(shape: AttentionShape) -> int:
     return head_tiles(shape.heads) if shape.latent else shape.kv_heads
 
 
-class TritonStep:
-    """One step's attention: see `models.spec.Attention` and `models.layer.RotatingAttention`."""
+class TritonStep(RotatingWritingStep):
+    """One step's attention by our Triton kernels."""
 
     def __init__(
         self,
@@ -106,48 +106,13 @@ class TritonStep:
         configs: Configs,
         slopes: Slopes,
     ) -> None:
-        self._cache = cache
+        super().__init__(cache, cells, "triton")
         self._paged = paged
-        self._cells = cells
         self._configs = configs
         self._slopes = slopes
 
-    def __call__(
-        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
-    ) -> Tensor:
-        """query [T, heads, D], key and value [T, kv_heads, D], sinks [heads] -> [T, heads, D]."""
-        cache = self._cache
-        if key is not None and value is not None:
-            cells = self._cells[cache.group_of[layer]]
-            write_cache(key, value, cache.keys[layer], cache.values[layer], cells, implementation="triton")
-        return self.attend(layer, query, sinks)
-
-    def of_heads(
-        self,
-        layer: int,
-        heads: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        norm: NormOfHeads | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """heads [T, heads + 2 kv_heads, D], cos and sin [T, D / 2] -> [T, heads, D]."""
-        cache = self._cache
-        query = rotary_cache(
-            heads,
-            cos,
-            sin,
-            cache.keys[layer],
-            cache.values[layer],
-            self._cells[cache.group_of[layer]],
-            norm=None if norm is None else norm.weight,
-            eps=0.0 if norm is None else norm.eps,
-            implementation="triton",
-        )
-        return self.attend(layer, query, sinks)
-
     def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
-        """query [T, heads, D] -> [T, heads, D], over keys and values that are in the cache already."""
+        """See WritingStep."""
         cache, shape = self._cache, self._cache.shapes[layer]
         paged = self._paged[cache.group_of[layer]]
         if shape.latent:

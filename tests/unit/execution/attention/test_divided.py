@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import write_cache
-from plimsoll_runtime.execution.attention import block_tables, paged
+from plimsoll_runtime.execution.attention import block_tables, paged, writing
 from plimsoll_runtime.execution.attention import divided as module
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
@@ -212,7 +212,7 @@ def test_keys_and_values_are_written_once_before_any_row_attends(monkeypatch: py
 
             return attention
 
-    monkeypatch.setattr(module, "write_cache", write)
+    monkeypatch.setattr(writing, "write_cache", write)
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
     step = divided(Watching, Watching, "both")(cache).begin(batch_of([1, 5, 1]))
     step(0, *inputs(7))

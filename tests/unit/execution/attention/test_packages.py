@@ -21,7 +21,8 @@ from torch.nn.attention import varlen as torch_varlen
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.reference import attention_reference
-from plimsoll_runtime.execution.attention import cudnn_paged, torch_flash
+from plimsoll_runtime.execution.attention import pages as pages_module
+from plimsoll_runtime.execution.attention import torch_flash
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
 from plimsoll_runtime.execution.attention.cudnn_paged import CudnnPagedBackend, CudnnPagedChunks
@@ -287,7 +288,7 @@ def test_torch_takes_what_it_is_given(backend: type[AttentionBackend], monkeypat
         query = torch.empty(40, 4, 64, device=device, dtype=torch.bfloat16)
         places = torch.empty(90, device=device, dtype=torch.int64)
         call = torch_flash._Call(slice(0, 40), places, places, numbers, numbers.clone(), 20, 50)
-        monkeypatch.setattr(cudnn_paged, "paged_batch", lambda group, cache: tables)
+        monkeypatch.setattr(pages_module, "paged_batch", lambda group, cache: tables)
         monkeypatch.setattr(torch_flash, "step_tables", lambda group, size: None)
         monkeypatch.setattr(torch_flash, "_calls", lambda *given: [call])
         step = backend(cache).begin(SimpleNamespace(groups=[None]))  # type: ignore[arg-type]
