@@ -89,24 +89,11 @@ class ForwardPass:
 
         Raises NoBackendError, with the step's first failure, where every backend has failed.
         """
-        first: AttentionError | None = None
-        while True:
-            try:
-                return self._computed(token_ids, positions, batch, slots)
-            except AttentionError as failure:
-                first = first or failure
-                self._fall_back(failure, first)
+        return self._on_some_backend(StepInputs(token_ids, positions, batch), slots)
 
     def of_rows(self, rows: StepRows) -> Tensor:
         """The same of rows that are still to be sent to the device, from a graph where there is one of such a step."""
-        first: AttentionError | None = None
-        while True:
-            try:
-                hidden = self._replayed(rows)
-                return self._launched(rows) if hidden is None else hidden
-            except AttentionError as failure:
-                first = first or failure
-                self._fall_back(failure, first)
+        return self._on_some_backend(rows, ())
 
     def capture_graphs(
         self,
@@ -138,7 +125,7 @@ class ForwardPass:
         if isinstance(inputs, StepRows):
             hidden = self.of_rows(inputs)
         else:
-            hidden = self(inputs.token_ids, inputs.positions, inputs.batch, [s.slot for s in plan.sequences])
+            hidden = self._on_some_backend(inputs, [s.slot for s in plan.sequences])
         if plan.snapshots:
             assert isinstance(states, StateCache)
             states.take_snapshots(plan.snapshots)
@@ -148,6 +135,19 @@ class ForwardPass:
         """No sequence is in these slots any more."""
         if self._states is not None:
             self._states.free(slots)
+
+    def _on_some_backend(self, inputs: StepInputs | StepRows, slots: Sequence[int]) -> Tensor:
+        """On the backend in use, and where that fails on the next one, from the start."""
+        first: AttentionError | None = None
+        while True:
+            try:
+                if not isinstance(inputs, StepRows):
+                    return self._computed(inputs, slots)
+                hidden = self._replayed(inputs)
+                return self._computed(inputs.inputs(), inputs.slots.tolist()) if hidden is None else hidden
+            except AttentionError as failure:
+                first = first or failure
+                self._fall_back(failure, first)
 
     def _replayed(self, rows: StepRows) -> Tensor | None:
         """From a graph; None where the step is none for one. Graphs that fail are given up, and the step goes on."""
@@ -162,11 +162,6 @@ class ForwardPass:
             self._give_up_graphs(error)
             return None
 
-    def _launched(self, rows: StepRows) -> Tensor:
-        """Kernel by kernel."""
-        inputs = rows.inputs()
-        return self._computed(inputs.token_ids, inputs.positions, inputs.batch, rows.slots.tolist())
-
     def _give_up_graphs(self, error: Exception) -> None:
         if not fault_of(error).process_can_go_on:
             raise error
@@ -178,13 +173,14 @@ class ForwardPass:
             exc_info=error,
         )
 
-    def _computed(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]) -> Tensor:
-        attention = begin(self._backend, batch)
+    def _computed(self, inputs: StepInputs, slots: Sequence[int]) -> Tensor:
+        """Kernel by kernel."""
+        token_ids, positions, attention = inputs.token_ids, inputs.positions, begin(self._backend, inputs.batch)
         if self._timeline is not None:
             self._timeline.lap(StepPhase.INPUTS)
         if self._states is None:
             return self._decoder(token_ids, positions, attention)
-        states = self._states.begin(slots, batch.query_lens, positions)
+        states = self._states.begin(slots, inputs.batch.query_lens, positions)
         hidden = self._decoder(token_ids, positions, attention, states)
         states.commit()
         return hidden

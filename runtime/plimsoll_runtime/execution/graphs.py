@@ -107,13 +107,14 @@ class GraphedDecoder:
         if bucket is None:
             return None
         key = bucket, self._backend.launch_key(bucket, rows.longest)
-        told = None if self._shared is None else self._shared.tell(rows, bucket, self._state.outbox)
-        graph = self._graphs.get((*key, True)) if told is not None else None
-        graph = graph or self._graphs.get((*key, False))
+        graph, sharing = self._graphs.get((*key, False)), self._graphs.get((*key, True))
         if graph is None:
             return None
-        outbox, numbers = self._state.outbox, self._nobodys(bucket)
-        more = self._say(rows, numbers)
+        outbox, numbers, told = self._state.outbox, self._padding(bucket), None
+        if self._shared is not None and sharing is not None:
+            told = self._shared.tell(rows, bucket, outbox)
+            graph = graph if told is None else sharing
+        more = self._write_rows(rows, numbers)
         parcel = outbox.add(numbers)
         outbox.send()
         if told is not None:
@@ -125,14 +126,16 @@ class GraphedDecoder:
         self._state.told()
         return graph.out[: rows.slots.size]
 
-    def _nobodys(self, bucket: int) -> NDArray[np.int64]:
-        """What is said of rows that are nobody's [fields, bucket]."""
+    def _padding(self, bucket: int) -> NDArray[np.int64]:
+        """The numbers of a batch that is all padding [fields, bucket]."""
         nobody = [0, self._state.nobody, 0, self._state.nobody]
         nobody += [number for mirror in self._state.mirrors for number in (mirror.nobody, 0, mirror.nobody, 0)]
         return np.repeat(np.array(nobody, dtype=np.int64)[:, None], bucket, axis=1)
 
-    def _say(self, rows: StepRows, numbers: NDArray[np.int64]) -> list[tuple[Mirror, Parcel | None]]:
-        """Say of a step's rows what graphs read. What is new in tables and has no place there goes beside it."""
+    def _write_rows(self, rows: StepRows, numbers: NDArray[np.int64]) -> list[tuple[Mirror, Parcel | None]]:
+        """Write a step's rows over the padding. A group whose tables changed in more places than there are rows is
+        returned, with a parcel of its own.
+        """
         count, bucket = rows.slots.size, numbers.shape[1]
         numbers[:_OF_ROWS, :count] = rows.known, rows.sources, rows.starts, rows.slots
         beside = []
@@ -147,12 +150,12 @@ class GraphedDecoder:
         return beside
 
     def _add(self, bucket: int, longest: int, shares: bool) -> None:
-        """Capture a graph over the first numbers, which say of all rows that they are nobody's.
+        """Capture a graph over the first numbers, which are all padding.
 
         The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
         """
         numbers = self._numbers[: self._fields * bucket].view(self._fields, bucket)
-        numbers.copy_(torch.from_numpy(self._nobodys(bucket)))
+        numbers.copy_(torch.from_numpy(self._padding(bucket)))
 
         def work() -> Tensor:
             known, sources, positions, slots, *of_groups = numbers.unbind()

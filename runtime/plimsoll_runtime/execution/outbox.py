@@ -79,16 +79,13 @@ class Outbox:
         """Send what was added, in one copy. What is launched from here on finds it there."""
         if not self._waiting:
             return
-        buffer, part = self._buffers[self._number], slice(self._sent, min(self._filled, self._size()))
+        buffer, part = self._buffers[self._number], slice(self._sent, self._filled)
         self._lane.copy(self._number, buffer.there[part], buffer.here[part])
         self._lane.join(self._number)
         for parcel in self._waiting:
             parcel.sent(buffer.there)
         self._waiting.clear()
         self._sent = self._filled
-
-    def _size(self) -> int:
-        return self._buffers[self._number].size
 
     def _grow(self, least: int) -> None:
         """Go on in a larger buffer. What was sent stays where it is as long as somebody has a parcel of it."""

@@ -114,10 +114,8 @@ class StepRows:
         """Send all of it; rows are filled up to `width`, with token 0 at position 0."""
         state, rows, width = self.state, self.known.size, width or self.known.size
         flat = np.zeros((3 + len(self.groups), width), dtype=np.int64)
-        flat[0, :rows], flat[1, :rows], flat[1, rows:], flat[2, :rows] = (
-            *(self.known, self.sources),
-            *(state.nobody, self.positions),
-        )
+        flat[1] = state.nobody
+        flat[:3, :rows] = self.known, self.sources, self.positions
         for number, group in enumerate(self.groups):
             flat[3 + number, :rows] = self._cells(group)
         starts = np.append(self.last_rows + 1 - self.lengths, rows)

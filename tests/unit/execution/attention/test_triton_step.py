@@ -84,37 +84,55 @@ def test_equals_the_reference(folder: Path, triton_device: str) -> None:
     torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-4)
 
 
-@torch.inference_mode()
-def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
-    """Replayed over other lengths and batches than those they were captured with, they equal the reference."""
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+class Decodes:
+    """Graphs of a model's decodes by our kernels, and the same model with the reference on a CPU. Its cache is full."""
 
-    device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
-    cache, other = (
-        KvCache(decoder.outline.facts.attention, 40, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
-    )
-    for mine, theirs in zip((*cache.keys, *cache.values), (*other.keys, *other.values), strict=True):
-        theirs.normal_()
-        mine.copy_(theirs)
-    capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
-    state = state_of(cache, 4, 200)
-    graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, state, capture, max_sequences=4, max_model_len=200)
-    for each in graphs.wanted():
-        each.add()
-    reference = ReferenceBackend(other)
-    for contexts in ([30, 9, 150], [31, 10, 151], [1], [64, 64, 65, 17]):
-        tables = [list(range(1 + 9 * i, 1 + 9 * i + 10)) for i in range(len(contexts))]
+    def __init__(self, folder: Path, device_name: str, *, sequences: int, longest: int) -> None:
+        from plimsoll_runtime.execution.attention.triton import TritonBackend
+
+        device, decoder = torch.device(device_name), loaded(folder, device_name)
+        self.cache, other = (
+            KvCache(decoder.outline.facts.attention, 60, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
+        )
+        for mine, theirs in zip((*self.cache.keys, *self.cache.values), (*other.keys, *other.values), strict=True):
+            theirs.normal_()
+            mine.copy_(theirs)
+        self._state = state_of(self.cache, sequences, longest)
+        self.graphs = GraphedDecoder(
+            decoder,
+            TritonBackend(self.cache),
+            self.cache,
+            self._state,
+            CudaCapture(device) if device_name == "cuda" else Recorder(),
+            max_sequences=sequences,
+            max_model_len=longest,
+        )
+        for each in self.graphs.wanted():
+            each.add()
+        self._plain, self._reference = loaded(folder, "cpu"), ReferenceBackend(other)
+
+    def compare(self, tables: list[list[int]], contexts: list[int]) -> None:
+        """A decode of each context, replayed, equals the reference's."""
         positions = torch.tensor(contexts) - 1
         places = zip(positions.tolist(), tables, strict=True)
         cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
         batch = AttentionBatch([1] * len(contexts), contexts, BlockTables.of(tables), cells)
-        tokens = positions * 7 % decoder.outline.facts.vocab_size
-        actual = graphs.run(rows_of(state, BLOCK, tokens, positions, batch))
+        tokens = positions * 7 % self._plain.outline.facts.vocab_size
+        actual = self.graphs.run(rows_of(self._state, BLOCK, tokens, positions, batch))
         assert actual is not None
-        expected = plain(tokens, positions, reference.begin(batch))
+        expected = self._plain(tokens, positions, self._reference.begin(batch))
         torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
-    shares = not cache.shapes[0].latent
-    assert graphs.captured == (5 if shares else 3), "for one sequence; for two and four with shared prefixes as well"
+
+
+@torch.inference_mode()
+def test_decodes_as_graphs(folder: Path, triton_device: str) -> None:
+    """Replayed over other lengths and batches than those they were captured with, they equal the reference."""
+    made = Decodes(folder, triton_device, sequences=4, longest=200)
+    for contexts in ([30, 9, 150], [31, 10, 151], [1], [64, 64, 65, 17]):
+        tables = [list(range(1 + 9 * i, 1 + 9 * i + 10)) for i in range(len(contexts))]
+        made.compare(tables, contexts)
+    expected = 3 if made.cache.shapes[0].latent else 5
+    assert made.graphs.captured == expected, "for one sequence; for two and four with shared prefixes as well"
 
 
 @torch.inference_mode()
@@ -122,29 +140,18 @@ def test_decodes_that_share_a_prefix_as_graphs(
     folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two and two, then others, then nobody: what they share is sent when it changes."""
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
-
     monkeypatch.setattr(grouping, "LAUNCH_BYTES", 0)
-    device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
-    cache, other = (
-        KvCache(decoder.outline.facts.attention, 60, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
-    )
-    for mine, theirs in zip((*cache.keys, *cache.values), (*other.keys, *other.values), strict=True):
-        theirs.normal_()
-        mine.copy_(theirs)
-    capture, state = CudaCapture(device) if triton_device == "cuda" else Recorder(), state_of(cache, 5, 300)
-    graphs = GraphedDecoder(decoder, TritonBackend(cache), cache, state, capture, max_sequences=5, max_model_len=300)
-    for each in graphs.wanted():
-        each.add()
+    decodes = Decodes(folder, triton_device, sequences=5, longest=300)
+    cache, graphs = decodes.cache, decodes.graphs
     if cache.shapes[0].latent:
         assert graphs._shared is None, "heads of one sequence fill tiles already"
         return
     assert graphs._shared is not None
-    made: dict[Any, Captured] = dict(graphs._graphs)
-    replayed: dict[Any, int] = dict.fromkeys(made, 0)
-    for key, graph in made.items():
+    captured: dict[Any, Captured] = dict(graphs._graphs)
+    replayed: dict[Any, int] = dict.fromkeys(captured, 0)
+    for key, graph in captured.items():
         graphs._graphs[key] = Captured(graph.out, partial(counted, replayed, key, graph.replay))
-    one, two, reference = list(range(1, 10)), list(range(10, 20)), ReferenceBackend(other)
+    one, two = list(range(1, 10)), list(range(10, 20))
     for prefixes, contexts in (
         ([one, two, one, two], [150, 163, 149, 166]),
         ([one, two, one, two], [151, 164, 150, 167]),
@@ -152,15 +159,7 @@ def test_decodes_that_share_a_prefix_as_graphs(
         ([one, two], [153, 169]),
     ):
         tables = [[*known, *range(20 + 7 * i, 27 + 7 * i)] for i, known in enumerate(prefixes)]
-        positions = torch.tensor(contexts) - 1
-        places = zip(positions.tolist(), tables, strict=True)
-        cells = torch.tensor([t[p // BLOCK] * BLOCK + p % BLOCK for p, t in places])
-        batch = AttentionBatch([1] * len(contexts), contexts, BlockTables.of(tables), cells)
-        tokens = positions * 7 % decoder.outline.facts.vocab_size
-        actual = graphs.run(rows_of(state, BLOCK, tokens, positions, batch))
-        assert actual is not None
-        expected = plain(tokens, positions, reference.begin(batch))
-        torch.testing.assert_close(actual.cpu(), expected, rtol=2e-4, atol=2e-4)
+        decodes.compare(tables, contexts)
     shared = {bucket: sum(n for key, n in replayed.items() if key[0] == bucket and key[2]) for bucket in (2, 4, 5)}
     assert (shared, sum(replayed.values())) == ({2: 0, 4: 2, 5: 1}, 4)
 
