@@ -13,10 +13,8 @@ from typing import Any
 
 from plimsoll_cluster.pods import conditions_of, is_unheard
 from plimsoll_cluster.resource import Controller
-from plimsoll_operator.build.image import Image
 from plimsoll_operator.failure import Failure, failure_of, node_failure
 from plimsoll_operator.identity import (
-    CONTAINER,
     GROUP_LABEL,
     HASH_LABEL,
     KIND,
@@ -62,7 +60,6 @@ class Pod:
     node: str = ""
     moved: datetime = LONG_AGO
     loads_since: datetime | None = None
-    image: Image | None = None
     cut_off: bool = False
     leaving: bool = False
     lost: bool = False
@@ -189,7 +186,6 @@ def read_pod(item: Object) -> Pod:
         node=node,
         address=str(status.get("podIP") or ""),
         group=labels.get(GROUP_LABEL, ""),
-        image=_image(item),
         cut_off=cut_off,
         moved=max(placed_at, _transition(conditions, "Ready") or created),
         loads_since=placed_at if node and not ready and not dead and failure is None else None,
@@ -208,11 +204,6 @@ def _on(pod: Pod, node: Node | None) -> Pod:
     silent = node.lost and pod.live and not pod.ready
     failure = node_failure(pod.node) if silent else pod.failure
     return replace(pod, leaving=node.cordoned, failure=failure, loads_since=None if silent else pod.loads_since)
-
-
-def _image(item: Object) -> Image | None:
-    container = next((c for c in item["spec"].get("containers") or () if c["name"] == CONTAINER), None)
-    return Image(container["image"], container.get("imagePullPolicy", "")) if container else None
 
 
 def _transition(conditions: Mapping[str, Any], kind: str) -> datetime | None:

@@ -88,7 +88,7 @@ class View(Generic[W_co]):
 
 def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> View[W]:
     """Sort what is there. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated stay as they are."""
-    of = {p.uid: fits(p.hash, p.image) for p in observed.pods}
+    of = {p.uid: fits(p.hash) for p in observed.pods}
     live = tuple(p for p in observed.pods if p.live)
     outdated = tuple(p for p in live if of[p.uid] is Fit.OUTDATED)
     others = tuple(p for p in live if of[p.uid] is Fit.OLDER)

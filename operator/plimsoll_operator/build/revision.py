@@ -17,14 +17,11 @@ from typing import Any, cast
 import msgspec
 
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.legacy import legacy_hash
-from plimsoll_operator.spec import Spec
 from plimsoll_operator.template import Template
 from plimsoll_operator.workload import Workload
 
 OWN = 1
 """To be raised where pods that earlier operators made must not go on, as for a hole in their security."""
-LEGACY_OWN = 1
 HASH_LENGTH = 10
 UNSEEN = frozenset(
     {"owner", "created", "generation", "replicas", "rollout", "history", "scaling", "namespaces", "shared_claims"}
@@ -41,7 +38,7 @@ class Fit(Enum):
     OLDER = "of another spec"
 
 
-Fits = Callable[[str, Image | None], Fit]
+Fits = Callable[[str], Fit]
 
 
 def revision(spec: Workload, image: Image, more: str = "") -> str:
@@ -60,17 +57,15 @@ def user_part(spec: Workload) -> str:
 
 
 def fits(spec: Workload, image: Image, more: str = "") -> Fits:
-    """Compares pods with what would be made now, by their label; those of 0.1.0 by their image, too."""
-    user, used = user_part(spec), _used(spec, image)
+    """Compares the label of a pod with the label that a pod made now would have."""
+    user = user_part(spec)
     wanted = _label(user, spec, image, more)
 
-    def fit(label: str, made_of: Image | None) -> Fit:
+    def fit(label: str) -> Fit:
         if label == wanted:
             return Fit.CURRENT
         if label.partition("-")[0] == user:
             return Fit.OUTDATED
-        if isinstance(spec, Spec) and made_of is not None and label and label == legacy_hash(spec, made_of):
-            return Fit.CURRENT if (made_of, LEGACY_OWN) == (used, OWN) else Fit.OUTDATED
         return Fit.OLDER
 
     return fit

@@ -133,9 +133,7 @@ class Conductor:
     def _serves_alone(self, spec: Spec, observed: Observed) -> bool:
         """A revision is one to go back to once all that serves is of it."""
         fit, live = fits(spec, self._image), [pod for pod in observed.pods if pod.live]
-        return len(live) >= spec.replicas > 0 and all(
-            pod.ready and fit(pod.hash, pod.image) is not Fit.OLDER for pod in live
-        )
+        return len(live) >= spec.replicas > 0 and all(pod.ready and fit(pod.hash) is not Fit.OLDER for pod in live)
 
     def _facts(self, spec: Spec, canary: Canary, stage: Stage, now: datetime) -> Facts:
         totals = self._sightings(spec.key)

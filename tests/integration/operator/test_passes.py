@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from operator_support.adopted import IMAGE as ADOPTED
-from operator_support.adopted import RECORDED
 from operator_support.direct import Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
@@ -16,7 +14,7 @@ from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.identity import API_VERSION, HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
+from plimsoll_operator.identity import HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.outcome import LOOK_AGAIN
 from plimsoll_operator.turns import Turns
@@ -297,32 +295,6 @@ def test_a_rollout_that_could_never_go_on_is_refused(direct: Direct, rollout: Js
 def test_a_rollout_as_of_a_deployment_is_taken(direct: Direct) -> None:
     wanted = {"maxSurge": "25%", "maxUnavailable": 0, "progressDeadlineSeconds": 60}
     assert direct.create_model("m", {**SOURCE, "rollout": wanted})["spec"]["rollout"] == wanted
-
-
-@pytest.mark.parametrize("case", RECORDED)
-async def test_an_upgrade_from_0_1_0_replaces_no_pod(
-    http: RecordingClient, direct: Direct, as_operator: Direct, case: str
-) -> None:
-    recorded, key = RECORDED[case], ObjectKey(direct.namespace, "m")
-    created = direct.create_model("m", recorded.spec)
-    owner = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "name": "m",
-        "uid": created["metadata"]["uid"],
-        "controller": True,
-    }
-    template = {k: v for k, v in recorded.pod["spec"].items() if k != "priorityClassName"}  # of no class here
-    for number in range(recorded.spec["replicas"]):
-        metadata = {**recorded.pod["metadata"], "name": f"m-{number}", "ownerReferences": [owner]}
-        as_operator.create_pod({"metadata": {**metadata, "namespace": direct.namespace}, "spec": template})
-    direct.make_ready("m")
-    before = {pod["metadata"]["uid"] for pod in direct.pods("m")}
-    upgraded = Operator(http, image=ADOPTED)
-    await upgraded.until_quiet(key)
-    assert {pod["metadata"]["uid"] for pod in direct.pods("m") if "deletionTimestamp" not in pod["metadata"]} == before
-    assert conditions(direct)["Progressing"] == ("False", "Settled")
-    assert direct.model("m")["status"]["updatedReplicas"] == len(before)
 
 
 async def test_an_upgrade_of_the_image_rolls_one_model_after_the_other(http: RecordingClient, direct: Direct) -> None:

@@ -10,15 +10,14 @@ import operator_support
 import pytest
 import yaml
 from chart_support.helm import NoHelmError, render
-from operator_support.adopted import RECORDED
 from operator_support.apiserver import ADMIN, ApiServer, Missing, find_programs, until
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.installed import PLACES
-from operator_support.objects import Json
+from operator_support.objects import FULL, Json
 
 OLD = Path(operator_support.__path__[0]) / "definitions"
 DEFINITIONS = PLACES["CustomResourceDefinition"]
-NAME = "modeldeployments.plimsoll.dev"
+POOLS = "/apis/plimsoll.dev/v1alpha1/namespaces/default/runtimepools"
 STATUS: Json = {
     "observedGeneration": 1,
     "replicas": 3,
@@ -36,50 +35,42 @@ STATUS: Json = {
         }
     ],
 }
-SINCE: dict[str, Json] = {
-    "0.1.0": {},
-    "before-pools": {
-        "resources": {"cpuLimit": 2, "ephemeralStorage": "100Gi"},
-        "rollout": {"maxSurge": 1, "maxUnavailable": "50%", "progressDeadlineSeconds": 300},
+SPECS: dict[str, Json] = {
+    "full": FULL,
+    "claim": {
+        "model": {"source": "pvc://weights"},
+        "resources": {"memory": 8589934592},
         "template": {
-            "topologySpreadConstraints": [
-                {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
-            ],
-            "runtimeClassName": "nvidia",
-            "schedulerName": "volcano",
-            "image": "registry.example/ai/runtime:2",
-            "imagePullSecrets": [{"name": "pull"}],
-            "shmSize": "2Gi",
-            "envFrom": [{"prefix": "HUB_", "secretRef": {"name": "hub"}}],
+            "volumes": [{"name": "extra", "emptyDir": {}}],
+            "volumeMounts": [{"name": "extra", "mountPath": "/extra"}],
         },
     },
+    "pooled": {"model": {"source": "demo://gemma-3-270m"}, "placement": {"pool": "shared"}},
+    "scaling": {"model": {"source": "demo://gemma-3-270m"}, "scaling": {"minReplicas": 0, "maxReplicas": 4}},
+    "least": {"model": {"source": "demo://gemma-3-270m"}},
 }
-"""What each of the charts knew beside what the first did."""
-
-
-@pytest.fixture(params=SINCE)
-def version(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+POOL: Json = {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi", "line": "70%"}}
 
 
 @pytest.fixture
-def admin(tmp_path: Path, version: str) -> Iterator[Direct]:
-    """An API server that knows ModelDeployments as that chart defined them."""
+def admin(tmp_path: Path) -> Iterator[Direct]:
+    """An API server that knows our kinds as definitions/ has them."""
     try:
         server = ApiServer(find_programs(), tmp_path)
     except Missing as missing:
         pytest.skip(str(missing))
     with server, Direct(server.url, ADMIN, "default") as admin:
-        admin.ask("POST", DEFINITIONS, yaml.safe_load((OLD / f"{version}.yaml").read_text()))
-        assert until(lambda: knows(admin, "spec"))
+        for path in sorted(OLD.glob("*.yaml")):
+            admin.ask("POST", DEFINITIONS, yaml.safe_load(path.read_text()))
+        assert until(lambda: serves(admin))
         yield admin
 
 
-def test_objects_of_older_charts_stay_valid_and_whole(admin: Direct, version: str) -> None:
-    for name, case in RECORDED.items():
-        admin.create_model(name, combined(case.spec, SINCE[version]) if name == "full" else case.spec)
+def test_objects_of_older_charts_stay_valid_and_whole(admin: Direct) -> None:
+    for name, spec in SPECS.items():
+        admin.create_model(name, spec)
         admin.ask("PATCH", f"{path(name)}/status", {"status": STATUS}, MERGE)
-    before = {name: admin.model(name) for name in RECORDED}
+    before = {name: admin.model(name) for name in SPECS}
     upgrade(admin)
     for name, old in before.items():
         new = admin.model(name)
@@ -88,58 +79,47 @@ def test_objects_of_older_charts_stay_valid_and_whole(admin: Direct, version: st
         assert lost(STATUS, new["status"]) == []
         written = admin.ask("PUT", path(name), new | {"metadata": new["metadata"] | {"labels": {"touched": "yes"}}})
         assert lost(old["spec"], written["spec"]) == []
-        changed = admin.change_model(name, replicas=2)
-        assert lost(old["spec"] | {"replicas": 2}, changed["spec"]) == []
+        changed = admin.change_model(name, replicas=1)
+        assert lost(old["spec"] | {"replicas": 1}, changed["spec"]) == []
 
 
-def test_what_is_new_is_known_afterwards_and_dropped_before(admin: Direct) -> None:
-    spec = {"model": {"source": "demo://gemma-3-270m"}, "placement": {"pool": "shared"}}
-    with pytest.raises(Refused, match="placement"):
-        admin.create_model("pooled", spec)
+def test_what_was_written_for_older_charts_can_be_applied_anew(admin: Direct) -> None:
     upgrade(admin)
-    assert admin.create_model("pooled", spec)["spec"]["placement"]["pool"] == "shared"
+    for name, spec in SPECS.items():
+        assert lost(spec, admin.create_model(name, spec)["spec"]) == []
+    pool = admin.ask("POST", POOLS, body_of("RuntimePool", "p", POOL), fieldValidation="Strict")
+    assert lost(POOL, pool["spec"]) == []
 
 
 def upgrade(admin: Direct) -> None:
-    """As `helm upgrade` does it: definitions that are there are patched, new ones are made."""
+    """As `helm upgrade` does it: definitions are patched."""
     try:
         made = [item for item in render({}) if item["kind"] == "CustomResourceDefinition"]
     except NoHelmError as missing:
         pytest.skip(str(missing))
     for item in made:
-        if item["metadata"]["name"] == NAME:
-            admin.ask("PATCH", f"{DEFINITIONS}/{NAME}", item, MERGE)
-        else:
-            admin.ask("POST", DEFINITIONS, item)
-    assert until(lambda: knows(admin, "placement"))
+        admin.ask("PATCH", f"{DEFINITIONS}/{item['metadata']['name']}", item, MERGE)
+    assert until(lambda: serves(admin))
 
 
-def knows(admin: Direct, field: str) -> bool:
-    """Whether the API server serves ModelDeployments, and refuses what it does not know but not this field."""
-    spec: Json = {"model": {"source": "demo://gemma-3-270m"}} | ({} if field == "spec" else {field: {"pool": "shared"}})
-    body = {
-        "apiVersion": "plimsoll.dev/v1alpha1",
-        "kind": "ModelDeployment",
-        "metadata": {"name": "probe"},
-        "spec": spec,
-    }
+def serves(admin: Direct) -> bool:
+    """Whether the API server takes objects of our kinds."""
+    body = body_of("ModelDeployment", "probe", SPECS["least"])
+    pool = body_of("RuntimePool", "probe", POOL)
     try:
         admin.ask("POST", path(""), body, dryRun="All", fieldValidation="Strict")
+        admin.ask("POST", POOLS, pool, dryRun="All", fieldValidation="Strict")
     except Refused:
         return False
     return True
 
 
+def body_of(kind: str, name: str, spec: Json) -> Json:
+    return {"apiVersion": "plimsoll.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
 def path(name: str) -> str:
     return f"/apis/plimsoll.dev/v1alpha1/namespaces/default/modeldeployments/{name}".rstrip("/")
-
-
-def combined(first: Any, second: Any) -> Any:
-    """Both, object by object."""
-    if not isinstance(first, dict):
-        return second
-    both = {name: combined(first[name], second[name]) for name in first.keys() & second.keys()}
-    return {**first, **second, **both}
 
 
 def lost(before: Any, after: Any, where: str = "") -> list[str]:

@@ -12,7 +12,6 @@ from enum import Enum
 
 from operator_support.objects import EPOCH, UID, Json, stamp
 
-from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.revision import Fit, Fits
 from plimsoll_operator.identity import API_VERSION, CONTAINER, GROUP_LABEL, HASH_LABEL, KIND, UID_LABEL
 from plimsoll_operator.nodes import Node
@@ -25,7 +24,7 @@ DRAIN = timedelta(seconds=45)
 def fits_of(present: str) -> Fits:
     """Labels stand for specs; "new@other" is the spec "new" with another image."""
 
-    def fit(label: str, _: Image | None) -> Fit:
+    def fit(label: str) -> Fit:
         if label == present:
             return Fit.CURRENT
         return Fit.OUTDATED if label.partition("@")[0] == present else Fit.OLDER

@@ -19,7 +19,7 @@ from operator_support.objects import FULL, UID, Json, model, spec_of
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import Fit, fits, revision, user_part
+from plimsoll_operator.build.revision import revision, user_part
 from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.common import Common
@@ -116,9 +116,7 @@ def test_what_pods_cannot_see_does_not_roll_them(changes: dict[str, Any]) -> Non
     assert revision(spec_of(**{**FULL, **changes}), IMAGE) == revision(spec_of(**FULL), IMAGE)
 
 
-def test_defaults_that_came_later_roll_nothing() -> None:
-    """The hash of a pod of before them, as it is known from that version's snapshot."""
-    assert fits(spec_of(), IMAGE)("36ccf07268", Image(IMAGE.reference)) is Fit.CURRENT
+def test_pods_are_spread_and_their_cache_is_bounded_by_default() -> None:
     pod = build_pod(spec_of(), IMAGE, "a")
     (spread,) = pod["spec"]["topologySpreadConstraints"]
     assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
@@ -128,10 +126,8 @@ def test_defaults_that_came_later_roll_nothing() -> None:
     assert silent["spec"]["topologySpreadConstraints"] == []
 
 
-def test_that_a_pod_must_have_its_accelerator_rolls_nothing() -> None:
-    """The hash that 0.1.0 gave pods without the option; that those of later versions have is no part of their label."""
+def test_a_pod_that_claims_an_accelerator_must_use_it() -> None:
     claimed = spec_of(resources={"accelerator": {"resource": "nvidia.com/gpu"}})
-    assert fits(claimed, IMAGE)("3fb454c52b", Image(IMAGE.reference)) is Fit.CURRENT
     assert build_pod(claimed, IMAGE, "a")["spec"]["containers"][0]["args"][-2:] == ["--device", "cuda"]
 
 
