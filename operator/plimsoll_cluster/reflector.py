@@ -1,4 +1,4 @@
-"""Keeps a part of a store true to its collection: list, then watch, and again from where that ended."""
+"""Keeps a part of a store true to its collection: lists it, and watches it from there."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Source(Protocol):
         """Events from that version on, until the server ends the watch. Raises GoneError or UnreachableError."""
 
 
-class Reflector(Generic[T]):
-    """Follows one source. While the API server is away, the part stays as it was last known."""
+class Lister(Generic[T]):
+    """Lists one source whenever its part is in doubt. Its events come from elsewhere (`Part.merge`)."""
 
     def __init__(
         self, source: Source, part: Part[T], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -59,6 +59,46 @@ class Reflector(Generic[T]):
         self._part = part
         self._sleep = sleep
         self._delay = FIRST_DELAY
+        self._doubted = asyncio.Event()
+        part.on_doubt(self._doubted.set)
+
+    async def run(self) -> None:
+        """List at each doubt, the first time included, for ever."""
+        while True:
+            await self._doubted.wait()
+            self._doubted.clear()
+            while self._part.outdated:
+                try:
+                    await self.list()
+                    self._delay = FIRST_DELAY
+                except (GoneError, UnreachableError) as error:
+                    await self._wait_after(error)
+
+    async def list(self) -> None:
+        """Page by page, and object by object: what is not kept of one is gone before the next."""
+        number, version = self._part.begin_list(), 0
+        entries: dict[ObjectKey, Entry[T]] = {}
+        async for page in self._source.list():
+            version = version or page.version
+            for item in page.items:
+                entry = self._part.resource.entry(item)
+                entries[entry.key] = entry
+        self._part.end_list(number, entries, version)
+
+    async def _wait_after(self, error: Exception) -> None:
+        log.warning("%s: %s; trying again in about %.1f s", self._source.title, error, self._delay)
+        self._part.fail(f"{self._source.title}: {error}")
+        await self._sleep(self._delay * random.uniform(0.5, 1.0))
+        self._delay = min(self._delay * 2, LONGEST_DELAY)
+
+
+class Reflector(Lister[T]):
+    """Lists and watches one source. While the API server is away, the part stays as it was last known."""
+
+    def __init__(
+        self, source: Source, part: Part[T], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        super().__init__(source, part, sleep)
         self._watch: asyncio.Timeout | None = None
         part.on_doubt(self._end_watch)
 
@@ -74,24 +114,10 @@ class Reflector(Generic[T]):
                 self._part.doubt()
                 await self._sleep(FIRST_DELAY * random.random())
             except UnreachableError as error:
-                log.warning("%s: %s; trying again in about %.1f s", self._source.title, error, self._delay)
-                self._part.fail(f"{self._source.title}: {error}")
-                await self._sleep(self._delay * random.uniform(0.5, 1.0))
-                self._delay = min(self._delay * 2, LONGEST_DELAY)
-
-    async def list(self) -> None:
-        """Page by page, and object by object: what is not kept of one is gone before the next."""
-        number, version = self._part.begin_list(), 0
-        entries: dict[ObjectKey, Entry[T]] = {}
-        async for page in self._source.list():
-            version = version or page.version
-            for item in page.items:
-                entry = self._part.resource.entry(item)
-                entries[entry.key] = entry
-        self._part.end_list(number, entries, version)
+                await self._wait_after(error)
 
     async def _follow(self) -> None:
-        """One watch, until the server ends it or somebody wants a list instead."""
+        """One watch, until the server ends it or a list is wanted instead."""
         before = self._part.version
         try:
             async with asyncio.timeout(None) as self._watch, aclosing(self._source.watch(before)) as events:

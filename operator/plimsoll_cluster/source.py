@@ -11,7 +11,7 @@ import msgspec
 
 from plimsoll_cluster.connection import Connection
 from plimsoll_cluster.keys import Object
-from plimsoll_cluster.reflector import GoneError, Page, Reflector, UnreachableError
+from plimsoll_cluster.reflector import GoneError, Lister, Page, Reflector, UnreachableError
 from plimsoll_cluster.resource import Resource, version_of
 from plimsoll_cluster.store import Store
 from plimsoll_cluster.unreadable import UNREADABLE
@@ -31,16 +31,24 @@ class _List(msgspec.Struct):
 
 
 async def follow(api: Connection, *stores: Store[Any]) -> None:
-    """Keep stores true for ever."""
+    """List and watch stores for ever."""
+    await _keep(Reflector, api, stores)
+
+
+async def list_on_doubt(api: Connection, *stores: Store[Any]) -> None:
+    """List stores, whose events come from elsewhere, whenever one of their parts is in doubt."""
+    await _keep(Lister, api, stores)
+
+
+async def _keep(keeper: type[Lister[Any]], api: Connection, stores: Sequence[Store[Any]]) -> None:
     async with asyncio.TaskGroup() as group:
         for store in stores:
             for part in store.parts.values():
-                source = KubernetesSource(api, store.resource, part.namespace)
-                group.create_task(Reflector(source, part).run())
+                group.create_task(keeper(KubernetesSource(api, store.resource, part.namespace), part).run())
 
 
 class KubernetesSource:
-    """A resource in one namespace, or in all.
+    """A resource in one namespace, or in all namespaces.
 
     Paths are asked for directly: the library's generated methods accept no timeout between two reads, which a watch
     needs, and build an object of each item.

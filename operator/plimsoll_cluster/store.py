@@ -1,7 +1,8 @@
-"""The objects of one kind as they were last heard of, and how far that is.
+"""The objects of one kind as they were last seen, and up to which resource version.
 
-A store is filled by lists and events only, in the order of the server's writes. It may lag behind the server, but it
-never goes back: once it has reached a resource version, it holds every write up to that version.
+A store is filled by lists and events only. It may lag behind the server, but no object in it ever goes back to an older
+version. A watch of our own delivers a collection's events in the order of the server's writes (`Part.take`). kopf
+delivers them in that order for each object alone (`Part.merge`).
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ class Change(Generic[T]):
         return entry.key
 
 
+MAX_DELETED = 10_000
+"""Deletions that a part remembers between two lists (1 to 2 MB). More ask for a list, which makes them needless."""
+
+
 def _nothing() -> None:
-    """What is called where nobody listens."""
+    """The default of callbacks."""
 
 
 Listener = Callable[[Sequence[Change[T]]], None]
@@ -81,6 +86,10 @@ class Store(Generic[T]):
         """The part that holds the objects of a namespace."""
         return self.parts[None] if None in self.parts else self.parts[namespace]
 
+    def has_reached(self, key: ObjectKey, version: int) -> bool:
+        """Whether the store holds every write to the object of this key up to a resource version."""
+        return self.part_of(key.namespace).version_of(key) >= version
+
     def listen(self, changed: Listener[T], listed: Callable[[], None] = _nothing) -> None:
         """Call `changed` after every change from now on, and `listed` after every list, whatever it changed."""
         self._listeners.append((changed, listed))
@@ -109,13 +118,16 @@ class Store(Generic[T]):
                 self._owned.setdefault((key.namespace, after.owner.uid), {})[key] = after
         return Change(before, after)
 
-    def _replace(self, namespace: str | None, entries: Mapping[ObjectKey, Entry[T]]) -> list[Change[T]]:
-        gone = [key for key in self._entries if namespace in (None, key.namespace) and key not in entries]
+    def _replace(self, namespace: str | None, entries: Mapping[ObjectKey, Entry[T]], version: int) -> list[Change[T]]:
+        """Take in a list of `version`; what has been seen of a newer version stays."""
+        known = (entry for entry in self._entries.values() if namespace in (None, entry.key.namespace))
+        gone = [entry.key for entry in known if entry.key not in entries and entry.version <= version]
         changes = [self._put(key, None) for key in gone]
         for key, entry in entries.items():
-            known = self._entries.get(key)
-            if known is None or (known.uid, known.version) != (entry.uid, entry.version):
-                changes.append(self._put(key, entry))
+            before = self._entries.get(key)
+            if before is not None and (before.version > version or _same(before, entry)):
+                continue
+            changes.append(self._put(key, entry))
         return changes
 
     def _tell(self, changes: Sequence[Change[T]]) -> None:
@@ -129,11 +141,16 @@ class Store(Generic[T]):
             listed()
 
 
-class Part(Generic[T]):
-    """One collection on the server, a namespace's or all: what its reflector writes, and how far it has come.
+def _same(one: Entry[Any], other: Entry[Any]) -> bool:
+    return (one.uid, one.version) == (other.uid, other.version)
 
+
+class Part(Generic[T]):
+    """One collection on the server, a namespace's or all: what its source writes, and how far it has come.
+
+    `version`: the part holds every write to the collection up to this resource version.
     Lists are counted, so that one can wait for a list that began after something: it shows what went before it.
-    `failures` are the requests in a row that told of nothing, `trouble` is the last one's reason.
+    `failures` counts failed requests in a row, `trouble` is the last one's reason.
     """
 
     def __init__(self, store: Store[T], namespace: str | None) -> None:
@@ -145,20 +162,26 @@ class Part(Generic[T]):
         self.failures = 0
         self.trouble = ""
         self._store = store
+        self._deleted: dict[ObjectKey, int] = {}
         self._wanted = 1
         self._renew: Callable[[], None] = _nothing
 
     @property
     def outdated(self) -> bool:
-        """Whether it must be listed before anything else is told of it."""
+        """Whether it must be listed before its events count."""
         return self.lists_done < self._wanted
 
+    def version_of(self, key: ObjectKey) -> int:
+        """The resource version up to which it holds every write to one object."""
+        entry = self._store.get(key)
+        return max(self.version, entry.version if entry is not None else 0, self._deleted.get(key, 0))
+
     def on_doubt(self, renew: Callable[[], None]) -> None:
-        """Call it when a watch is to give way to a list."""
+        """Call `renew` whenever the part needs a new list."""
         self._renew = renew
 
     def doubt(self) -> int:
-        """Have it listed anew; returns the number of that list, which `lists_done` reaches when it is done."""
+        """Ask for a new list. Returns its number: `lists_done` reaches it when that list is done."""
         self._wanted = self.lists_begun + 1
         self._renew()
         return self._wanted
@@ -169,13 +192,20 @@ class Part(Generic[T]):
         return self.lists_begun
 
     def end_list(self, number: int, entries: Mapping[ObjectKey, Entry[T]], version: int) -> None:
-        """Take in a whole list, as of `version`."""
-        changes = self._store._replace(self.namespace, entries)
-        self.failures, self.trouble = 0, ""
+        """Take in a whole list, as of `version`. A version that is lower than before means a restored server."""
+        restored = version < self.version
+        self._deleted = {} if restored else {key: at for key, at in self._deleted.items() if at > version}
+        listed = {key: entry for key, entry in entries.items() if key not in self._deleted}
+        changes = self._store._replace(self.namespace, listed, self.version if restored else version)
+        self.succeed()
         self.version = version
         self.lists_done = number
         self._store._tell(changes)
         self._store._tell_listed()
+
+    def succeed(self) -> None:
+        """The server has answered."""
+        self.failures, self.trouble = 0, ""
 
     def fail(self, why: str) -> None:
         """The server could not be asked, or refused."""
@@ -183,11 +213,24 @@ class Part(Generic[T]):
         self.trouble = why
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take in one event of a watch."""
+        """Take in an event of a watch that delivers all events of the collection in the server's order."""
         item = event["object"]
-        self.failures, self.trouble = 0, ""
+        self.succeed()
         self.version = version_of(item)
         if event["type"] == "BOOKMARK":
             return
         entry = self.resource.entry(item)
         self._store._tell([self._store._put(entry.key, None if event["type"] == "DELETED" else entry)])
+
+    def merge(self, event: Mapping[str, Any]) -> None:
+        """Take in an event that is in the server's order among those of its object alone; old ones are ignored."""
+        entry = self.resource.entry(event["object"])
+        if entry.version <= self.version_of(entry.key):
+            return
+        is_gone = event["type"] == "DELETED"
+        if is_gone:
+            self._deleted[entry.key] = entry.version
+            if len(self._deleted) > MAX_DELETED:
+                self.doubt()
+        if not is_gone or self._store.get(entry.key) is not None:
+            self._store._tell([self._store._put(entry.key, None if is_gone else entry)])

@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from plimsoll_cluster.connection import JSON, Connection
+from plimsoll_cluster.resource import Resource
 from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.identity import (
     GROUP,
@@ -82,6 +83,14 @@ class Api:
         """Whether the API server knows our kinds, and says so to clients."""
         found = await self._find(MODELS)
         return found is not None and set(PLURALS.values()) <= {kind["name"] for kind in found["resources"]}
+
+    async def find(self, resource: Resource[Any], key: ObjectKey) -> Object | None:
+        """One object of a kind that is watched, as it is now. A list of one name needs the right to list alone."""
+        query = {"fieldSelector": f"metadata.name={key.name}"}
+        if resource.selector:
+            query["labelSelector"] = resource.selector
+        found = await self._ask("GET", resource.path(key.namespace), query=query)
+        return next(iter(found.get("items") or ()), None)
 
     async def service(self, key: ObjectKey) -> Object | None:
         """The Service of this name, whoever's it is."""

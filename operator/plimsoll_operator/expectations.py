@@ -1,9 +1,9 @@
-"""What caches must have seen before an object's next pass: everything that its last ones wrote.
+"""What caches must show before an object's next pass: everything that its last passes wrote.
 
 A pass that decided by a copy from before its own writes would make each pod twice. So a write leaves an expectation,
-and the object's passes are put off until its caches fulfil it. If that takes long, or if nobody knows whether a write
-was carried out, the collection is listed anew: a list shows every write that ended before it began. Nothing is ever
-assumed.
+and the object's passes are put off until its caches meet it. If the outcome of a write is unknown, the next pass first
+asks for that one object (`Unknown`). If a cache does not show a known write for long, its collection is listed again:
+a list shows every write that ended before it began. Time alone proves nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from plimsoll_cluster.keys import Key, Object, ObjectKey
+from plimsoll_cluster.keys import Key, Object, ObjectKey, key_of
 from plimsoll_cluster.resource import version_of
 from plimsoll_cluster.store import Store
 
@@ -39,16 +39,39 @@ class Expectation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A write that the server gave this version."""
+    """A write to this object, which the server gave this version."""
 
     store: Store[Any]
-    namespace: str
+    key: ObjectKey
     version: int
 
     @property
+    def namespace(self) -> str:
+        """The object's."""
+        return self.key.namespace
+
+    @property
     def met(self) -> bool:
-        """Whether the store is as far."""
-        return self.store.part_of(self.namespace).version >= self.version
+        """Whether the store has that version of the object, or a later one."""
+        return self.store.has_reached(self.key, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A write to this object whose outcome is unknown. It is never met: `Expectations.learn` replaces it."""
+
+    store: Store[Any]
+    key: ObjectKey
+
+    @property
+    def namespace(self) -> str:
+        """The object's."""
+        return self.key.namespace
+
+    @property
+    def met(self) -> bool:
+        """Never."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +119,29 @@ class Expectations:
 
     def written(self, key: Key, store: Store[Any], answer: Object) -> None:
         """A pass over `key` wrote an object, and this is the server's answer."""
-        meta = answer["metadata"]
-        self._add(key, Reached(store, meta["namespace"], version_of(answer)))
+        self._add(key, Reached(store, key_of(answer), version_of(answer)))
 
     def deleted(self, key: Key, store: Store[Any], child: ObjectKey, uid: str) -> None:
         """A pass over `key` deleted an object, or found it gone."""
         self._add(key, Gone(store, child, uid))
 
-    def unsure(self, key: Key, store: Store[Any], namespace: str) -> None:
-        """A pass over `key` does not know what a write to this store came to."""
-        self._add(key, Listed(store, namespace, store.part_of(namespace).doubt()))
+    def unsure(self, key: Key, store: Store[Any], child: ObjectKey) -> None:
+        """A pass over `key` wrote or deleted an object, and the outcome is unknown."""
+        self._add(key, Unknown(store, child))
+
+    def unknown(self, key: Key) -> list[Unknown]:
+        """The writes of passes over `key` whose outcome is unknown."""
+        return [expected for expected in self._open.get(key, ()) if isinstance(expected, Unknown)]
+
+    def learn(self, key: Key, unknown: Unknown, found: Object | None) -> None:
+        """The server was asked for the object of an unknown write, and has `found` now."""
+        left = [expected for expected in self._open.get(key, ()) if expected != unknown]
+        entry = unknown.store.get(unknown.key)
+        if found is not None:
+            left.append(Reached(unknown.store, unknown.key, version_of(found)))
+        elif entry is not None:
+            left.append(Gone(unknown.store, unknown.key, entry.uid))
+        self._open[key] = left
 
     def may_pass(self, key: Key) -> bool:
         """Whether the caches have seen all that was written for this object. If not, it is put off."""

@@ -51,6 +51,7 @@ class Reconciler:
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ApiError when the API server fails (a later pass goes on from there) and NotLeaderError."""
+        await self._writes.look(key)
         if not self._common.expectations.may_pass(key.of(KIND)):
             return Outcome(again=PATIENCE, put_off=True)
         model = self._common.caches.models.get(key)

@@ -50,10 +50,10 @@ class Writes:
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:
-            await self._apply(owner, self._caches.pods, self._api.create_pod(pod))
+            await self._apply(owner, self._caches.pods, name, self._api.create_pod(pod))
         except ApiError as error:
             if error.code == 409:  # an earlier try was carried out late: the next pass must see its pod
-                self._expectations.unsure(owner.of(self._kind), self._caches.pods, owner.namespace)
+                self._expectations.unsure(owner.of(self._kind), self._caches.pods, ObjectKey(owner.namespace, name))
             if not error.is_unsure:
                 self._settle(owner, made)
             words = str(error).replace(name, owner.name)
@@ -68,19 +68,19 @@ class Writes:
 
     async def create_service(self, owner: ObjectKey, service: Object) -> bool:
         """Make the Service; False where there is one of this name that the cache does not have."""
-        return await self._create(owner, self._caches.services, self._api.create_service(service))
+        return await self._create(owner, self._caches.services, service, self._api.create_service(service))
 
     async def apply_service(self, owner: ObjectKey, service: Object) -> None:
         """Make the Service what it should be."""
-        await self._apply(owner, self._caches.services, self._api.apply_service(service))
+        await self._apply(owner, self._caches.services, service["metadata"]["name"], self._api.apply_service(service))
 
     async def create_budget(self, owner: ObjectKey, budget: Object) -> bool:
         """Make the disruption budget, as with Services."""
-        return await self._create(owner, self._caches.budgets, self._api.create_budget(budget))
+        return await self._create(owner, self._caches.budgets, budget, self._api.create_budget(budget))
 
     async def apply_budget(self, owner: ObjectKey, budget: Object) -> None:
         """Make the disruption budget what it should be."""
-        await self._apply(owner, self._caches.budgets, self._api.apply_budget(budget))
+        await self._apply(owner, self._caches.budgets, budget["metadata"]["name"], self._api.apply_budget(budget))
 
     async def delete_budget(self, owner: ObjectKey, budget: ObjectKey, uid: str) -> None:
         """Delete the one that the cache has; one that is gone already is no error."""
@@ -88,12 +88,13 @@ class Writes:
 
     async def create_revision(self, owner: ObjectKey, revision: Object) -> None:
         """Store what pods are made of. Its name says what is in it and whose it is: one that is there is ours."""
-        if not await self._create(owner, self._caches.revisions, self._api.create_revision(revision)):
+        if not await self._create(owner, self._caches.revisions, revision, self._api.create_revision(revision)):
             await self.apply_revision(owner, revision)
 
     async def apply_revision(self, owner: ObjectKey, revision: Object) -> None:
         """Store what pods are made of, or say another thing of what is stored."""
-        await self._apply(owner, self._caches.revisions, self._api.apply_revision(revision))
+        name = revision["metadata"]["name"]
+        await self._apply(owner, self._caches.revisions, name, self._api.apply_revision(revision))
 
     async def delete_revision(self, owner: ObjectKey, name: str, uid: str) -> None:
         """Delete one that the cache has; one that is gone already is no error."""
@@ -102,7 +103,7 @@ class Writes:
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
         """Write a whole status."""
-        await self._apply(owner, self._caches.of(self._kind), self._api.apply_status(item, status))
+        await self._apply(owner, self._caches.of(self._kind), owner.name, self._api.apply_status(item, status))
 
     def is_taken(self, owner: ObjectKey, store: Store[Any]) -> bool:
         """Whether the name of an object's child was found taken: then the cache does not know whose it is."""
@@ -114,11 +115,18 @@ class Writes:
         self._taken.pop(owner, None)
         self._expectations.forget(owner.of(self._kind))
 
-    async def _create(self, owner: ObjectKey, store: Store[Any], request: Awaitable[Object]) -> bool:
+    async def look(self, owner: ObjectKey) -> None:
+        """Ask for the objects of writes whose outcome is unknown: one request each. Raises ApiError."""
+        key = owner.of(self._kind)
+        for unknown in self._expectations.unknown(key):
+            found = await self._api.find(unknown.store.resource, unknown.key)
+            self._expectations.learn(key, unknown, found)
+
+    async def _create(self, owner: ObjectKey, store: Store[Any], body: Object, request: Awaitable[Object]) -> bool:
         """One request, as long as nobody else has the name. False where somebody has."""
         kind = store.resource.kind
         try:
-            await self._apply(owner, store, request)
+            await self._apply(owner, store, body["metadata"]["name"], request)
         except ApiError as error:
             if error.code != 409:
                 raise
@@ -128,9 +136,9 @@ class Writes:
             taken.discard(kind)
         return True
 
-    async def _apply(self, owner: ObjectKey, store: Store[Any], request: Awaitable[Object]) -> None:
+    async def _apply(self, owner: ObjectKey, store: Store[Any], name: str, request: Awaitable[Object]) -> None:
         """The object's next pass waits until the cache has what the API server answers."""
-        with self._noting(owner, store):
+        with self._noting(owner, store, ObjectKey(owner.namespace, name)):
             answer = await request
         self._expectations.written(owner.of(self._kind), store, answer)
 
@@ -138,7 +146,7 @@ class Writes:
         self, owner: ObjectKey, store: Store[Any], key: ObjectKey, uid: str, request: Awaitable[None]
     ) -> None:
         """The object's next pass waits until the cache has it no longer."""
-        with self._noting(owner, store):
+        with self._noting(owner, store, key):
             await request
         self._expectations.deleted(owner.of(self._kind), store, key, uid)
 
@@ -151,11 +159,11 @@ class Writes:
             del self._unsure[owner]
 
     @contextmanager
-    def _noting(self, owner: ObjectKey, store: Store[Any]) -> Iterator[None]:
-        """If nobody knows what comes of a write, the next pass waits for a list that shows it."""
+    def _noting(self, owner: ObjectKey, store: Store[Any], written: ObjectKey) -> Iterator[None]:
+        """If the outcome of a write is unknown, the next pass asks for the object first."""
         try:
             yield
         except ApiError as error:
             if error.is_unsure:
-                self._expectations.unsure(owner.of(self._kind), store, owner.namespace)
+                self._expectations.unsure(owner.of(self._kind), store, written)
             raise

@@ -87,6 +87,7 @@ class PoolReconciler:
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ApiError and NotLeaderError."""
+        await self._writes.look(key)
         if not self._expectations.may_pass(key.of(POOL_KIND)):
             return Outcome(again=PATIENCE, put_off=True)
         pool = self._caches.pools.get(key)

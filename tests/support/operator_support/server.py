@@ -12,6 +12,7 @@ from typing import Any
 
 from operator_support.objects import EPOCH, Json, stamp
 
+from plimsoll_cluster.resource import Resource
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, Object, ObjectKey
 
@@ -79,7 +80,8 @@ class Server:
 class ServerApi(Api):
     """The operator's requests. `fate` is asked at each write.
 
-    `judge` is told of each pod as it is sent; what it returns is called just before the pod is made.
+    `read_fate` decides whether `find` is answered. `judge` is told of each pod as it is sent; what it returns is called
+    just before the pod is made.
     """
 
     def __init__(
@@ -87,12 +89,20 @@ class ServerApi(Api):
         server: Server,
         fate: Callable[[], Fate] = lambda: Fate.WELL,
         judge: Callable[[Object], Callable[[], object]] = lambda pod: lambda: None,
+        read_fate: Callable[[], Fate] = lambda: Fate.WELL,
     ) -> None:
+        self._read_fate = read_fate
         self._server = server
         self._fate = fate
         self._judge = judge
         self.asked: list[str] = []
         self.events: list[tuple[str, str, str]] = []
+
+    async def find(self, resource: Resource[Any], key: ObjectKey) -> Object | None:
+        self.asked.append(f"find {resource.kind}")
+        if self._read_fate() is not Fate.WELL:
+            raise ApiError(None, "the connection was closed")
+        return copy.deepcopy(self._server.objects[resource.kind].get(key.name))
 
     async def service(self, key: ObjectKey) -> Object | None:
         self.asked.append("get Service")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 
 import pytest
@@ -42,12 +42,23 @@ class Process:
         self.server, self.caches, self.queue, self.now = Server(), Caches(None), Queue(), 0.0
         self.server.put(KIND, model_body("a", replicas))
         self.fates: list[Fate] = []
-        self.api = ServerApi(self.server, lambda: self.fates.pop(0) if self.fates else Fate.WELL)
+        self.unreadable = False
+        self.as_a_pod_is_sent: Callable[[], object] = lambda: None
+        self.api = ServerApi(
+            self.server,
+            lambda: self.fates.pop(0) if self.fates else Fate.WELL,
+            self.judge,
+            read_fate=lambda: Fate.LOST if self.unreadable else Fate.WELL,
+        )
         self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
         self._reconciler = reconciler_of(self.api, self.caches, self.expectations, self.nodes, now=lambda: self.now)
         self._heard = dict.fromkeys(self.server.objects, 0)
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
         self.list()
+
+    def judge(self, pod: Mapping[str, object]) -> Callable[[], object]:
+        self.as_a_pod_is_sent()
+        return lambda: None
 
     def list(self) -> None:
         """Everything, as it is now."""
@@ -115,33 +126,59 @@ def test_a_pod_that_is_deleted_is_not_counted_again() -> None:
     assert process.pods == 2
 
 
-def test_an_answer_that_was_lost_is_looked_for_by_a_list(process: Process) -> None:
+def test_after_a_lost_answer_the_one_object_is_asked_for(process: Process) -> None:
     process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LOST)
     assert process.pods == 1
-    part = process.caches.pods.part_of(NAMESPACE)
-    assert part.outdated, "its reflector lists"
-    assert process.make_a_pass().put_off, "nobody knows, so nothing is made"
-    process.list()
+    asked = len(process.api.asked)
+    assert process.make_a_pass().put_off, "the cache does not show the pod yet"
+    assert process.api.asked[asked:] == ["find Pod"]
+    assert not process.caches.pods.part_of(NAMESPACE).outdated, "no list for one object"
+    process.tell()
     process.make_a_pass()
     assert process.pods == 1
 
 
-def test_a_pod_that_turns_out_to_be_there_is_looked_for_by_a_list(process: Process) -> None:
-    """The first try was given up, listed as not there, and carried out after that."""
+def test_nothing_is_made_until_the_server_says_what_it_has(process: Process) -> None:
+    process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LOST)
+    process.unreadable = True
+    for _ in range(3):
+        process.fail_a_pass()
+    process.list()
+    process.fail_a_pass()
+    process.unreadable = False
+    process.make_a_pass()
+    assert process.pods == 1
+
+
+def test_a_deletion_whose_answer_was_lost_is_waited_for(process: Process) -> None:
+    settle(process)
+    process.server.change(KIND, "a", lambda item: item["spec"].update(replicas=0))
+    process.tell()
+    process.fail_a_pass(Fate.LOST)
+    assert process.pods == 0
+    assert process.make_a_pass().put_off, "the cache still shows the pod"
+    process.tell()
+    assert not process.make_a_pass().put_off
+
+
+def test_a_pod_that_is_made_late_between_question_and_second_try_is_asked_for(process: Process) -> None:
     process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LATE)
     process.list()
-    process.server.late.pop()()
+    process.as_a_pod_is_sent = process.server.late.pop()
     process.fail_a_pass()
+    assert process.api.asked[-2:] == ["find Pod", "create Pod"]
     assert process.make_a_pass().put_off, "the name is taken, and the cache does not show by what"
-    process.list()
+    process.tell()
     process.make_a_pass()
     assert process.pods == 1
 
 
 def test_a_list_that_began_before_is_no_answer(process: Process) -> None:
+    process.make_a_pass()
     part = process.caches.pods.part_of(NAMESPACE)
     number = part.begin_list()
-    process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LOST)
+    process.now += PATIENCE_SECONDS
+    assert process.make_a_pass().put_off
     part.end_list(number, {}, 2)
     assert part.outdated
     assert process.make_a_pass().put_off
@@ -161,7 +198,7 @@ def test_a_pod_that_was_made_late_is_found(process: Process) -> None:
     process.fail_a_pass(Fate.WELL, Fate.WELL, Fate.LATE)
     process.list()
     process.server.late.pop()()
-    process.fail_a_pass()
+    assert process.make_a_pass().put_off
     process.tell()
     process.make_a_pass()
     assert process.pods == 1
