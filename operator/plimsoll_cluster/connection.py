@@ -16,6 +16,7 @@ from urllib.request import getproxies
 import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio.client.rest import RESTClientObject
+from multidict import CIMultiDict
 from yarl import URL
 
 JSON = "application/json"
@@ -72,6 +73,28 @@ class Connection:
             headers["Content-Type"] = kind
         return await self._sessions().request(method, url, headers=headers, data=body, timeout=patience, **self._more)
 
+    @property
+    def host(self) -> str:
+        """The API server's URL."""
+        return self._host
+
+    def session(self, middleware: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
+        """A session of the caller's own, for a library that makes requests itself. `middleware` sees each request.
+
+        The newest token and what the kubeconfig says of proxies and names are added to each request.
+        """
+
+        async def add_settings(
+            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            request.headers.update(await self._authorization())
+            if proxy := self._more.get("proxy"):
+                request.proxy, request.proxy_headers = URL(proxy), CIMultiDict(self._more["proxy_headers"] or {})
+            request.server_hostname = self._more.get("server_hostname")
+            return await handler(request)
+
+        return self._new_session(middleware, add_settings)
+
     async def _authorization(self) -> dict[str, str]:
         """Asked for each request: tokens are renewed while we run."""
         found = (await self._settings.auth_settings()).get("BearerToken")
@@ -79,10 +102,14 @@ class Connection:
 
     def _sessions(self) -> aiohttp.ClientSession:
         if self._session is None:
-            certificates = RESTClientObject(self._settings).ssl_context
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=UNLIMITED, ssl=certificates),
-                read_bufsize=BUFFER,
-                trust_env=bool(getproxies()),
-            )
+            self._session = self._new_session()
         return self._session
+
+    def _new_session(self, *middlewares: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
+        certificates = RESTClientObject(self._settings).ssl_context
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=UNLIMITED, ssl=certificates),
+            middlewares=middlewares,
+            read_bufsize=BUFFER,
+            trust_env=bool(getproxies()),
+        )

@@ -1,6 +1,7 @@
 """The kinds that the operator watches, what it keeps of each, and its copies of them.
 
-Another kind is a `Resource` here, a store in `Caches`, its rights in rights.py, and in watch.py whom its changes wake.
+Another kind is a `Resource` here, a store in `Caches`, its rights in rights.py, and in watch.py the objects that get a
+pass when it changes. A kind that people write has a handler in handlers.py as well.
 """
 
 from __future__ import annotations
@@ -107,11 +108,17 @@ class Caches:
         self.nodes = Store(NODES, None) if with_nodes else None
         self.namespaces = Store(NAMESPACES, None) if with_namespaces else None
 
+    def primaries(self) -> tuple[Store[Object], ...]:
+        """Of the kinds that people write. kopf watches them."""
+        return self.models, self.pools
+
     def all(self) -> tuple[Store[Any], ...]:
         """Each store."""
+        return *self.primaries(), *self.secondaries()
+
+    def secondaries(self) -> tuple[Store[Any], ...]:
+        """Of the kinds that the operator makes or only reads. Reflectors watch them."""
         stores: tuple[Store[Any], ...] = (
-            self.models,
-            self.pools,
             self.hosts,
             self.pods,
             self.services,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 logger = logging.getLogger(__name__)
 
@@ -14,7 +13,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Outstanding:
-    """A context that waits at its end for what is under way, `seconds` at most: each write has a time limit itself."""
+    """The writes that are under way. Each has a time limit itself; `wait` waits for `seconds` at most."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -27,12 +26,8 @@ class Outstanding:
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def wait(self) -> None:
+        """Return once they have ended."""
         if not self._tasks:
             return
         logger.info("waiting for %d writes that are under way", len(self._tasks))

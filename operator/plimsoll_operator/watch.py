@@ -1,8 +1,9 @@
-"""Whom a change in the caches concerns: which objects get a pass."""
+"""Which objects get a pass when the caches change, and how kopf's events get into the caches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from plimsoll_cluster.keys import Key, Object
@@ -12,6 +13,8 @@ from plimsoll_operator.identity import KIND, POOL_KIND
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import Node, NodeRegistry
 from plimsoll_operator.work import WorkQueue
+
+logger = logging.getLogger(__name__)
 
 
 def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: NodeRegistry) -> None:
@@ -56,6 +59,21 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
     caches.budgets.listen(namesakes_changed, listed)
     if caches.nodes is not None:
         caches.nodes.listen(nodes_changed)
+
+
+def merge_event(store: Store[Object], queue: WorkQueue, event: Mapping[str, Any]) -> None:
+    """Take in an event that kopf received. If that fails, the object gets a pass and its collection a list.
+
+    kopf only logs an error of a handler and goes on: without a list the event would be lost.
+    """
+    metadata = event["object"]["metadata"]
+    part = store.part_of(metadata["namespace"])
+    try:
+        part.merge(event)
+    except Exception:  # whatever it is, the event must not be lost
+        logger.exception("%s %s/%s: the event broke", store.resource.kind, metadata["namespace"], metadata["name"])
+        queue.add(Key(store.resource.kind, metadata["namespace"], metadata["name"]))
+        part.doubt()
 
 
 def _differs(change: Change[Any]) -> bool:

@@ -14,7 +14,7 @@ from operator_support.objects import Json
 from operator_support.passes import reconciler_of, run
 from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi, model_body
 
-from plimsoll_cluster.keys import Key
+from plimsoll_cluster.keys import Key, ObjectKey
 from plimsoll_cluster.resource import Entry
 from plimsoll_cluster.store import Part
 from plimsoll_operator.api import ApiError
@@ -23,10 +23,10 @@ from plimsoll_operator.identity import HASH_LABEL, KIND, REVISION_LABEL, Object
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.spec import read_spec
-from plimsoll_operator.watch import wake
+from plimsoll_operator.watch import merge_event, wake
 
 NAMES = st.sampled_from(["a", "b"])
-KINDS = st.sampled_from([KIND, *CHILDREN])
+KINDS = st.sampled_from(CHILDREN)
 FATES = st.sampled_from([Fate.WELL] * 6 + [Fate.LOST, Fate.LATE, Fate.OVERLOADED])
 SETTLE_ROUNDS = 80
 
@@ -56,7 +56,8 @@ class Listing:
 
 
 class Lagging(RuleBasedStateMachine):
-    """Two objects, a server that may answer late or not at all, and watches that tell of things when they like."""
+    """Two objects, a server that may answer late or not at all, watches that lag, and kopf, which keeps no order
+    between objects, forgets deletions at a relist, and swallows what a handler raises."""
 
     @initialize(replicas=st.integers(1, 3))
     def begin(self, replicas: int) -> None:
@@ -70,8 +71,12 @@ class Lagging(RuleBasedStateMachine):
         """A new process: it knows nothing, and lists everything before its first pass."""
         self.caches, self.queue = Caches(None), Queue()
         self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
-        self.api = ServerApi(self.server, self.fate, self.judge)
+        self.api = ServerApi(self.server, self.fate, self.judge, read_fate=self.read_fate)
         self.heard = dict.fromkeys(self.server.objects, 0)
+        self.undelivered: dict[str, list[Json]] = {}
+        self.seen: dict[str, int] = {}
+        self.newest: dict[str, int] = {}
+        self.breaks = False
         self.listing: dict[str, Listing] = {}
         self.data: st.DataObject | None = None
         self.read: Entry[Object] | None = None
@@ -84,9 +89,16 @@ class Lagging(RuleBasedStateMachine):
             wake=lambda key: self.queue.add(key.of(KIND)),
         )
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        self.caches.models.listen(self.break_down)
+        self.kopf_lists()
         for kind in self.server.objects:
             self.begin_a_list(kind)
             self.end_a_list(kind)
+
+    def break_down(self, _: object) -> None:
+        """A part of the operator that fails now and then."""
+        if self.breaks:
+            raise RuntimeError("a bug")
 
     def part(self, kind: str) -> Part[Any]:
         (store,) = [store for store in self.caches.all() if store.resource.kind == kind]
@@ -98,7 +110,13 @@ class Lagging(RuleBasedStateMachine):
             return Fate.WELL
         for kind in self.data.draw(st.lists(KINDS, max_size=2)):
             self.tell(kind, 3)
+        if self.data.draw(st.booleans()):
+            self.kopf_receives(2)
+            self.deliver(self.data, breaks=False)
         return self.data.draw(FATES)
+
+    def read_fate(self) -> Fate:
+        return Fate.WELL if self.data is None else self.data.draw(st.sampled_from([Fate.WELL] * 3 + [Fate.LOST]))
 
     def judge(self, pod: Object) -> Callable[[], None]:
         """When a pod is made: was one missing, by what the server has and by the spec that was read?
@@ -185,7 +203,36 @@ class Lagging(RuleBasedStateMachine):
             self.heard[kind] += 1
             part.take(event)
 
-    @rule(kind=KINDS)
+    @rule()
+    def kopf_lists(self) -> None:
+        """kopf's watch has expired: it lists. Of what is gone since its last event it says nothing."""
+        for item in self.server.objects[KIND].values():
+            self.undelivered.setdefault(item["metadata"]["uid"], []).append({"type": None, "object": item})
+        self.heard[KIND] = len(self.server.told[KIND])
+        self.part(KIND).doubt()
+
+    @rule(count=st.integers(1, 4))
+    def kopf_receives(self, count: int) -> None:
+        """kopf's watch goes on for some events."""
+        for event in self.server.told[KIND][self.heard[KIND] :][:count]:
+            self.heard[KIND] += 1
+            self.undelivered.setdefault(event["object"]["metadata"]["uid"], []).append(event)
+
+    @precondition(lambda self: self.undelivered)
+    @rule(data=st.data(), breaks=st.sampled_from([False, False, True]))
+    def deliver(self, data: st.DataObject, breaks: bool) -> None:
+        """kopf calls the handler for one object: its events come in order, those of other objects whenever."""
+        if not self.undelivered:
+            return
+        uid = data.draw(st.sampled_from(sorted(self.undelivered)))
+        event = self.undelivered[uid].pop(0)
+        if not self.undelivered[uid]:
+            del self.undelivered[uid]
+        self.breaks = breaks
+        merge_event(self.caches.models, self.queue, event)  # type: ignore[arg-type]
+        self.breaks = False
+
+    @rule(kind=st.sampled_from([KIND, *CHILDREN]))
     def list_anew(self, kind: str) -> None:
         """A list begins, because the watch has expired or is doubted, or one that has begun is answered."""
         if kind in self.listing:
@@ -204,7 +251,7 @@ class Lagging(RuleBasedStateMachine):
         if found is not None:
             part = self.part(kind)
             entries = {entry.key: entry for entry in map(part.resource.entry, found.items)}
-            self.heard[kind] = found.told
+            self.heard[kind] = self.heard[kind] if kind == KIND else found.told
             part.end_list(found.number, entries, found.version)
 
     @precondition(lambda self: self.server.late)
@@ -233,6 +280,20 @@ class Lagging(RuleBasedStateMachine):
             for store in self.caches.all():
                 store.check_integrity()
 
+    @invariant()
+    def no_object_goes_back(self) -> None:
+        """Nor comes back: an entry is not older than the newest version of its name that was seen, or seen deleted."""
+        if not hasattr(self, "caches"):
+            return
+        part = self.part(KIND)
+        for name in ("a", "b"):
+            seen = part.version_of(ObjectKey(NAMESPACE, name))
+            entry = self.caches.models.get(ObjectKey(NAMESPACE, name))
+            assert seen >= self.seen.get(name, 0)
+            assert entry is None or entry.version >= self.newest.get(name, 0)
+            self.seen[name] = seen
+            self.newest[name] = max(self.newest.get(name, 0), entry.version if entry is not None else 0)
+
     def teardown(self) -> None:
         """Now all goes well: without any resync, it comes to rest at what was asked for."""
         if not hasattr(self, "caches"):
@@ -245,7 +306,12 @@ class Lagging(RuleBasedStateMachine):
                 if self.part(kind).outdated:
                     self.begin_a_list(kind)
                     self.end_a_list(kind)
-                self.tell(kind, 1000)
+                if kind != KIND:
+                    self.tell(kind, 1000)
+            self.kopf_receives(1000)
+            for event in [event for events in self.undelivered.values() for event in events]:
+                merge_event(self.caches.models, self.queue, event)  # type: ignore[arg-type]
+            self.undelivered.clear()
             moved = [name for name in list(self.server.objects["Pod"]) if self.proceed(name)]
             if not self.queue.due and not moved:
                 if not self.queue.later:
@@ -254,6 +320,12 @@ class Lagging(RuleBasedStateMachine):
                 self.queue.due |= self.queue.later
             for key in sorted(self.queue.due):
                 self.pass_over(key)
+        for store in self.caches.all():
+            shown = {entry.key.name: entry.version for entry in store}
+            assert shown == {
+                name: int(item["metadata"]["resourceVersion"])
+                for name, item in self.server.objects[store.resource.kind].items()
+            }
         for item in self.server.objects[KIND].values():
             self.assert_settled(item)
         before = len(self.api.asked)

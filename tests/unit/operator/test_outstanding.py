@@ -18,14 +18,15 @@ def test_a_write_whose_caller_is_cancelled_goes_on_and_is_waited_for() -> None:
             await asyncio.sleep(seconds)
             done.append(seconds)
 
-        async with Outstanding(9.0) as outstanding:
-            callers = [asyncio.create_task(outstanding.see_through(write(seconds))) for seconds in (3.0, 5.0)]
-            await asyncio.sleep(1.0)
-            for caller in callers:
-                caller.cancel()
-            await asyncio.wait(callers)
-            assert all(caller.cancelled() for caller in callers)
-            assert (loop.time(), done) == (1.0, [])
+        outstanding = Outstanding(9.0)
+        callers = [asyncio.create_task(outstanding.see_through(write(seconds))) for seconds in (3.0, 5.0)]
+        await asyncio.sleep(1.0)
+        for caller in callers:
+            caller.cancel()
+        await asyncio.wait(callers)
+        assert all(caller.cancelled() for caller in callers)
+        assert (loop.time(), done) == (1.0, [])
+        await outstanding.wait()
         assert (loop.time(), done) == (5.0, [3.0, 5.0])
 
     virtual_time.run(main())
@@ -33,10 +34,11 @@ def test_a_write_whose_caller_is_cancelled_goes_on_and_is_waited_for() -> None:
 
 def test_one_that_does_not_end_is_waited_for_no_longer_than_it_may_take(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with Outstanding(9.0) as outstanding:
-            caller = asyncio.create_task(outstanding.see_through(asyncio.sleep(1e6)))
-            await asyncio.sleep(1.0)
-            caller.cancel()
+        outstanding = Outstanding(9.0)
+        caller = asyncio.create_task(outstanding.see_through(asyncio.sleep(1e6)))
+        await asyncio.sleep(1.0)
+        caller.cancel()
+        await outstanding.wait()
         assert asyncio.get_running_loop().time() == 10.0
 
     virtual_time.run(main())
@@ -48,10 +50,11 @@ def test_what_comes_of_a_write_is_its_callers() -> None:
         raise OSError("refused")
 
     async def main() -> None:
-        async with Outstanding(9.0) as outstanding:
-            assert await outstanding.see_through(asyncio.sleep(1.0, "done")) == "done"
-            with pytest.raises(OSError, match="refused"):
-                await outstanding.see_through(fail())
+        outstanding = Outstanding(9.0)
+        assert await outstanding.see_through(asyncio.sleep(1.0, "done")) == "done"
+        with pytest.raises(OSError, match="refused"):
+            await outstanding.see_through(fail())
+        await outstanding.wait()
         assert asyncio.get_running_loop().time() == 1.0
 
     virtual_time.run(main())

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from operator_support.objects import model
 
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.identity import KIND
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.watch import wake
+from plimsoll_operator.watch import merge_event, wake
 
 
 class Queue:
@@ -20,6 +21,9 @@ class Queue:
 
     def __init__(self) -> None:
         self.added: list[Key] = []
+
+    def add(self, key: Key) -> None:
+        self.added.append(key)
 
     def add_all(self, keys: Iterable[Key]) -> None:
         self.added += keys
@@ -51,3 +55,19 @@ def test_a_drain_reaches_those_who_have_pods_there(namespaces: list[str] | None)
 
 def test_without_the_right_to_nodes_none_are_asked_for() -> None:
     assert "Node" not in {store.resource.kind for store in Caches(None).all()}
+
+
+@pytest.mark.parametrize("what", ["a listener that raises", "an object that cannot be read"])
+def test_an_event_that_breaks_costs_a_list_and_a_pass(what: str) -> None:
+    caches, queue = Caches(None), Queue()
+    item = {**model("gemma"), "metadata": {**model("gemma")["metadata"], "resourceVersion": "7"}}
+    part = caches.models.part_of("team")
+    part.end_list(part.begin_list(), {}, 1)
+    if what == "a listener that raises":
+        caches.models.listen(lambda _: {}["a bug"])
+    else:
+        del item["metadata"]["uid"]
+    assert not part.outdated
+    merge_event(caches.models, queue, {"type": "ADDED", "object": item})  # type: ignore[arg-type]
+    assert queue.added == [Key(KIND, "team", "gemma")]
+    assert part.outdated

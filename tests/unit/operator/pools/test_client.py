@@ -91,13 +91,14 @@ async def test_a_change_that_is_under_way_is_waited_for_and_a_question_is_not(mo
     app.router.add_get("/host/v1/report", report)
     app.router.add_post("/host/v1/models/team/a/wake", change)
     async with TestServer(app) as server, host_session() as session, asyncio.timeout(60):
-        async with Outstanding(600.0) as outstanding:
-            client = HostClient(session, str(server.make_url("")).rstrip("/"), "token", outstanding)
-            callers = [asyncio.create_task(client.wake(MODEL, "o")), asyncio.create_task(client.report(0))]
-            await went.wait()
-            for caller in callers:
-                caller.cancel()
-            await asyncio.wait(callers)
-            (under_way,) = outstanding._tasks
-            go.set()
+        outstanding = Outstanding(600.0)
+        client = HostClient(session, str(server.make_url("")).rstrip("/"), "token", outstanding)
+        callers = [asyncio.create_task(client.wake(MODEL, "o")), asyncio.create_task(client.report(0))]
+        await went.wait()
+        for caller in callers:
+            caller.cancel()
+        await asyncio.wait(callers)
+        (under_way,) = outstanding._tasks
+        go.set()
+        await outstanding.wait()
         assert under_way.result()[0] == 200

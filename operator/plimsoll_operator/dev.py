@@ -1,0 +1,29 @@
+"""The operator under `kopf run`, from a checkout, against the cluster of a kubeconfig.
+
+    PLIMSOLL_OPERATOR_ARGS="--runtime-image plimsoll-runtime:dev --lease-namespace default" \\
+        kopf run -A -m plimsoll_operator.dev
+
+The variable has the options of `plimsoll-operator`. Namespaces are given to both: `-n NAME` and `--namespace NAME`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+
+from plimsoll_cluster.connect import connect
+from plimsoll_operator.controller import controller_of
+from plimsoll_operator.handlers import register
+from plimsoll_operator.options import parse_options
+
+VARIABLE = "PLIMSOLL_OPERATOR_ARGS"
+
+connection = asyncio.run(connect())
+controller = controller_of(
+    parse_options(shlex.split(os.environ.get(VARIABLE, ""))),
+    connection,
+    on_end=lambda: signal.raise_signal(signal.SIGTERM),  # kopf's own command line has no other way to stop it
+)
+register(controller, connection)

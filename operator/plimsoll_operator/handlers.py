@@ -1,0 +1,55 @@
+"""All that kopf calls. Start here to see what the operator does.
+
+ModelDeployments and RuntimePools are what people write: kopf watches them, and each event ends in `Controller`'s cache,
+which queues a pass over the object (`reconcile.py`, `pools/reconcile.py`). A pass compares spec and cluster, plans
+(`plan.py`), acts and writes the status. It never looks at the event: one pass may answer many events, or none.
+
+There are `on.event` handlers only. kopf's `on.create`, `on.update`, `on.resume`, `on.delete`, timers and daemons write
+annotations or finalizers to every object, and `kubectl delete` would then hang while the operator is down.
+
+Pods, Services and what else the operator makes or reads come from watches of its own (`plimsoll_cluster`), which cost
+less and tell up to which resource version they have come.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kopf
+
+from plimsoll_cluster.connection import Connection
+from plimsoll_operator.controller import Controller
+from plimsoll_operator.identity import GROUP, KIND, PLURAL, POOL_KIND, POOLS_PLURAL, VERSION
+from plimsoll_operator.kopf_login import Login
+from plimsoll_operator.kopf_settings import configure
+
+
+def register(controller: Controller, connection: Connection, registry: kopf.OperatorRegistry | None = None) -> None:
+    """Register the operator's handlers in a registry of kopf's; without one, in its default."""
+    login = Login(connection, lambda: controller.caches)
+
+    @kopf.on.login(registry=registry)
+    async def log_in(**_: Any) -> kopf.AiohttpSession:
+        """Requests of kopf's have our certificates, token and proxy. Its relists cast doubt on our copies."""
+        return await login.session()
+
+    @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
+    async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+        """Returns once this process holds the Lease: until then kopf watches nothing, and a standby costs nothing."""
+        configure(settings)
+        await controller.start()
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def model_deployment_changed(event: kopf.RawEvent, **_: Any) -> None:
+        """A ModelDeployment was listed, created, changed or deleted."""
+        controller.merge_event(KIND, event)
+
+    @kopf.on.event(GROUP, VERSION, POOLS_PLURAL, registry=registry)
+    async def runtime_pool_changed(event: kopf.RawEvent, **_: Any) -> None:
+        """A RuntimePool was listed, created, changed or deleted."""
+        controller.merge_event(POOL_KIND, event)
+
+    @kopf.on.cleanup(registry=registry)
+    async def stop(**_: Any) -> None:
+        """Waits for the writes that are under way, then gives the Lease to the next operator."""
+        await controller.stop()

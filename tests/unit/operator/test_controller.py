@@ -1,0 +1,154 @@
+"""The operator's work from start to stop, without kopf."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from operator_support.objects import EPOCH, model
+from prometheus_client import generate_latest
+
+from plimsoll_operator import controller as module
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.common import Common
+from plimsoll_operator.conditions import PROGRESSING
+from plimsoll_operator.controller import Controller
+from plimsoll_operator.identity import KIND, Object, ObjectKey
+from plimsoll_operator.kinds import Caches
+from plimsoll_operator.lease import Lease
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.options import Options, parse_options
+from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.reasons import Reason
+from plimsoll_operator.rights import Right
+from plimsoll_operator.spec import read_spec
+from plimsoll_operator.turns import Turns
+
+SOURCE = {"source": "demo://gemma-3-270m"}
+
+
+def options(*more: str) -> Options:
+    least = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system", "--health-port", "0"]
+    return parse_options([*least, *more])
+
+
+class Forbidding(Api):
+    """Everything is there, but the Lease cannot be had."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def serves_models(self) -> bool:
+        return True
+
+    async def may(self, right: Right, namespace: str | None, name: str = "") -> bool:
+        return True
+
+    async def lease(self, key: ObjectKey) -> Object | None:
+        raise ApiError(403, "leases is forbidden")
+
+
+async def test_an_operator_that_sees_no_leader_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "Lease", partial(Lease, clock=lambda: now))
+    controller = Controller(options(), Forbidding(), follow_two, ("us", "us"))
+    assert "not known yet" in controller.trouble()
+    running = asyncio.create_task(controller.start())
+    async with asyncio.timeout(60):
+        while controller.trouble():
+            await asyncio.sleep(0)
+    now = module.LEADERLESS_SECONDS + 1
+    assert controller.trouble() == "no operator has been seen to hold the Lease system/plimsoll-operator for 61 s"
+    assert "plimsoll_operator_leaderless_seconds 61.0" in generate_latest().decode()
+    assert controller.is_live(), "starting it again would not help"
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+class Obtainable(Forbidding):
+    """The Lease is anybody's."""
+
+    def __init__(self) -> None:
+        self.stored: Any = {"metadata": {"name": "l", "namespace": "system", "uid": "1", "resourceVersion": "1"}}
+
+    async def lease(self, key: ObjectKey) -> Object | None:
+        return dict(self.stored)
+
+    async def replace_lease(self, lease: Object) -> Object:
+        self.stored = lease
+        return lease
+
+
+async def follow_two(caches: Caches) -> None:
+    """Lists two models that claim one name, the younger first. The older one takes a new image just now."""
+    rolling = {"type": PROGRESSING, "status": "True", "reason": Reason.ROLLING}
+    for store in caches.all():
+        entries = {}
+        for age, name in ((1, "newer"), (0, "older")) if store.resource.kind == KIND else ():
+            found = model(
+                name, uid=name, created=EPOCH + timedelta(seconds=age), model={**SOURCE, "servedNames": ["g"]}
+            )
+            found["metadata"]["resourceVersion"] = "7"
+            entry = store.resource.entry(found | {"status": {"conditions": [] if age else [rolling]}})
+            entries[entry.key] = entry
+        for part in store.parts.values():
+            part.end_list(part.begin_list(), entries, 7)
+    await asyncio.Event().wait()
+
+
+async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
+    async def follow(caches: Caches) -> None:
+        for _ in range(module.TROUBLED):
+            assert "not heard of" not in controller.trouble(), "one failure is none"
+            caches.pods.part_of("team").fail("pods of all namespaces: the API server answered 403: forbidden")
+        told.set()
+
+    told = asyncio.Event()
+    controller = Controller(options(), Obtainable(), follow, ("us", "us"))
+    await controller.start()
+    try:
+        await asyncio.wait_for(told.wait(), 60)
+        assert controller.trouble() == (
+            "changes are not heard of: pods of all namespaces: the API server answered 403: forbidden"
+        )
+        assert "plimsoll_operator_unfollowed 1.0" in generate_latest().decode()
+    finally:
+        await controller.stop()
+
+
+class FirstPass:
+    """Stands for the Reconciler: keeps what is known when its first pass begins."""
+
+    holders: asyncio.Future[tuple[tuple[str, str], ...]]
+    has_turn: bool
+
+    def __init__(self, names: NameRegistry, turns: Turns) -> None:
+        self._names, self._turns = names, turns
+
+    async def reconcile(self, key: ObjectKey) -> Outcome:
+        if not self.holders.done():
+            newer = read_spec(
+                model("newer", created=EPOCH + timedelta(seconds=1), model={**SOURCE, "servedNames": ["g"]})
+            )
+            FirstPass.has_turn = self._turns.take(newer.key)
+            self.holders.set_result(self._names.holders(newer))
+        return Outcome()
+
+
+async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(common: Common, turns: Turns, **_: Any) -> FirstPass:
+        return FirstPass(common.names, turns)
+
+    monkeypatch.setattr(module, "Reconciler", make)
+    FirstPass.holders = asyncio.get_running_loop().create_future()
+    controller = Controller(options("--max-rolling-models", "1"), Obtainable(), follow_two, ("us", "us"))
+    await controller.start()
+    try:
+        assert await asyncio.wait_for(FirstPass.holders, 60) == (("g", "team/older"),)
+    finally:
+        await controller.stop()
+    assert not FirstPass.has_turn
