@@ -12,15 +12,19 @@ import asyncio
 import os
 import shlex
 import signal
+import sys
 
-from plimsoll_cluster.connect import connect
+from plimsoll_cluster.connect import NoClusterError, connect
 from plimsoll_operator.controller import controller_of
 from plimsoll_operator.handlers import register
 from plimsoll_operator.options import parse_options
 
 VARIABLE = "PLIMSOLL_OPERATOR_ARGS"
 
-connection = asyncio.run(connect())
+try:
+    connection = asyncio.run(connect())
+except NoClusterError as error:
+    sys.exit(f"plimsoll-operator: {error}")
 controller = controller_of(
     parse_options(shlex.split(os.environ.get(VARIABLE, ""))),
     connection,

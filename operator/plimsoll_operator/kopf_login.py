@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -26,7 +26,9 @@ class Login:
         connection: Connection,
         caches: Callable[[], Caches | None],
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
+        self._sleep = sleep
         self._connection = connection
         self._caches = caches
         self._clock = clock
@@ -36,7 +38,7 @@ class Login:
         """A new session; kopf closes it."""
         wait, self._last = self._last + LOGIN_SECONDS - self._clock(), self._clock()
         if wait > 0:
-            await asyncio.sleep(wait)
+            await self._sleep(wait)
         session = self._connection.session(self._watch_requests)
         return kopf.AiohttpSession(server=self._connection.host, aiohttp_session=session)
 

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import BaseTestServer, TestServer
 from kubernetes.aio import client
 from operator_support.objects import model
 
@@ -137,7 +137,7 @@ DISCOVERY: dict[str, Any] = {
 }
 
 
-def connection_to(server: TestServer) -> Connection:
+def connection_to(server: BaseTestServer) -> Connection:
     return Connection(client.Configuration(host=str(server.make_url("")).rstrip("/")))
 
 
