@@ -14,6 +14,7 @@ from plimsoll_operator.expectations import Expectations
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec import Spec, SpecError
 
 
@@ -36,6 +37,7 @@ class Common:
     budgets: Budgets = field(default_factory=Budgets)
     clock: Callable[[], datetime] = utc_now
     remote_code: bool = False
+    profiles: Profiles = NO_PROFILES
 
     def check(self, spec: Spec) -> None:
         """Raises SpecError for what this installation lets no model have in pods of its own."""

@@ -213,6 +213,7 @@ class Controller:
             may_act=lambda: self.lease.held,
             budgets=Budgets(self._options.budgets, of_one=caches.nodes is not None),
             remote_code=self._options.remote_code,
+            profiles=self._options.profiles,
         )
 
     def _make_pools(self, common: Common, session: aiohttp.ClientSession) -> Pools:

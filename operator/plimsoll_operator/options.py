@@ -10,6 +10,8 @@ from pathlib import Path
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.profiles_file import ProfilesError, read_profiles
 from plimsoll_operator.scaling.options import Gateways, gateways
 
 MAX_ROLLING = 4
@@ -32,6 +34,7 @@ class Options:
     gateways: Gateways | None
     external_scaler_port: int | None
     log_level: str
+    profiles: Profiles = NO_PROFILES
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
@@ -99,6 +102,14 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         metavar="PORT",
         help="answer KEDA there, as an external scaler, how much each model is asked for by --gateways (default: none)",
     )
+    parser.add_argument(
+        "--profiles",
+        type=_profiles,
+        default=NO_PROFILES,
+        metavar="FILE",
+        help="JSON with defaults for the pods of models and pools, and the profiles that resources.profile may name; "
+        "read once (default: none)",
+    )
     parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
     args = parser.parse_args(arguments)
     if args.namespace and args.all_namespaces:
@@ -118,6 +129,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         gateways=args.gateways,
         external_scaler_port=args.external_scaler_port,
         log_level=args.log_level,
+        profiles=args.profiles,
     )
 
 
@@ -125,6 +137,13 @@ def _count(text: str) -> int:
     if re.fullmatch("[1-9][0-9]{0,5}", text) is None:
         raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from 1 to 999999")
     return int(text)
+
+
+def _profiles(text: str) -> Profiles:
+    try:
+        return read_profiles(Path(text))
+    except ProfilesError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _port(text: str) -> int:

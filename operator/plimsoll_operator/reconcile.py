@@ -43,7 +43,7 @@ class Reconciler:
         self._wake = wake
         self._pooled = pooled
         self._scaler = scaler or Scaler(clock=common.clock)
-        self._conductor = Conductor(common.image, common.check, sightings)
+        self._conductor = Conductor(common.image, common.check, sightings, common.profiles)
         self._writes = Writes(common)
         self._actor = Actor(common, self._writes)
         self._own = OwnPods(common, self._actor, turns, self._scaler, self._conductor, wake)
@@ -64,7 +64,7 @@ class Reconciler:
             return Outcome()
         pods = self._common.caches.pods_of(model)
         try:
-            spec = read_spec(model.value)
+            spec = read_spec(model.value, self._common.profiles)
             self._common.check(spec)
         except SpecError as error:
             await self._report_invalid(model.value, pods, error)

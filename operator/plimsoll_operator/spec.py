@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.identity import Object, ObjectKey, Owner, key_of
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.scaling.spec import Scaling, read_scaling
@@ -27,6 +28,10 @@ HISTORY = 10
 """Revisions that are kept beside those in use, as of a Deployment."""
 DRAIN_SECONDS = 30
 """What the runtime takes when it is not told (a contract test compares)."""
+OF_ACCELERATORS = frozenset(
+    {"triton", "flashinfer", "flash-attn-3", "flash-attn", "cudnn-paged", "cudnn", "torch-flash"}
+)
+"""Backends of attention that need an accelerator: of the model, of its profile or of its pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Spec:
     """One ModelDeployment, read.
 
     `replicas` are wanted: with `scaling`, as many as its status says. A model that is stopped has no `scaling`.
+    `own`: the object's own fields, where profiles and defaults of the installation have added to them.
     `trust_remote_code`: True where code that comes with the model may run, else None. A pod's revision leaves out what
     is None, so that pods stay where somebody writes the default down.
     """
@@ -90,6 +96,8 @@ class Spec:
     trust_remote_code: bool | None = None
     responses: Responses | None = None
     files: Files | None = None
+    profile: str | None = None
+    own: Spec | None = None
 
     @property
     def idle(self) -> bool:
@@ -126,17 +134,18 @@ def created(item: Object) -> datetime:
     return datetime.fromisoformat(item["metadata"]["creationTimestamp"])
 
 
-def read_spec(item: Object) -> Spec:
-    """Read an object that the API server accepted. Raises SpecError."""
+def read_spec(item: Object, profiles: Profiles = NO_PROFILES) -> Spec:
+    """Read an object that the API server accepted, and complete it from its profile and the installation's defaults.
+
+    One with `placement` stays as it is: the pods are its pool's. Raises SpecError.
+    """
     spec, key = item["spec"], key_of(item)
     resources, options = spec.get("resources", {}), spec.get("runtime", {})
-    accelerator = read_accelerator(resources)
-    _check_memory(resources.get("memory"), None if accelerator else options.get("kvMemory"))
     scaling, template = _scaling(spec), read_template(spec.get("template", {}))
     responses, files = read_responses(spec.get("responses")), read_files(spec.get("files"))
     source = claim_name(spec["model"]["source"])
     check_stores(responses, files, {*template.claims, *({source} if source else ())})
-    return Spec(
+    own = Spec(
         owner=Owner(key, item["metadata"]["uid"]),
         created=created(item),
         generation=item["metadata"]["generation"],
@@ -146,7 +155,7 @@ def read_spec(item: Object) -> Spec:
         replicas=_replicas(item, scaling),
         cpu=text_of(resources.get("cpu")),
         memory=text_of(resources.get("memory")),
-        accelerator=accelerator,
+        accelerator=read_accelerator(resources),
         cpu_limit=text_of(resources.get("cpuLimit")),
         ephemeral_storage=text_of(resources.get("ephemeralStorage")),
         options=options,
@@ -159,7 +168,12 @@ def read_spec(item: Object) -> Spec:
         trust_remote_code=spec["model"].get("trustRemoteCode") or None,
         responses=responses,
         files=files,
+        profile=resources.get("profile"),
     )
+    found = profiles.merged(own, ("HF_TOKEN",) if own.token else ()) if own.placement is None else own
+    _check_memory(found)
+    _check_accelerator(found)
+    return found
 
 
 def pool_of(item: Object) -> ObjectKey | None:
@@ -205,12 +219,23 @@ def _placement(values: Mapping[str, Any] | None, key: ObjectKey, options: Mappin
     )
 
 
-def _check_memory(memory: str | int | None, kv_memory: str | None) -> None:
+def _check_memory(spec: Spec) -> None:
     """The KV cache of a model on CPUs is part of the pod's memory; a share (40%) always fits."""
-    if memory is None or kv_memory is None or kv_memory.endswith("%"):
+    kv_memory = spec.options.get("kvMemory")
+    if spec.memory is None or spec.accelerator or kv_memory is None or kv_memory.endswith("%"):
         return
-    if byte_count(kv_memory) >= byte_count(str(memory)):
+    if byte_count(kv_memory) >= byte_count(spec.memory):
         raise SpecError(
-            f"runtime.kvMemory {kv_memory} leaves nothing of resources.memory {memory} for the weights: "
+            f"runtime.kvMemory {kv_memory} leaves nothing of resources.memory {spec.memory} for the weights: "
             "lower the one or raise the other"
+        )
+
+
+def _check_accelerator(spec: Spec) -> None:
+    """The schema cannot look into a profile."""
+    backend = spec.options.get("attentionBackend")
+    if spec.profile is not None and backend in OF_ACCELERATORS and spec.accelerator is None:
+        raise SpecError(
+            f"runtime.attentionBackend {backend} needs an accelerator, and resources.profile {spec.profile} has none: "
+            "leave it out, or choose a profile with one"
         )

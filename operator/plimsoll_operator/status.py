@@ -205,7 +205,7 @@ def _under_way(seen: View[Workload], parts: Sequence[Condition]) -> tuple[Reason
     if seen.good_ready < replicas or len(seen.good) != replicas or seen.stopping:
         return Reason.SCALING, f"{seen.good_ready} of {replicas} replicas are ready, {seen.stopping} are stopping"
     if seen.held:
-        return Reason.ROLLOUT_QUEUED, "other models take the new runtime image first"
+        return Reason.ROLLOUT_QUEUED, "other models take the new runtime image or defaults first"
     return None
 
 

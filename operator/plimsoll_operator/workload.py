@@ -49,6 +49,14 @@ class Workload(Protocol):
         """Its accelerators."""
 
     @property
+    def profile(self) -> str | None:
+        """The profile that it takes fields from which it does not set."""
+
+    @property
+    def own(self) -> Workload | None:
+        """The object's own fields, where profiles and defaults of the installation have added to them."""
+
+    @property
     def template(self) -> Template:
         """Additions to each pod."""
 

@@ -1,4 +1,5 @@
-"""What a pod was made from, as a label's value in three parts: the user's spec, the runtime image, and our own part.
+"""What a pod was made from, as a label's value in three parts: the user's spec, the installation's (the runtime image,
+and the fields that defaults and profiles add), and our own part.
 
 A pod whose user's part differs is replaced as the user asked. One of which only the others differ is replaced because
 of an upgrade of Plimsoll, a few models at a time. Our own part is a number and no hash of what we build: an operator
@@ -25,6 +26,7 @@ OWN = 1
 HASH_LENGTH = 10
 UNSEEN = frozenset(
     {"owner", "created", "generation", "replicas", "rollout", "history", "scaling", "namespaces", "shared_claims"}
+    | {"own"}
 )
 """Parts of a spec that no pod can see."""
 DEFAULT_TEMPLATE = msgspec.to_builtins(Template())
@@ -34,7 +36,7 @@ class Fit(Enum):
     """How a pod compares with what would be made now."""
 
     CURRENT = "of the present spec and image"
-    OUTDATED = "of the present spec, and of another image or an operator whose pods must go"
+    OUTDATED = "of the present spec, and of another image, other defaults or an operator whose pods must go"
     OLDER = "of another spec"
 
 
@@ -48,12 +50,24 @@ def revision(spec: Workload, image: Image, more: str = "") -> str:
 
 def user_part(spec: Workload) -> str:
     """A name for all that the user says about pods. What is left out is no part of it: a new field changes nothing."""
+    return _hash(_said(spec.own or spec))
+
+
+def _said(spec: Workload) -> dict[str, Any]:
     names = [field.name for field in fields(cast(Any, spec)) if field.name not in UNSEEN]
     said = msgspec.to_builtins({name: getattr(spec, name) for name in names})
     for name in {"responses", "files"} & said.keys():
         said[name] = said[name] and {field: value for field, value in said[name].items() if value is not None}
     said["template"] = {name: value for name, value in said["template"].items() if value != DEFAULT_TEMPLATE[name]}
-    return _hash({name: value for name, value in said.items() if value not in (None, {})})
+    return {name: value for name, value in said.items() if value not in (None, {})}
+
+
+def _added(spec: Workload) -> dict[str, Any]:
+    """Fields to which defaults and profiles of the installation have added."""
+    if spec.own is None:
+        return {}
+    own = _said(spec.own)
+    return {name: value for name, value in _said(spec).items() if own.get(name) != value}
 
 
 def fits(spec: Workload, image: Image, more: str = "") -> Fits:
@@ -81,8 +95,8 @@ def _used(spec: Workload, image: Image) -> Image:
 
 
 def _installed(spec: Workload, image: Image, more: str) -> str:
-    used = asdict(_used(spec, image))
-    return _hash({**used, "more": more} if more else used)
+    parts = {"more": more, "added": _added(spec)}
+    return _hash({**asdict(_used(spec, image)), **{name: value for name, value in parts.items() if value}})
 
 
 def _hash(content: Any) -> str:

@@ -16,6 +16,7 @@ from plimsoll_operator.canary.state import Canary, State, canary_fields, read_ca
 from plimsoll_operator.canary.terms import Terms
 from plimsoll_operator.identity import Object, ObjectKey
 from plimsoll_operator.observe import Observed
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.revisions.stored import Revision, spec_of_revision
 from plimsoll_operator.spec import Spec, SpecError
 
@@ -58,10 +59,17 @@ class Conductor:
     `check` raises SpecError for a spec of which this installation makes no pods.
     """
 
-    def __init__(self, image: Image, check: Callable[[Spec], None], sightings: Sightings = nobody_tells) -> None:
+    def __init__(
+        self,
+        image: Image,
+        check: Callable[[Spec], None],
+        sightings: Sightings = nobody_tells,
+        profiles: Profiles = NO_PROFILES,
+    ) -> None:
         self._image = image
         self._check = check
         self._sightings = sightings
+        self._profiles = profiles
         self._evidence = Evidence()
 
     def forget(self, key: ObjectKey) -> None:
@@ -120,7 +128,7 @@ class Conductor:
     def _sides(self, item: Object, spec: Spec, stable: str, known: Sequence[Revision]) -> Sides | None:
         """None where no pod of the stable revision could be made: the roll then goes as without a canary."""
         stored = next((revision for revision in known if revision.label == stable), None)
-        found = None if stored is None else spec_of_revision(item, stored)
+        found = None if stored is None else spec_of_revision(item, stored, self._profiles)
         if found is None:
             return None
         found = replace(found, replicas=spec.replicas)

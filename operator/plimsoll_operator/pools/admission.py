@@ -8,14 +8,10 @@ from plimsoll_operator.labels import NAMESPACE_LABEL, Labels
 from plimsoll_operator.pools.problem import Problem
 from plimsoll_operator.pools.spec import PoolSpec
 from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.spec import OF_ACCELERATORS, Spec
 
 OPEN_SOURCES = ("hf://", "demo://")
 """Sources that reach nothing which belongs to the pool's namespace."""
-OF_ACCELERATORS = frozenset(
-    {"triton", "flashinfer", "flash-attn-3", "flash-attn", "cudnn-paged", "cudnn", "torch-flash"}
-)
-"""Backends of attention that the schema lets a model ask for with `resources.accelerator` alone, or in a pool."""
 
 
 def refuse_namespace(model: ObjectKey, pool: PoolSpec, labels: Labels) -> Problem | None:

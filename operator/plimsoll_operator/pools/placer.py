@@ -36,6 +36,7 @@ from plimsoll_operator.pools.spec import PoolSpec, read_pool
 from plimsoll_operator.pools.starting import first_places, starting, without
 from plimsoll_operator.pools.tokens import Tokens
 from plimsoll_operator.pools.wishes import Wish, Wishes
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.template import SpecError
 
@@ -69,7 +70,9 @@ class Placer:
         replan: Callable[[ObjectKey], None],
         draining: Callable[[str], bool],
         clock: Callable[[], datetime] = utc_now,
+        profiles: Profiles = NO_PROFILES,
     ) -> None:
+        self._profiles = profiles
         self._caches = caches
         self._book = book
         self._members = members
@@ -94,7 +97,7 @@ class Placer:
             self._wake_all(self._members.of(key))
             return Outcome(gone=True)
         try:
-            spec = read_pool(entry.value)
+            spec = read_pool(entry.value, self._profiles)
         except SpecError as error:
             broken = Problem(Reason.INVALID_SPEC, f"RuntimePool {key.name} cannot be used: {error}")
             members = self._members.of(key)

@@ -111,6 +111,7 @@ class Pools:
             replan=self._replan,
             draining=self._is_draining,
             clock=common.clock,
+            profiles=common.profiles,
         )
 
     async def reconcile(self, key: Key) -> Outcome:

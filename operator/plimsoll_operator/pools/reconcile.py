@@ -67,6 +67,7 @@ class PoolReconciler:
         self._caches = common.caches
         self._expectations = common.expectations
         self._image = common.image
+        self._profiles = common.profiles
         self._nodes = common.nodes
         self._budgets = common.budgets
         self._clock = common.clock
@@ -98,7 +99,7 @@ class PoolReconciler:
         if pool.deleting:
             return Outcome()
         try:
-            spec = read_pool(pool.value)
+            spec = read_pool(pool.value, self._profiles)
         except SpecError as error:
             return await self._report_invalid(pool.value, pods, error)
         found = self._hear(spec, pods)  # what runs answers, whatever is wrong with what new pods would be made of

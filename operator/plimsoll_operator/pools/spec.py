@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from plimsoll_operator.identity import POOL_KIND, Object, ObjectKey, Owner, key_of
 from plimsoll_operator.labels import Selector, read_selector
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.quantity import byte_count
 from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.stores import Files, Responses, check_stores, read_files, read_responses, rollout_of
@@ -27,6 +28,7 @@ class PoolSpec:
     """One RuntimePool, read. `line` is a share such as 90%, `sleepers` an amount of host memory.
 
     `namespaces` selects those whose models it takes besides its own's, None for none; they share `shared_claims`.
+    `own`: the object's own fields, where profiles and defaults of the installation have added to them.
     """
 
     owner: Owner
@@ -47,6 +49,8 @@ class PoolSpec:
     shared_claims: frozenset[str] = frozenset()
     responses: Responses | None = None
     files: Files | None = None
+    profile: str | None = None
+    own: PoolSpec | None = None
 
     @property
     def key(self) -> ObjectKey:
@@ -69,12 +73,15 @@ class PoolSpec:
         return self.template.claims
 
 
-def read_pool(item: Object) -> PoolSpec:
-    """Read an object that the API server accepted. Raises SpecError."""
+def read_pool(item: Object, profiles: Profiles = NO_PROFILES) -> PoolSpec:
+    """Read an object that the API server accepted, and complete it from its profile and the installation's defaults.
+
+    Raises SpecError.
+    """
     spec, key = item["spec"], key_of(item)
     resources, memory = spec["resources"], spec.get("memory", {})
     responses = read_responses(spec.get("responses"))
-    pool = PoolSpec(
+    own = PoolSpec(
         owner=Owner(key, item["metadata"]["uid"], POOL_KIND),
         generation=item["metadata"]["generation"],
         replicas=spec.get("replicas", 1),
@@ -93,7 +100,9 @@ def read_pool(item: Object) -> PoolSpec:
         shared_claims=frozenset(spec.get("sharedClaims", ())),
         responses=responses,
         files=read_files(spec.get("files")),
+        profile=resources.get("profile"),
     )
+    pool = profiles.merged(own)
     _check_memory(pool)
     check_stores(pool.responses, pool.files, pool.claims)
     return pool
@@ -101,7 +110,7 @@ def read_pool(item: Object) -> PoolSpec:
 
 def _check_memory(pool: PoolSpec) -> None:
     if pool.memory is None:
-        raise SpecError("resources.memory is what the models of a pool share: say how much it is")
+        raise SpecError("resources.memory is what the models of a pool share: set it, here or in the profile")
     if byte_count(pool.sleepers) >= byte_count(pool.memory):
         raise SpecError(
             f"memory.sleepers {pool.sleepers} leaves nothing of resources.memory {pool.memory} for models that are "

@@ -13,6 +13,7 @@ from typing import Any
 
 from plimsoll_operator.build.revision import user_part
 from plimsoll_operator.identity import REVISION_LABEL, Object, selector_labels
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec import Spec, SpecError, read_spec
 
 API, KIND, PLURAL = "apps/v1", "ControllerRevision", "controllerrevisions"
@@ -84,7 +85,7 @@ def build_revision(spec: Spec, revision: Revision) -> dict[str, Any]:
     }
 
 
-def spec_of_revision(item: Object, revision: Revision) -> Spec | None:
+def spec_of_revision(item: Object, revision: Revision, profiles: Profiles = NO_PROFILES) -> Spec | None:
     """The spec that a model would have with what is stored; None where no pod of that revision could be made of it.
 
     That is so of one that somebody else made, or that an operator with another way to name revisions left.
@@ -94,7 +95,7 @@ def spec_of_revision(item: Object, revision: Revision) -> Spec | None:
         return None
     stored: dict[str, Any] = {part: {} for part in PARTS} | found
     try:
-        spec = read_spec({**item, "spec": {**item["spec"], **stored}})
+        spec = read_spec({**item, "spec": {**item["spec"], **stored}}, profiles)
     except (SpecError, KeyError, TypeError):
         return None
     right = user_part(spec) == revision.label and revision_name(spec, revision.label) == revision.name

@@ -42,6 +42,7 @@ POOL: Json = {"resources": {"memory": "4Gi"}}
     "spec",
     [
         POOL,
+        {"resources": {"profile": "a100", "cpu": 4}},
         {
             "replicas": 2,
             "resources": FULL["resources"],
@@ -67,7 +68,7 @@ POOL: Json = {"resources": {"memory": "4Gi"}}
             "rollout": {"maxSurge": 0, "maxUnavailable": 1},
         },
     ],
-    ids=["least", "most", "kept"],
+    ids=["least", "profile", "most", "kept"],
 )
 def test_pools_that_are_good(direct: Direct, spec: Json) -> None:
     stored = direct.create_pool("shared", spec)["spec"]

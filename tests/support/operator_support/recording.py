@@ -20,6 +20,7 @@ from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.reconcile import Reconciler
 from plimsoll_operator.turns import Turns
 
@@ -78,13 +79,14 @@ class Operator:
         may_act: Callable[[], bool] = lambda: True,
         turns: Turns | None = None,
         budgets: Budgets = Budgets(),  # noqa: B008
+        profiles: Profiles = NO_PROFILES,
     ) -> None:
         self.http = http
         self.woken: list[ObjectKey] = []
         self.names, self.nodes = NameRegistry(), NodeRegistry()
         self._turns, self._budgets = turns or Turns(99), budgets
         self._reconcilers: dict[str, tuple[Caches, Reconciler]] = {}
-        self._image, self._may_act = image, may_act
+        self._image, self._may_act, self._profiles = image, may_act, profiles
 
     async def one_pass(self, key: ObjectKey) -> Outcome:
         caches, reconciler = self._of(key.namespace)
@@ -107,6 +109,7 @@ class Operator:
                 "test",
                 may_act=self._may_act,
                 budgets=self._budgets,
+                profiles=self._profiles,
             )
             reconciler = Reconciler(common, self._turns, wake=self.woken.append)
             self._reconcilers[namespace] = (caches, reconciler)

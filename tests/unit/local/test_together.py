@@ -45,6 +45,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_a_profile_of_a_cluster_is_said_to_have_no_effect() -> None:
+    (model,) = loaded(document("m", "demo://gemma-3-270m", resources={"profile": "a100"}))
+    assert model.notes == ("m: without effect on a laptop: spec.resources.profile",)
+
+
 def test_what_a_model_takes(folder: Path) -> None:
     one, two, unknown, broken = loaded(
         document("one", f"file://{folder}"),
