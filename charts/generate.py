@@ -118,12 +118,21 @@ def _comment(path: tuple[str, ...], lines: list[str], at: int) -> tuple[str, dic
     for line in lines[first:at]:
         text = line.strip().removeprefix("#").strip()
         if text.startswith(MARK):
-            extra |= json.loads(text.removeprefix(MARK))
+            _add(extra, json.loads(text.removeprefix(MARK)))
         else:
             words.append(text)
     if not words:
         raise ValuesError(f"{'.'.join(path)}: no comment above it says what it is for")
     return " ".join(words), extra
+
+
+def _add(schema: dict[str, Any], more: dict[str, Any]) -> None:
+    """Several lines make one schema: maps are merged at every depth."""
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(schema.get(name), dict):
+            _add(schema[name], value)
+        else:
+            schema[name] = value
 
 
 def schema_text(values: tuple[Value, ...]) -> str:

@@ -64,6 +64,17 @@ app.kubernetes.io/part-of: plimsoll
 {{- default (printf "%s-host-keys" (include "plimsoll.fullname" .)) .Values.hostKeys.existingSecret -}}
 {{- end }}
 
+{{/* What the operator is told of defaults and profiles, as JSON; empty for none. */}}
+{{- define "plimsoll.profiles" -}}
+{{- $defaults := dict -}}
+{{- range $name, $value := .Values.runtime.defaults -}}
+{{- if $value -}}{{- $_ := set $defaults $name $value -}}{{- end -}}
+{{- end -}}
+{{- if or $defaults .Values.runtime.resourceProfiles -}}
+{{- dict "defaults" $defaults "profiles" .Values.runtime.resourceProfiles | toJson -}}
+{{- end -}}
+{{- end }}
+
 {{/* The Secret by which gateways know each other. */}}
 {{- define "plimsoll.peerSecret" -}}
 {{- default (printf "%s-gateway-peers" (include "plimsoll.fullname" .)) .Values.gateway.peers.existingSecret -}}
@@ -173,5 +184,10 @@ volumes:
     secret:
       secretName: {{ include "plimsoll.hostKeys" $root }}
       defaultMode: 0440
+{{- if include "plimsoll.profiles" $root }}
+  - name: profiles
+    configMap:
+      name: {{ include "plimsoll.fullname" $root }}-profiles
+{{- end }}
 {{- end }}
 {{- end }}

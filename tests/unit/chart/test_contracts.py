@@ -17,7 +17,9 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import HOST_PORT, HOSTING, ROLE_LABEL
 from plimsoll_operator.options import parse_options as operator_options
 from plimsoll_operator.pools.host_key import read_key
+from plimsoll_operator.profiles import NO_PROFILES, Profile
 from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS, TOKEN_RIGHTS
+from plimsoll_operator.template import Accelerator, read_template
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
 Object = dict[str, Any]
@@ -141,6 +143,44 @@ def test_operator_takes_its_arguments(render: Render, watched: list[str], namesp
     assert options.health_port == container["ports"][0]["containerPort"]
     assert str(options.lease) == "serving/pl-plimsoll-operator"
     assert options.max_rolling == 3
+
+
+def test_profiles_are_mounted_where_the_operator_reads_them_and_have_its_fields(render: Render, tmp_path: Path) -> None:
+    pods: Object = {
+        "nodeSelector": {"gpu": "l4"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "env": [{"name": "A", "value": 'a $(POD_NAME) "b"'}],
+        "runtimeClassName": "nvidia",
+        "schedulerName": "volcano",
+        "priorityClassName": "serving",
+        "imagePullSecrets": [{"name": "pull"}],
+    }
+    resources: Object = {"cpu": 4, "cpuLimit": "8", "memory": "16Gi", "ephemeralStorage": "50Gi"}
+    profile = pods | resources | {"accelerator": {"resource": "nvidia.com/gpu", "count": 1}}
+    objects = render({"runtime": {"defaults": pods, "resourceProfiles": {"l4": profile}}})
+    found = pod(objects, "operator")
+    (container,) = found["containers"]
+    (volume,) = [volume["configMap"]["name"] for volume in found["volumes"] if volume["name"] == "profiles"]
+    (mount,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "profiles"]
+    (data,) = [item["data"] for item in objects if item["kind"] == "ConfigMap" and item["metadata"]["name"] == volume]
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+    options = operator_options([each.replace(mount, str(tmp_path)) for each in container["args"]])
+    template = read_template(pods)
+    assert options.profiles.defaults == template
+    assert options.profiles.named == {
+        "l4": Profile("4", "8", "16Gi", "50Gi", Accelerator("nvidia.com/gpu", 1), template)
+    }
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["runtime"]["properties"]
+    assert set(schema["defaults"]["properties"]) == set(pods), "the test above has every field"
+    assert set(schema["resourceProfiles"]["additionalProperties"]["properties"]) == set(profile)
+
+
+def test_without_profiles_the_operator_mounts_none(render: Render) -> None:
+    objects = render({})
+    assert not [item for item in objects if item["kind"] == "ConfigMap"]
+    assert operator_options(pod(objects, "operator")["containers"][0]["args"]).profiles == NO_PROFILES
 
 
 def test_policies_select_the_pods_that_the_gateway_watches(render: Render) -> None:

@@ -55,6 +55,13 @@ def test_a_value_becomes_its_schema(generate: ModuleType) -> None:
     assert value.schema() == {"description": "How many, at least.", "type": "integer", "minimum": 0}
 
 
+def test_several_lines_make_one_schema(generate: ModuleType) -> None:
+    lines = [{"additionalProperties": {"properties": {name: {"type": "string"}}}} for name in ("a", "b")]
+    text = "".join(f"# @schema {json.dumps(line)}\n" for line in lines)
+    (value,) = generate.read_values(f"# Free.\n{text}free: {{}}\n")
+    assert value.schema()["additionalProperties"]["properties"].keys() == {"a", "b"}
+
+
 def test_a_section_refuses_other_keys_and_a_free_map_takes_them(generate: ModuleType) -> None:
     free = '  # Free.\n  # @schema {"additionalProperties": true}\n  c:\n    x: 1\n'
     text = f'# Outer.\na:\n  # Inner.\n  b: ""\n{free}'

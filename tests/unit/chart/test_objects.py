@@ -25,7 +25,11 @@ VALUES: dict[str, Object] = {
         "commonLabels": {"cost-centre": "42"},
         "imagePullSecrets": [{"name": "pull"}],
         "image": {"registry": "registry.example.com/ai", "digest": "sha256:" + "a" * 64},
-        "runtime": {"image": {"tag": "0.2.0", "pullPolicy": "Always"}},
+        "runtime": {
+            "image": {"tag": "0.2.0", "pullPolicy": "Always"},
+            "defaults": {"nodeSelector": {"pool": "models"}, "env": [{"name": "HTTPS_PROXY", "value": "http://proxy"}]},
+            "resourceProfiles": {"a100": {"memory": "80Gi", "accelerator": {"resource": "nvidia.com/gpu"}}},
+        },
         "operator": {
             "replicas": 2,
             "extraArgs": ["--log-level=DEBUG"],
