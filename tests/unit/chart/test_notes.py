@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[3]
 Render = Callable[..., list[dict[str, Any]]]
@@ -32,7 +33,9 @@ def test_defaults(notes: Callable[[dict[str, Any]], str]) -> None:
     assert "all namespaces" in text
     assert "port-forward service/pl-plimsoll-gateway 8080:80" in text
     assert "namespace: serving" in text
-    assert "takes away everything but the definition of ModelDeployment" in text
+    assert "takes away everything but the definitions of ModelDeployment, ModelHost, RuntimePool" in text
+    names = [yaml.safe_load(crd.read_text())["metadata"]["name"] for crd in sorted((ROOT / "crds").glob("*.yaml"))]
+    assert f"kubectl delete crd {' '.join(names)}\n" in text
 
 
 def test_with_an_ingress(notes: Callable[[dict[str, Any]], str]) -> None:
