@@ -20,6 +20,21 @@
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.httpRoute -}}
+{{- if and .enabled (not .parentRefs) -}}
+{{- fail "httpRoute.enabled needs httpRoute.parentRefs: name the Gateway that it attaches to, such as {name: public, namespace: gateways}" -}}
+{{- end -}}
+{{- end -}}
+{{- $hosts := list .Values.ingress.host -}}
+{{- range .Values.ingress.hosts -}}
+{{- if has .host $hosts -}}
+{{- fail (printf "ingress names the host %s twice, in host or hosts; leave one of them out" .host) -}}
+{{- end -}}
+{{- $hosts = append $hosts .host -}}
+{{- if and .secretName (not $.Values.ingress.tls.enabled) -}}
+{{- fail (printf "ingress.hosts has the certificate %s for %s, and ingress.tls.enabled is false; set that, or leave secretName out" .secretName .host) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.admissionPolicy.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "admissionPolicy needs Kubernetes 1.30, this is %s; upgrade it, or set admissionPolicy.enabled=false and do without" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
@@ -28,7 +43,8 @@
 {{- include "plimsoll.validate.labels" (list "gateway.podLabels" .Values.gateway.podLabels .) -}}
 {{- include "plimsoll.validate.labels" (list "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels .) -}}
 {{- include "plimsoll.validate.labels" (list "metrics.podMonitor.labels" .Values.metrics.podMonitor.labels .) -}}
-{{- range $where, $labels := dict "operator.podLabels" .Values.operator.podLabels "gateway.podLabels" .Values.gateway.podLabels "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels "metrics.podMonitor.labels" .Values.metrics.podMonitor.labels -}}
+{{- include "plimsoll.validate.labels" (list "httpRoute.labels" .Values.httpRoute.labels .) -}}
+{{- range $where, $labels := dict "operator.podLabels" .Values.operator.podLabels "gateway.podLabels" .Values.gateway.podLabels "metrics.serviceMonitor.labels" .Values.metrics.serviceMonitor.labels "metrics.podMonitor.labels" .Values.metrics.podMonitor.labels "httpRoute.labels" .Values.httpRoute.labels -}}
 {{- range $key, $_ := $labels -}}
 {{- if hasKey $.Values.commonLabels $key -}}
 {{- fail (printf "%s and commonLabels both set %s; leave it out of one of them" $where $key) -}}

@@ -38,6 +38,7 @@ PODS = {
     "keda's adapter": Pod("keda", {"app": "keda-operator-metrics-apiserver"}),
     "false keda": Pod("team", {"app": "keda-operator"}),
     "impostor": Pod("team", ours("gateway")),
+    "envoy": Pod("envoys", {"app": "envoy"}),
     "outside": Pod(None),
 }
 
@@ -124,6 +125,15 @@ def test_the_gateway_is_open_and_its_metrics_are_not(policies: list[Object]) -> 
     assert {one for one, other in reached(policies, 8080) if other == "gateway"} == set(PODS) - {"gateway", "operator"}
     assert {one for one, other in reached(policies, 9090) if other == "gateway"} == {"operator", "prometheus"}
     assert {one for one, other in reached(policies, 8080) if other == "operator"} == {"prometheus"}
+
+
+def test_a_gateway_api_implementation_reaches_the_gateway_where_it_is_named(render: Render) -> None:
+    """As an ingress controller does: by its pods, which carry the requests."""
+    envoy = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "envoys"}}}
+    route = {"enabled": True, "parentRefs": [{"name": "public", "namespace": "gateways"}]}
+    found = render({"httpRoute": route, "networkPolicy": {"gatewayFrom": [envoy]}})
+    policies = [item for item in found if item["kind"] == "NetworkPolicy"]
+    assert {one for one, other in reached(policies, 8080) if other == "gateway"} == {"envoy"}
 
 
 @pytest.mark.parametrize("who", ["operator", "gateway"])

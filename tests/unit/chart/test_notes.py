@@ -47,5 +47,23 @@ def test_with_an_ingress(notes: Callable[[dict[str, Any]], str]) -> None:
     assert "every ModelDeployment too" in text
 
 
+def test_with_several_hosts(notes: Callable[[dict[str, Any]], str]) -> None:
+    hosts = [{"host": "*.example.org"}, {"host": "b.example.com"}]
+    assert "URL=http://b.example.com\n" in notes({"ingress": {"enabled": True, "hosts": hosts}})
+
+
+@pytest.mark.parametrize(
+    ("hostnames", "url"),
+    [
+        (["*.example.org", "b.example.com"], "URL=http://b.example.com "),
+        ([], "URL=http://$(kubectl -n serving get gateways.gateway.networking.k8s.io public -o jsonpath="),
+    ],
+)
+def test_with_a_route(notes: Callable[[dict[str, Any]], str], hostnames: list[str], url: str) -> None:
+    text = notes({"httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": hostnames}})
+    assert url in text
+    assert "port-forward" not in text
+
+
 def test_without_a_host_the_address_is_looked_up(notes: Callable[[dict[str, Any]], str]) -> None:
     assert "get ingress pl-plimsoll-gateway" in notes({"ingress": {"enabled": True}})

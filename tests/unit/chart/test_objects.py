@@ -50,9 +50,18 @@ VALUES: dict[str, Object] = {
             "enabled": True,
             "className": "contour",
             "host": "ai.example.com",
+            "hosts": [{"host": "models.example.com"}, {"host": "*.example.org", "secretName": "org-tls"}],
             "paths": ["/v1/chat", "/v1/models"],
             "tls": {"enabled": True, "secretName": "ai-tls"},
             "annotations": {"nginx.ingress.kubernetes.io/proxy-body-size": None, "example.com/a": "b"},
+        },
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "https"}],
+            "hostnames": ["ai.example.com", "*.example.org"],
+            "timeouts": {"request": "", "backendRequest": "1h"},
+            "labels": {"tier": "edge"},
+            "annotations": {"example.com/a": "b"},
         },
         "networkPolicy": {
             "gatewayFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress"}}}],
@@ -213,6 +222,39 @@ def test_an_ingress_needs_no_host(render: Render) -> None:
     (rule,) = ingress["spec"]["rules"]
     assert "host" not in rule
     assert "tls" not in ingress["spec"]
+
+
+def test_several_hosts_have_rules_and_certificates_each(render: Render) -> None:
+    hosts = [{"host": "a.example.com", "secretName": "a"}, {"host": "b.example.com"}, {"host": "c.example.com"}]
+    values = {"enabled": True, "hosts": hosts, "tls": {"enabled": True, "secretName": "rest"}}
+    (ingress,) = by_kind(render({"ingress": values}), "Ingress")
+    assert [rule["host"] for rule in ingress["spec"]["rules"]] == [entry["host"] for entry in hosts]
+    assert len({str(rule["http"]) for rule in ingress["spec"]["rules"]}) == 1
+    assert ingress["spec"]["tls"] == [
+        {"hosts": ["a.example.com"], "secretName": "a"},
+        {"hosts": ["b.example.com", "c.example.com"], "secretName": "rest"},
+    ]
+
+
+def test_a_route_streams_for_as_long_as_it_takes_and_leads_to_the_gateways_service(render: Render) -> None:
+    values = {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["a.example.com", "b.example.com"]}
+    objects = render({"httpRoute": values, "gateway": {"service": {"port": 8000}}})
+    (route,) = by_kind(objects, "HTTPRoute")
+    (rule,) = route["spec"]["rules"]
+    assert route["spec"]["hostnames"] == values["hostnames"]
+    assert rule["timeouts"] == {"request": "0s"}
+    (service,) = [s for s in by_kind(objects, "Service") if s["metadata"]["name"] == rule["backendRefs"][0]["name"]]
+    assert rule["backendRefs"][0]["port"] == service["spec"]["ports"][0]["port"] == 8000
+    assert by_kind(objects, "Ingress") == []
+
+
+def test_a_changed_profile_rolls_the_operator(render: Render) -> None:
+    def annotations(memory: str) -> Object:
+        objects = render({"runtime": {"resourceProfiles": {"a": {"memory": memory}}}})
+        (found,) = [d for d in by_kind(objects, "Deployment") if d["metadata"]["name"].endswith("-operator")]
+        return dict(found["spec"]["template"]["metadata"]["annotations"])
+
+    assert annotations("1Gi") == annotations("1Gi") != annotations("2Gi")
 
 
 def test_long_release_names_stay_names(helm: Callable[..., str]) -> None:
