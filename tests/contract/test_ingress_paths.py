@@ -1,0 +1,63 @@
+"""The chart's Ingress and HTTPRoute lead every path of the docs to the gateway, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chart_support.helm import NoHelmError, find_helm, render
+
+from plimsoll_gateway.app import PROBES
+from plimsoll_runtime.api.about.gateway_pages import gateway_document
+
+DOCS = Path(__file__).parents[2] / "docs" / "gateway.md"
+INSIDE = PROBES | {"/demand"}
+"""For kubelets, Prometheus and the operator, and for nobody outside."""
+
+
+def listed(text: str) -> set[str]:
+    """The paths in the first column of the table in docs/gateway.md."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {path for row in rows for path in re.findall(r"(?<![.\w])/[a-z][\w/.-]*", row)}
+
+
+def leads(prefix: str, path: str) -> bool:
+    """Whether a path lies below a prefix, as an Ingress and an HTTPRoute compare them: by whole elements."""
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
+@pytest.fixture(scope="module")
+def objects() -> dict[str, Any]:
+    try:
+        find_helm()
+    except NoHelmError as missing:
+        pytest.skip(str(missing))
+    found = render({"ingress": {"enabled": True}, "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}]}})
+    return {item["kind"]: item["spec"] for item in found if item["kind"] in ("Ingress", "HTTPRoute")}
+
+
+def ingress_paths(objects: dict[str, Any]) -> list[str]:
+    (rule,) = objects["Ingress"]["rules"]
+    assert {path["pathType"] for path in rule["http"]["paths"]} == {"Prefix"}
+    return [path["path"] for path in rule["http"]["paths"]]
+
+
+def route_paths(objects: dict[str, Any]) -> list[str]:
+    (rule,) = objects["HTTPRoute"]["rules"]
+    assert {match["path"]["type"] for match in rule["matches"]} == {"PathPrefix"}
+    return [match["path"]["value"] for match in rule["matches"]]
+
+
+@pytest.mark.parametrize("paths_of", [ingress_paths, route_paths])
+def test_every_path_of_the_docs_leads_to_the_gateway(objects: dict[str, Any], paths_of: Any) -> None:
+    table = listed(DOCS.read_text())
+    assert table >= INSIDE | {"/v2/rerank", "/docs", "/openapi.json", "/v1/models"}, (
+        "the table is read as it is written"
+    )
+    outside = (table | set(gateway_document()["paths"])) - INSIDE
+    paths = paths_of(objects)
+    assert {path for path in outside if not any(leads(prefix, path) for prefix in paths)} == set()
+    assert {prefix for prefix in paths if not any(leads(prefix, path) for path in outside)} == set()
+    assert {path for path in INSIDE if any(leads(prefix, path) for prefix in paths)} == set()
