@@ -37,6 +37,8 @@ GONE_SECONDS = 300
 NODES_BYTES = 16 * disk.GIB
 """What both nodes write at most: 6.4 GB of image each, and its layers packed while they are unpacked."""
 RELEASE, NAMESPACE, HOST = "plimsoll", "plimsoll-system", "models.plimsoll.test"
+ROUTE_HOSTS = "ai.plimsoll.test,chat.plimsoll.test"
+"""Host names of the HTTPRoute, on this machine's own cluster."""
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 IMAGES = {
     "plimsoll-operator": ("operator/Dockerfile", {}),
@@ -134,6 +136,13 @@ def _install(target: Target) -> None:
         "ingress.host": HOST,
         "ingress.className": "contour" if target.own else "",
     }
+    if target.own:
+        values |= {
+            "httpRoute.enabled": "true",
+            "httpRoute.parentRefs[0].name": "contour",
+            "httpRoute.parentRefs[0].namespace": "projectcontour",
+            "httpRoute.hostnames": f"{{{ROUTE_HOSTS}}}",
+        }
     flags = [item for key, value in values.items() if value for item in ("--set", f"{key}={value}")]
     if f"namespace/{NAMESPACE}" not in _kubectl(target, "get", "namespaces", "--output", "name"):
         _kubectl(target, "create", "namespace", NAMESPACE)
@@ -148,6 +157,7 @@ def _scenarios(target: Target, args: argparse.Namespace) -> bool:
         settings = Settings(
             url=target.url,
             host=HOST,
+            route_hosts=ROUTE_HOSTS if target.own else "",
             release=RELEASE,
             release_namespace=NAMESPACE,
             shared_files=str(REPOSITORY / ".cluster" / "shared") if target.own else "",
@@ -226,6 +236,7 @@ def _uninstall(target: Target) -> list[str]:
 
 def _of_the_release(target: Target) -> list[str]:
     kinds = "all,serviceaccounts,configmaps,secrets,roles,rolebindings,ingresses,networkpolicies,poddisruptionbudgets"
+    kinds += ",httproutes" if target.own else ""
     # Older clusters have no policies of admission, and kubectl refuses to list what is unknown.
     admission = _kubectl(target, "api-resources", "--api-group=admissionregistration.k8s.io", "--output", "name")
     policies = [kind for kind in admission if kind.startswith("validatingadmissionpolic")]

@@ -1,4 +1,4 @@
-"""What every cluster has beside Kubernetes itself: DNS, and Contour with Envoy as its ingress."""
+"""What every cluster has beside Kubernetes itself: DNS, and Contour with Envoy for Ingresses and a Gateway."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ ROLLOUTS = (
     (INGRESS, "daemonset/envoy"),
 )
 READY_SECONDS = 180
+GATEWAY_KINDS = tuple(f"crd/{plural}.gateway.networking.k8s.io" for plural in ("gatewayclasses", "gateways"))
 
 
 def dns_manifest() -> str:
@@ -33,6 +34,8 @@ def install(client: Client, contour: Path) -> None:
     client.kubectl(*apply, "-", stdin=dns_manifest())
     client.kubectl(*apply, contour)
     client.kubectl(*apply, MANIFESTS / "ingress-class.yaml")
+    client.kubectl("wait", "--for=condition=Established", *GATEWAY_KINDS, f"--timeout={READY_SECONDS}s")
+    client.kubectl(*apply, MANIFESTS / "gateway.yaml")
     publish_addresses(client)
 
 
@@ -50,3 +53,5 @@ def wait_ready(client: Client) -> None:
     """Wait until all of it runs. Raises ClusterError with kubectl's words when it does not."""
     for namespace, workload in ROLLOUTS:
         client.kubectl("rollout", "status", workload, "-n", namespace, f"--timeout={READY_SECONDS}s")
+    programmed = ("wait", "--for=condition=Programmed", "gateway/contour", "-n", INGRESS)
+    client.kubectl(*programmed, f"--timeout={READY_SECONDS}s")

@@ -135,10 +135,19 @@ def module_folder(module_name: str, version: str) -> Path:
 
 
 def contour_manifest(layout: Layout) -> Path:
-    """Contour's own manifest for its release, from its module's folder, kept in the cache."""
-    target = layout.cache / "manifests" / f"contour-{CONTOUR}.yaml"
+    """Contour's own manifest for its release, from its module's folder, kept in the cache.
+
+    It has the definitions of the Gateway API. The Gateway is ours: its kind must be known before it can be applied.
+    """
+    target = layout.cache / "manifests" / f"contour-gateway-{CONTOUR}.yaml"
     if not target.exists():
-        source = module_folder("github.com/projectcontour/contour", CONTOUR) / "examples" / "render" / "contour.yaml"
+        folder = module_folder("github.com/projectcontour/contour", CONTOUR) / "examples" / "render"
         with installing(target) as scratch:
-            shutil.copyfile(source, scratch)
+            scratch.write_text(without_gateways((folder / "contour-gateway.yaml").read_text()))
     return target
+
+
+def without_gateways(manifest: str) -> str:
+    """The same manifest without its objects of the kinds GatewayClass and Gateway."""
+    documents = re.split("^---\n", manifest, flags=re.MULTILINE)
+    return "---\n".join(each for each in documents if not re.search("^kind: Gateway(Class)?$", each, re.MULTILINE))

@@ -18,7 +18,7 @@ TEST_SECONDS = 2400
 NOTHING_SELECTED = 5
 """pytest's exit code where `-k` leaves no test."""
 TURNS: tuple[tuple[tuple[str, ...], ...], ...] = (
-    (("pool",), ("canary", "policies", "answers"), ("many_models", "under_load", "kept")),
+    (("pool",), ("canary", "policies", "answers", "http_route"), ("many_models", "under_load", "kept")),
     (("gateway_abuse", "full_cluster"), ("operator_killed", "lease_deleted", "operator")),
     (("node_lost",), ("wake",), ("scale_to_zero", "refusals")),
 )

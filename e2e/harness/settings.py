@@ -12,7 +12,8 @@ PREFIX = "PLIMSOLL_E2E_"
 class Settings:
     """One installation under test.
 
-    `url` and `host`: the ingress, and the host name that its rule matches. `release_namespace`: where Helm put the
+    `url` and `host`: the ingress, and the host name that its rule matches. `route_hosts`: those of the HTTPRoute, with
+    commas between; empty where the cluster has no Gateway. `release_namespace`: where Helm put the
     operator and the gateway. `shared_files`: a folder that every node sees, for a volume with a model; empty on
     clusters where there is none, and the scenarios then use the demo model for everything. `own_cluster`: "yes" where
     it is this machine's own, whose daemons can be stopped. `length`: "short" or "long". `results`: a folder that
@@ -21,6 +22,7 @@ class Settings:
 
     url: str
     host: str
+    route_hosts: str
     release: str
     release_namespace: str
     shared_files: str

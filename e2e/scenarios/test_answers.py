@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
 from harness.kube import Kube
+from harness.settings import Settings
 from plimsoll_runtime import LLM, SamplingParams
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
@@ -76,3 +79,20 @@ def test_a_model_deployment_answers(
         client.chat.completions.create(model="nobody", messages=QUESTION)
     with pytest.raises(openai.BadRequestError, match="temperature"):
         client.chat.completions.create(model=name, messages=QUESTION, temperature=-1)
+
+
+def test_every_path_of_the_docs_leads_to_the_gateway_through_the_ingress(settings: Settings) -> None:
+    """Whoever else answered (the ingress, with its own 404) would send no id of the request."""
+
+    def ask(method: str, path: str) -> httpx.Response:
+        body = {} if method == "post" else None
+        return httpx.request(method, settings.url + path, headers={"Host": settings.host}, json=body, timeout=60)
+
+    paths: dict[str, Any] = ask("get", "/openapi.json").json()["paths"]
+    inside = {"/health", "/live"}
+    assert inside | {"/v1/chat/completions", "/v2/rerank", "/tokenize", "/docs"} < paths.keys()
+    for path, methods in paths.items():
+        for method in methods:
+            answer = ask(method, re.sub("{[a-z_]+}", "none", path))
+            assert ("x-request-id" in answer.headers) == (path not in inside), (method, path, answer.text)
+            assert "unknown_path" not in answer.text, (method, path)

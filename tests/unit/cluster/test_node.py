@@ -11,7 +11,7 @@ import pytest
 
 from cluster.addons import dns_manifest
 from cluster.addresses import CONTROL_PLANE, NODES
-from cluster.binaries import pinned, source_key, version_flags
+from cluster.binaries import pinned, source_key, version_flags, without_gateways
 from cluster.errors import ClusterError
 from cluster.images import envoy_reference
 from cluster.layout import SOURCE, Layout, find_layout
@@ -62,6 +62,12 @@ def test_envoy_gets_the_name_that_contour_asks_for() -> None:
     assert envoy_reference(manifest) == "docker.io/envoyproxy/envoy:distroless-v1.2"
     with pytest.raises(ClusterError, match="names no Envoy image"):
         envoy_reference("image: other")
+
+
+def test_a_gateway_is_applied_after_its_kind() -> None:
+    kind = "kind: CustomResourceDefinition\nspec:\n  names:\n    kind: Gateway\n"
+    manifest = f"# Generated\n\n---\n{kind}---\nkind: GatewayClass\nname: a\n---\nkind: Gateway\n---\nkind: ConfigMap\n"
+    assert without_gateways(manifest) == f"# Generated\n\n---\n{kind}---\nkind: ConfigMap\n"
 
 
 def test_a_changed_source_is_another_binary(tmp_path: Path) -> None:
