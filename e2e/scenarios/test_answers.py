@@ -85,7 +85,7 @@ def test_every_path_of_the_docs_leads_to_the_gateway_through_the_ingress(setting
     """Whoever else answered (the ingress, with its own 404) would send no id of the request."""
 
     def ask(method: str, path: str) -> httpx.Response:
-        body = {} if method == "post" else None
+        body: dict[str, Any] | None = {} if method == "post" else None
         return httpx.request(method, settings.url + path, headers={"Host": settings.host}, json=body, timeout=60)
 
     paths: dict[str, Any] = ask("get", "/openapi.json").json()["paths"]
