@@ -2,12 +2,15 @@
 
 import base64
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from operator_support.chart_rights import NAME, lease_rules
+from operator_support.objects import model
 
 from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.credential import FORM
@@ -18,7 +21,9 @@ from plimsoll_operator.identity import HOST_PORT, HOSTING, ROLE_LABEL
 from plimsoll_operator.options import parse_options as operator_options
 from plimsoll_operator.pools.host_key import read_key
 from plimsoll_operator.profiles import NO_PROFILES, Profile
+from plimsoll_operator.profiles_file import read_profiles
 from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS, TOKEN_RIGHTS
+from plimsoll_operator.spec import read_spec
 from plimsoll_operator.template import Accelerator, read_template
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
@@ -175,6 +180,19 @@ def test_profiles_are_mounted_where_the_operator_reads_them_and_have_its_fields(
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]["runtime"]["properties"]
     assert set(schema["defaults"]["properties"]) == set(pods), "the test above has every field"
     assert set(schema["resourceProfiles"]["additionalProperties"]["properties"]) == set(profile)
+
+
+def test_the_docs_example_of_profiles_is_what_the_docs_say(render: Render, tmp_path: Path) -> None:
+    text = (CHART.parents[1] / "docs" / "install.md").read_text().partition("### Defaults and resource profiles")[2]
+    values, asked = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[:2])
+    (data,) = [item["data"] for item in render(values) if item["kind"] == "ConfigMap"]
+    file = tmp_path / "profiles.json"
+    file.write_text(data["profiles.json"])
+    spec = read_spec(model(**asked["spec"]), read_profiles(file))
+    assert (spec.cpu, spec.memory, spec.accelerator) == ("8", "96Gi", Accelerator("nvidia.com/gpu", 1))
+    assert list(spec.template.tolerations) == values["runtime"]["defaults"]["tolerations"]
+    assert list(spec.template.env) == values["runtime"]["defaults"]["env"]
+    assert spec.template.scheduling["runtimeClassName"] == "nvidia"
 
 
 def test_without_profiles_the_operator_mounts_none(render: Render) -> None:
