@@ -42,10 +42,10 @@ def command(arguments: Sequence[str]) -> int:
 
 def _explain(args: argparse.Namespace) -> str:
     if args.state is None:
-        model = args.model.removeprefix("md/")
-        if not re.fullmatch("[a-z0-9.-]+", model):
-            raise InputError(f"{args.model!r} is not like md/NAME; give a recorded state before NAMESPACE/NAME")
-        key = ObjectKey(args.namespace, model)
+        found = re.fullmatch("(?:(?:mdep|modeldeployments?)/)?([a-z0-9.-]+)", args.model)
+        if found is None:
+            raise InputError(f"{args.model!r} is not like mdep/NAME; give a recorded state before NAMESPACE/NAME")
+        key = ObjectKey(args.namespace, found[1])
         return explain(asyncio.run(_live(key, args.watched)), key)
     namespace, slash, name = args.model.partition("/")
     if not slash or not namespace or not name:
@@ -117,7 +117,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     told = commands.add_parser("explain", help="the whole decision for one model")
     told.add_argument("state", type=Path, nargs="?", help="a PoolState as JSON; else of the cluster")
-    told.add_argument("model", metavar="md/NAME", help="or NAMESPACE/NAME, with a recorded state")
+    told.add_argument("model", metavar="mdep/NAME", help="or NAMESPACE/NAME, with a recorded state")
     told.add_argument("-n", "--namespace", default="default", metavar="NS", help="of the model (%(default)s)")
     told.add_argument(
         "--watched",

@@ -42,7 +42,7 @@ async def survey(connection: Connection, model: ObjectKey, namespaces: Sequence[
     key = pool_of(entry.value)
     if key is None:
         raise SurveyError(
-            f"{model} has pods of its own, which no planner places: see `kubectl describe md {model.name}`"
+            f"{model} has pods of its own, which no planner places: see `kubectl describe mdep {model.name}`"
         )
     state = await _state(caches, key)
     if model not in {one.key for one in state.models}:

@@ -180,7 +180,8 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
         environment = os.environ | {"KUBECONFIG": str(server.kubeconfig(SECOND))}
 
         def told(name: str, *more: str) -> tuple[int, str, str]:
-            asked = [sys.executable, "-m", "plimsoll_operator", "explain", f"md/{name}", "-n", direct.namespace, *more]
+            words = ["explain", f"mdep/{name}", "-n", direct.namespace, *more]
+            asked = [sys.executable, "-m", "plimsoll_operator", *words]
             done = subprocess.run(asked, env=environment, capture_output=True, text=True, check=False, timeout=120)
             return done.returncode, done.stdout, done.stderr
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
-from operator_support.direct import Direct, Refused
+from operator_support.apiserver import ADMIN, ApiServer
+from operator_support.direct import MERGE, Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.verdicts import VERDICTS, Verdict
 
@@ -158,3 +160,40 @@ def test_the_example_of_a_batch_is_accepted(direct: Direct) -> None:
         collection = f"/{collections[body['kind']]}/namespaces/{direct.namespace}/{name}"
         made = direct.ask("POST", collection, body, fieldValidation="Strict")
         assert made["kind"] == body["kind"]
+
+
+PLACED: Json = {
+    "desiredReplicas": 1,
+    "updatedReplicas": 1,
+    "readyReplicas": 1,
+    "phase": "Ready",
+    "where": "shared-x1y2z Resident, " * 8,
+    "why": "woken for a request",
+}
+
+
+def test_kubectl_prints_one_line_per_model_and_the_reasons_with_wide(server: ApiServer, direct: Direct) -> None:
+    stored = direct.create_model("chat", MODEL | {"placement": {"pool": "shared"}})
+    direct.ask("PATCH", f"{path_of(stored)}/status", {"status": PLACED}, MERGE)
+
+    def kubectl(*words: str) -> list[str]:
+        config = ("--kubeconfig", str(server.kubeconfig(ADMIN)), "--namespace", direct.namespace)
+        done = subprocess.run(
+            [str(server.programs.kube), "kubectl", *config, *words], capture_output=True, text=True, check=True
+        )
+        return done.stdout.splitlines()
+
+    head, line = kubectl("get", "mdep")
+    assert head.split() == ["NAME", "SOURCE", "DESIRED", "UPDATED", "READY", "PHASE", "CANARY", "AGE"]
+    assert max(len(head), len(line)) <= 100
+    head, line = kubectl("get", "mdep", "-o", "wide")
+    assert head.split()[-5:] == ["AGE", "WHERE", "WHY", "NAMES", "MESSAGE"]
+    assert "woken for a request" in line
+    assert "chat" in "".join(kubectl("get", "plimsoll"))
+    assert kubectl("get", "all") == []
+
+
+def path_of(item: Json) -> str:
+    """Of a ModelDeployment."""
+    meta = item["metadata"]
+    return f"/apis/plimsoll.dev/v1alpha1/namespaces/{meta['namespace']}/modeldeployments/{meta['name']}"

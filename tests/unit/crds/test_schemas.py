@@ -15,8 +15,13 @@ NAMES = sorted(path.stem for path in CRDS.glob("*.yaml"))
 WORDS = {"description", "message"}
 
 
+def definition(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((CRDS / f"{name}.yaml").read_text())["spec"]
+    return found
+
+
 def schema(name: str) -> dict[str, Any]:
-    (version,) = yaml.safe_load((CRDS / f"{name}.yaml").read_text())["spec"]["versions"]
+    (version,) = definition(name)["versions"]
     found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return found
 
@@ -30,6 +35,27 @@ def fields(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str
         if isinstance(inner, dict):
             yield f"{path}[]", inner
             yield from fields(inner, f"{path}[]")
+
+
+def test_short_names_are_free_in_common_clusters() -> None:
+    """`md` is Cluster API's MachineDeployment."""
+    found = {name: definition(name)["names"]["shortNames"] for name in NAMES}
+    assert found == {"modeldeployments": ["mdep"], "modelhosts": ["mh"], "runtimepools": ["rp"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_delete_all_deletes_no_models(name: str) -> None:
+    """`kubectl delete all` deletes every object of the category `all`."""
+    assert definition(name)["names"]["categories"] == ["plimsoll"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_of_any_length_are_columns_of_wide_tables_only(name: str) -> None:
+    """A table without -o wide fits a terminal."""
+    (version,) = definition(name)["versions"]
+    long = {"where", "why", "message", "names"}
+    for column in version["additionalPrinterColumns"]:
+        assert (column.get("priority", 0) == 1) == (column["jsonPath"].rpartition(".")[2] in long), column["name"]
 
 
 @pytest.mark.parametrize("name", NAMES)

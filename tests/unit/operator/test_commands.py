@@ -99,9 +99,16 @@ def test_the_operators_command_knows_them_too(state: Path, capsys: pytest.Captur
     assert "arguments are required: --runtime-image" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("model", ["m", "mdep/m", "modeldeployment/m", "modeldeployments/m"])
 def test_a_cluster_is_looked_at_only_with_its_client(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "plimsoll_cluster.connect", None)
-    assert command(["explain", "md/m"]) == 1
+    assert command(["explain", model]) == 1
     assert "pip install 'plimsoll-serving[operator]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["md/m", "pod/m", "mdep/", "team/m/x"])
+def test_only_a_model_can_be_explained(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["explain", model]) == 1
+    assert f"{model!r} is not like mdep/NAME" in capsys.readouterr().err
