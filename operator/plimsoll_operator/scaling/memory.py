@@ -15,6 +15,8 @@ START_SECONDS = 60.0
 NEWS = 0.25
 """A figure that differs by less from what stands in the status is no reason to write."""
 WHY_LIMIT = 512
+MOST_REQUESTS = 1e9
+"""A larger number of requests per replica would not fit the schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +34,14 @@ class Standing:
 def read_standing(status: Mapping[str, Any]) -> Standing:
     """Of a ModelDeployment's status, as some process wrote it."""
     told = status.get("scaling") or {}
-    since = told.get("since")
+    since, line = told.get("since"), told.get("requestsPerReplica")
     return Standing(
         desired=status.get("desiredReplicas"),
         since=datetime.fromisoformat(since).timestamp() if since else 0.0,
         why=told.get("why", ""),
         trouble=told.get("trouble", ""),
         start=told.get("startSeconds"),
-        line=told.get("line"),
+        line=None if line is None else float(line),
     )
 
 
@@ -54,7 +56,7 @@ def write_standing(standing: Standing) -> dict[str, Any]:
     if standing.start is not None:
         found["startSeconds"] = round(standing.start)
     if standing.line is not None:
-        found["line"] = round(standing.line, 1)
+        found["requestsPerReplica"] = f"{min(standing.line, MOST_REQUESTS):.1f}"
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from operator_support.apiserver import ADMIN, ApiServer, Missing, find_programs,
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.installed import PLACES
 from operator_support.objects import FULL, Json
+
+from plimsoll_operator.api import APPLY, FIELD_MANAGER
+from plimsoll_operator.scaling.memory import read_standing, write_standing
 
 OLD = Path(operator_support.__path__[0]) / "definitions"
 DEFINITIONS = PLACES["CustomResourceDefinition"]
@@ -89,6 +93,31 @@ def test_what_was_written_for_older_charts_can_be_applied_anew(admin: Direct) ->
         assert lost(spec, admin.create_model(name, spec)["spec"]) == []
     pool = admin.ask("POST", POOLS, body_of("RuntimePool", "p", POOL), fieldValidation="Strict")
     assert lost(POOL, pool["spec"]) == []
+
+
+def test_the_operator_goes_on_from_a_status_with_fields_that_are_no_more(admin: Direct) -> None:
+    """`status.scaling.line` was a number. A field of that name and another type could not be applied over it."""
+    admin.create_model("scaling", SPECS["scaling"])
+    told = {"since": "2026-11-21T10:00:00Z", "why": "10 requests at a time", "startSeconds": 40}
+    apply_status(admin, path("scaling"), STATUS | {"desiredReplicas": 3, "scaling": told | {"line": 7.4}})
+    assert admin.model("scaling")["status"]["scaling"]["line"] == 7.4
+    upgrade(admin)
+    stored = admin.model("scaling")["status"]
+    assert stored["scaling"] == told
+    standing = read_standing(stored)
+    assert (standing.desired, standing.start, standing.line) == (3, 40, None)
+    found = {"scaling": write_standing(replace(standing, line=7.4))}
+    written = apply_status(admin, path("scaling"), STATUS | found | {"desiredReplicas": 3})["status"]
+    assert written["scaling"] == told | {"requestsPerReplica": "7.4"}
+    assert read_standing(written) == replace(standing, line=7.4)
+
+
+def apply_status(admin: Direct, path: str, status: Json) -> Json:
+    """As the operator writes it."""
+    item = admin.ask("GET", path)
+    body = {name: item[name] for name in ("apiVersion", "kind")} | {"status": status}
+    manager = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    return admin.ask("PATCH", f"{path}/status", body, APPLY, **manager)
 
 
 def upgrade(admin: Direct) -> None:

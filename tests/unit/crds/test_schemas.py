@@ -77,6 +77,12 @@ def test_texts_lists_and_maps_are_bounded(name: str) -> None:
             assert "maxProperties" in node, f"{path} takes any number"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_there_are_no_floats(name: str) -> None:
+    """Clients round them in different ways; Kubernetes' API conventions exclude them. Fractions are text."""
+    assert [path for path, node in fields(schema(name)) if node.get("type") == "number"] == []
+
+
 @pytest.mark.parametrize("name", ["modeldeployments", "runtimepools"])
 def test_numbers_that_people_write_are_bounded(name: str) -> None:
     for path, node in fields(schema(name)["properties"]["spec"]):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -18,12 +21,16 @@ from plimsoll_operator.observe import Pod
 from plimsoll_operator.scaling.book import GatewayBook
 from plimsoll_operator.scaling.client import GatewayError
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
+from plimsoll_operator.scaling.memory import Standing, read_standing, write_standing
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.spec import Scaling, Target
 from plimsoll_operator.scaling.told import news, scaling_fields
 
 KEY = ObjectKey("team", "m")
 TICK = 5.0
+CRD = yaml.safe_load((Path(__file__).parents[4] / "crds/modeldeployments.yaml").read_text())
+STATUS = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+SCALING = STATUS["properties"]["scaling"]
 ADDRESSES = ("198.18.0.1", "198.18.0.2")
 
 
@@ -161,14 +168,21 @@ def test_what_a_process_has_learned_stands_in_the_status() -> None:
         world.go_on(5)
         gateway.end(KEY, 6, first_byte=1.8)
     found = world.status["scaling"]
-    assert 1 <= found["line"] < 8
+    assert 1 <= float(found["requestsPerReplica"]) < 8
     assert found["startSeconds"] == 40
-    learned = found["line"]
+    learned = found["requestsPerReplica"]
     world.begin()
     world.go_on(10)
-    assert world.status["scaling"]["line"] == learned
+    assert world.status["scaling"]["requestsPerReplica"] == learned
     assert world.scaler._models[KEY].memory.start == 40
     assert world.desired > 1, "a replica carries fewer than there are"
+
+
+@pytest.mark.parametrize("line", [1.0, 7.44, 1048576.5, 1e9, 1e300])
+def test_every_figure_that_can_be_learned_fits_the_schema(line: float) -> None:
+    written = write_standing(Standing(line=line))
+    jsonschema.Draft202012Validator(SCALING).validate(written)
+    assert read_standing({"scaling": written}).line == pytest.approx(min(line, 1e9), abs=0.05)
 
 
 def test_a_model_that_scaled_by_its_spec_keeps_what_it_has() -> None:
