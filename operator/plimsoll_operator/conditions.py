@@ -56,10 +56,15 @@ def with_times(
                 "observedGeneration": generation,
                 "lastTransitionTime": old_time if old_status == c.word else stamp,
                 "reason": c.reason.value,
-                "message": c.message[:MESSAGE_LIMIT],
+                "message": cut(c.message, MESSAGE_LIMIT),
             }
         )
     return written
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, or as much of it as `limit` characters hold, with … at the end."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def news(conditions: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Condition]:

@@ -1,4 +1,4 @@
-"""How long names may be that come over the wire: as long as the CRDs take them, so that what is read can be written."""
+"""Which names are accepted over the wire: those that the CRDs accept, so that what is read can be written."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-NamespaceName = Annotated[str, Meta(min_length=1, max_length=63)]
-ObjectName = Annotated[str, Meta(min_length=1, max_length=253)]
-ServedName = Annotated[str, Meta(min_length=1, max_length=128)]
+NamespaceName = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")]
+ObjectName = Annotated[str, Meta(min_length=1, max_length=52, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z")]
+"""A ModelDeployment's name."""
+ServedName = Annotated[
+    str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?\Z")
+]
 Instance = Annotated[str, Meta(min_length=1, max_length=128)]
 """The name of a process, which another one never has."""
 DeviceKind = Annotated[str, Meta(min_length=1, max_length=32)]

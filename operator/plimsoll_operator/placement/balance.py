@@ -38,7 +38,7 @@ def _depth(ledger: Ledger) -> float:
 
 def _next(draft: Draft, source: Ledger, target: Ledger) -> tuple[Slot, Ledger] | None:
     """The largest that may go; it leaves the source no emptier than the target then is."""
-    if source is target or _depth(source) - _depth(target) < UNEVEN:
+    if source is target or not target.takes or _depth(source) - _depth(target) < UNEVEN:
         return None
     best = max(_movable(draft, source, target), key=lambda slot: (_bulk(slot), slot.copy.model), default=None)
     return (best, target) if best is not None else None

@@ -8,7 +8,7 @@ from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.beds import Beds
 from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.decision import Refused
-from plimsoll_operator.placement.ledger import Known, Ledger, Slot
+from plimsoll_operator.placement.ledger import MODELS_PER_HOST, Known, Ledger, Slot
 from plimsoll_operator.placement.level import Pressure, Spread, State
 from plimsoll_operator.placement.option import Grounds, Option
 from plimsoll_operator.placement.victims import Victims
@@ -87,6 +87,8 @@ def unfit(known: Known, ledger: Ledger) -> tuple[Refused, str] | None:
 def _closed(ledger: Ledger) -> str:
     if ledger.host.pressure is Pressure.FULL:
         return "its memory is under full pressure"
+    if len(ledger.slots) >= MODELS_PER_HOST:
+        return f"it has {len(ledger.slots)} models, and a host takes {MODELS_PER_HOST}"
     return f"it is {ledger.host.condition.value.lower()}"
 
 

@@ -12,6 +12,8 @@ from plimsoll_operator.placement.model import Model
 
 RELIEVED = 0.9
 """Share of the line that a host under full pressure is brought down to."""
+MODELS_PER_HOST = 256
+"""No host is given more: a ModelHost lists as many, and the gateway sends requests only to models that are listed."""
 LEVELS = {Level.RESIDENT: State.RESIDENT, Level.IN_HOST: State.IN_HOST, Level.ON_DISK: State.ON_DISK}
 
 
@@ -97,10 +99,15 @@ class Ledger:
         self.device_used = host.reserved
         self.images_used = max(0, host.sleepers.used - sum(copy.host for copy in host.models if not copy.state.awake))
         self.line = int(host.line * RELIEVED) if host.pressure is Pressure.FULL else host.line
-        self.takes = host.condition is Condition.READY and host.pressure is not Pressure.FULL
         self.keeps = host.condition in (Condition.READY, Condition.CORDONED)
         self.placed, self.asked = 0, 0.0
         self._foreign = self.images_used
+        self._open = host.condition is Condition.READY and host.pressure is not Pressure.FULL
+
+    @property
+    def takes(self) -> bool:
+        """Whether another model may be placed on the host."""
+        return self._open and len(self.slots) < MODELS_PER_HOST
 
     @property
     def free(self) -> int:

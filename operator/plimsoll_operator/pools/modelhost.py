@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from plimsoll_operator.conditions import Condition, with_times
+import msgspec
+
+from plimsoll_operator.conditions import Condition, cut, with_times
 from plimsoll_operator.identity import API_VERSION, HOST_KIND, MANAGED_LABEL, MANAGER, POOL_LABEL, Object, ObjectKey
+from plimsoll_operator.name_limits import NamespaceName, ObjectName, ServedName
+from plimsoll_operator.placement.ledger import MODELS_PER_HOST
 from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.report import ASLEEP, ModelEntry, Report
+from plimsoll_operator.pools.report import ASLEEP, ON_DEVICE, ModelEntry, Report
 from plimsoll_operator.reasons import Reason
 
 REPORTING, DRAINING = "Reporting", "Draining"
@@ -19,6 +23,8 @@ Admits = Callable[[ObjectKey], bool | None]
 """Whether a pool takes a model; None where that is not known yet."""
 ALWAYS_CHANGING = frozenset({"active", "queue", "rate", "lastUsed"})
 OF_THE_REPORT = frozenset({"reportTime"})
+TEXT_LIMITS = {"revision": 64, "why": 128, "error": 240}
+"""Characters of a model's texts: with them the largest status fits into etcd (a test measures it)."""
 
 
 def build_host(pod: HostPod) -> dict[str, Any]:
@@ -47,8 +53,12 @@ def host_status(
     told = before if report is None else _of_report(report)
     kept = {name: told[name] for name in _REPORTED if name in told}
     if "models" in kept:
-        kept["models"] = _with_admission(kept["models"], before.get("models") or (), admits, pod.pool.namespace)
-    conditions = [_reporting(known)]
+        models = _listed(kept["models"])
+        left_out = len(kept["models"]) - len(models)
+        kept["models"] = _with_admission(models, before.get("models") or (), admits, pod.pool.namespace)
+    else:
+        left_out = 0
+    conditions = [_reporting(known, left_out)]
     if draining:
         conditions.append(
             Condition(DRAINING, True, Reason.DRAINING, "its pod is to go; its models are placed elsewhere")
@@ -60,6 +70,38 @@ def host_status(
         **kept,
         "conditions": with_times(conditions, before.get("conditions") or [], 1, now),
     }
+
+
+class _Names(msgspec.Struct, rename="camel"):
+    """Names of a stored entry; an earlier release accepted more of a host's report."""
+
+    namespace: NamespaceName
+    name: ObjectName
+    served_names: tuple[ServedName, ...] = ()
+
+
+def _listed(models: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """As many models as the schema accepts, sorted by key: those that answer requests before those that do not."""
+    found = [_fitting(entry) for entry in models if _is_named_validly(entry)]
+    found = sorted(found, key=lambda entry: (_rank(entry["state"]), entry["namespace"], entry["name"]))
+    return sorted(found[:MODELS_PER_HOST], key=lambda entry: (entry["namespace"], entry["name"]))
+
+
+def _is_named_validly(entry: Mapping[str, Any]) -> bool:
+    try:
+        msgspec.convert(entry, _Names)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _fitting(entry: Mapping[str, Any]) -> dict[str, Any]:
+    texts = {name: cut(entry[name], limit) for name, limit in TEXT_LIMITS.items() if name in entry}
+    return {**entry, **texts}
+
+
+def _rank(state: str) -> int:
+    return 0 if state in ON_DEVICE else 1 if state in ASLEEP else 2
 
 
 def _with_admission(
@@ -114,7 +156,7 @@ def _of_report(report: Report) -> dict[str, Any]:
             "pressure": device.pressure,
         },
         "sleepers": {"capacity": sleepers.capacity, "used": sleepers.used},
-        "models": [_entry(entry) for entry in sorted(report.models, key=lambda entry: entry.key)],
+        "models": [_entry(entry) for entry in report.models],
     }
 
 
@@ -125,11 +167,11 @@ def _entry(entry: ModelEntry) -> dict[str, Any]:
     found: dict[str, Any] = {
         "namespace": entry.namespace,
         "name": entry.name,
-        "revision": entry.revision[:64],
+        "revision": entry.revision,
         "servedNames": list(entry.served_names),
         "state": entry.state,
         "since": _stamp(entry.since),
-        "why": entry.why[:512],
+        "why": entry.why,
         "bytes": entry.device,
         "hostBytes": entry.host_bytes,
         "active": min(entry.active, 2**31 - 1),
@@ -145,18 +187,24 @@ def _entry(entry: ModelEntry) -> dict[str, Any]:
         if seconds is not None:
             found[name] = f"{seconds:.3g}"
     if entry.error is not None:
-        found["error"] = entry.error[:1024]
+        found["error"] = entry.error
     return found
 
 
-def _reporting(known: Known) -> Condition:
+def _reporting(known: Known, left_out: int) -> Condition:
     if known.refused:
         return Condition(REPORTING, False, Reason.REPORT_REFUSED, known.trouble)
     if known.trouble:
         return Condition(REPORTING, False, Reason.UNREACHABLE, known.trouble)
     if known.report is None:
         return Condition(REPORTING, None, Reason.WAITING_FOR_REPORT, "it has not reported yet")
-    return Condition(REPORTING, True, Reason.REPORTING, "its reports arrive and can be believed")
+    message = "its reports arrive and can be believed"
+    if left_out:
+        message += (
+            f"; {left_out} of its models are not listed here and get no requests: a ModelHost lists {MODELS_PER_HOST}, "
+            "so raise the pool's replicas"
+        )
+    return Condition(REPORTING, True, Reason.REPORTING, message)
 
 
 def _lasting(status: Mapping[str, Any]) -> Object:

@@ -9,9 +9,13 @@ import pytest
 import yaml
 from operator_support.apiserver import ADMIN, ApiServer
 from operator_support.direct import MERGE, Direct, Refused
+from operator_support.largest import largest, stored_bytes
 from operator_support.objects import FULL, Json
 from operator_support.verdicts import VERDICTS, Verdict
 
+from plimsoll_operator.api import APPLY, FIELD_MANAGER
+
+CRDS = Path(__file__).parents[3] / "crds"
 MODEL = {"model": {"source": "demo://gemma-3-270m"}}
 
 
@@ -160,6 +164,23 @@ def test_the_example_of_a_batch_is_accepted(direct: Direct) -> None:
         collection = f"/{collections[body['kind']]}/namespaces/{direct.namespace}/{name}"
         made = direct.ask("POST", collection, body, fieldValidation="Strict")
         assert made["kind"] == body["kind"]
+
+
+def test_the_largest_status_of_a_host_is_stored(direct: Direct) -> None:
+    """etcd refuses a request of more than 1.5 MiB. Applied as the operator does it, with what that stores besides."""
+    (version,) = yaml.safe_load((CRDS / "modelhosts.yaml").read_text())["spec"]["versions"]
+    status = largest(version["schema"]["openAPIV3Schema"]["properties"]["status"])
+    body = {"apiVersion": "plimsoll.dev/v1alpha1", "kind": "ModelHost", "metadata": {"name": "h"}}
+    path = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/modelhosts"
+    direct.ask("POST", path, body)
+    manager = {"fieldManager": FIELD_MANAGER, "force": "true"}
+    for _ in range(2):
+        stored = direct.ask("PATCH", f"{path}/h/status", body | {"status": status}, APPLY, **manager)
+    assert stored["status"] == status
+    assert 1_400_000 < stored_bytes(stored) < 3 * 2**19
+    for change in ({"models": [*status["models"], status["models"][0]]}, {"load": status["load"] + "<"}):
+        with pytest.raises(Refused, match=r"(?s)422.*(Too many|Too long)"):
+            direct.ask("PATCH", f"{path}/h/status", {"status": change}, MERGE)
 
 
 PLACED: Json = {

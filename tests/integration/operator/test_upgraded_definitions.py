@@ -14,13 +14,18 @@ from chart_support.helm import NoHelmError, render
 from operator_support.apiserver import ADMIN, ApiServer, Missing, find_programs, until
 from operator_support.direct import MERGE, Direct, Refused
 from operator_support.installed import PLACES
-from operator_support.objects import FULL, Json
+from operator_support.objects import EPOCH, FULL, Json
 
 from plimsoll_operator.api import APPLY, FIELD_MANAGER
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.placement.ledger import MODELS_PER_HOST
+from plimsoll_operator.pools.book import HostPod, Known
+from plimsoll_operator.pools.modelhost import build_host, host_status
 from plimsoll_operator.scaling.memory import read_standing, write_standing
 
 OLD = Path(operator_support.__path__[0]) / "definitions"
 DEFINITIONS = PLACES["CustomResourceDefinition"]
+HOSTS = "/apis/plimsoll.dev/v1alpha1/namespaces/default/modelhosts"
 POOLS = "/apis/plimsoll.dev/v1alpha1/namespaces/default/runtimepools"
 STATUS: Json = {
     "observedGeneration": 1,
@@ -110,6 +115,22 @@ def test_the_operator_goes_on_from_a_status_with_fields_that_are_no_more(admin: 
     written = apply_status(admin, path("scaling"), STATUS | found | {"desiredReplicas": 3})["status"]
     assert written["scaling"] == told | {"requestsPerReplica": "7.4"}
     assert read_standing(written) == replace(standing, line=7.4)
+
+
+def test_the_operator_writes_over_the_host_of_an_earlier_release(admin: Direct) -> None:
+    """Its models were a map by name, its texts longer. Until it reports, a new process repeats the stored models."""
+    entry = {"namespace": "default", "state": "OnDisk", "servedNames": ["m"], "why": "w" * 512, "error": "e" * 1024}
+    pod = HostPod(ObjectKey("default", "shared"), "h", "u", "node", "198.18.0.9", 0)
+    admin.ask("POST", HOSTS, {**build_host(pod), "status": {}})
+    models = [entry | {"name": f"m{number}"} for number in range(300)]
+    assert len(apply_status(admin, f"{HOSTS}/h", {"pool": "shared", "models": models})["status"]["models"]) == 300
+    upgrade(admin)
+    before = admin.ask("GET", f"{HOSTS}/h")["status"]
+    assert len(before["models"]) == 300
+    status = host_status(Known(pod), False, before, EPOCH, lambda _: None)
+    written = apply_status(admin, f"{HOSTS}/h", status)["status"]
+    assert written == status
+    assert len(written["models"]) == MODELS_PER_HOST
 
 
 def apply_status(admin: Direct, path: str, status: Json) -> Json:

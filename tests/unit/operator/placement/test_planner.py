@@ -12,6 +12,7 @@ from plimsoll_operator.placement.action import Action, Because, First, Move, Pla
 from plimsoll_operator.placement.decision import Refused
 from plimsoll_operator.placement.explain import explain
 from plimsoll_operator.placement.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.ledger import MODELS_PER_HOST
 from plimsoll_operator.placement.level import Condition, Level, Pressure, State
 from plimsoll_operator.placement.model import Model, Need, Replicas
 from plimsoll_operator.placement.planner import plan
@@ -66,6 +67,28 @@ def test_what_nobody_asks_for_is_placed_as_files_where_least_is_placed() -> None
     (placed,) = actions(state)
     assert isinstance(placed, Place)
     assert (placed.model.name, placed.host.name, placed.level) == ("b", "h2", Level.ON_DISK)
+
+
+def test_a_host_is_given_no_more_models_than_its_modelhost_lists() -> None:
+    """The gateway knows nothing of others."""
+    full = host("h1", *(files(f"f{number}", load_seconds=1.0) for number in range(MODELS_PER_HOST - 1)))
+    there = [model(copy.model.name, 1) for copy in full.models]
+    made = plan(pool([*there, model("a", 1), model("b", 1)], [full]))
+    assert [action.model.name for action in made.actions] == ["a"]
+    assert [(refusal.model.name, refusal.reason) for refusal in made.refusals] == [("b", Refused.NO_ROOM)]
+    state = pool([*there, model("a", 1), model("b", 1)], [replace(full, models=(*full.models, files("a")))], b=0)
+    assert brief(state) == []
+    assert "it has 256 models, and a host takes 256" in explain(state, key("b"))
+    assert brief(replace(state, hosts=(*state.hosts, host("h2"))))[0] == "Place b h2"
+
+
+def test_a_host_with_as_many_models_as_it_takes_gets_none_for_balance() -> None:
+    heavy, many = [f"a{n}" for n in range(6)], [f"f{n}" for n in range(MODELS_PER_HOST)]
+    models = [*(model(name, 30_000) for name in heavy), *(model(name, 1) for name in many)]
+    hosts = [host("h1", *map(files, heavy), line=100_000), host("h2", *map(files, many), line=100_000)]
+    assert brief(pool(models, hosts)) == []
+    hosts[1] = replace(hosts[1], models=hosts[1].models[1:])
+    assert brief(pool([each for each in models if each.key.name != "f0"], hosts)) == ["Move a5 h2"]
 
 
 def test_an_image_wakes_where_it_lies_before_files_are_loaded_elsewhere() -> None:

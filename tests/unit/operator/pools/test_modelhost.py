@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,15 @@ import jsonschema
 import msgspec
 import pytest
 import yaml
+from operator_support.largest import largest, stored_bytes
 from operator_support.objects import EPOCH
 from operator_support.stub_host import StubHost, StubModel
 
+from plimsoll_operator.conditions import MESSAGE_LIMIT
 from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.placement.ledger import MODELS_PER_HOST
 from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.modelhost import host_status
+from plimsoll_operator.pools.modelhost import TEXT_LIMITS, host_status
 from plimsoll_operator.pools.report import BadReportError, Report, decode_report
 
 CRD = yaml.safe_load((Path(__file__).parents[4] / "crds/modelhosts.yaml").read_text())
@@ -82,3 +86,68 @@ def test_the_longest_texts_that_a_report_may_have_make_a_status_that_is_taken() 
     known.report = decode_report(json.dumps(report).encode())
     status = host_status(known, True, {}, EPOCH, lambda _: None)
     jsonschema.Draft202012Validator(STATUS).validate(msgspec.to_builtins(status))
+    (model,) = status["models"]
+    assert model["why"] == "w" * 127 + "…"
+    assert {name: len(model[name]) for name in TEXT_LIMITS} == TEXT_LIMITS
+
+
+def test_the_limits_are_those_of_the_schema() -> None:
+    assert {name: ENTRY[name]["maxLength"] for name in TEXT_LIMITS} == TEXT_LIMITS
+    assert STATUS["properties"]["models"]["maxItems"] == MODELS_PER_HOST
+    assert STATUS["properties"]["conditions"]["items"]["properties"]["message"]["maxLength"] >= MESSAGE_LIMIT
+
+
+def test_the_largest_status_leaves_room_for_metadata_in_etcd() -> None:
+    """etcd refuses a request of more than 1.5 MiB; an integration test writes this one."""
+    assert stored_bytes(largest(STATUS)) <= 3 * 2**19 - 64 * 2**10
+
+
+@pytest.mark.parametrize("name", ["New", "new\n", "new-", "no_name", "ñew"])
+@pytest.mark.parametrize("what", ["namespace", "name", "decision"])
+def test_a_name_that_the_schema_refuses_makes_it_no_report(what: str, name: str) -> None:
+    report = body()
+    LIMITS[what][0](report, name)
+    with pytest.raises(BadReportError, match="matching regex"):
+        decode_report(json.dumps(report).encode())
+
+
+def crowd(count: int) -> Known:
+    """A host with so many models: each third is in device memory, each third in none and each third is fetched."""
+    report = body()
+    entry = report["models"][0] | {"weights": 0, "workspace": 0, "kv": 0}
+    states = ("Resident", "OnDisk", "Fetching")
+    names = [f"m{number:04}" for number in range(count)]
+    report["models"] = [entry | {"name": name, "state": states[n % 3]} for n, name in enumerate(names)]
+    known = Known(HostPod(ObjectKey("team", "shared"), "h", "u", "node", "198.18.0.9", 0))
+    known.report = decode_report(json.dumps(report).encode())
+    return known
+
+
+def test_models_beyond_the_limit_are_left_out_those_first_that_answer_nothing() -> None:
+    status = host_status(crowd(300), False, {}, EPOCH, lambda _: None)
+    jsonschema.Draft202012Validator(STATUS).validate(msgspec.to_builtins(status))
+    listed = status["models"]
+    assert len(listed) == MODELS_PER_HOST
+    assert [entry["name"] for entry in listed] == sorted(entry["name"] for entry in listed)
+    assert Counter(entry["state"] for entry in listed) == {"Resident": 100, "OnDisk": 100, "Fetching": 56}
+    (reporting,) = status["conditions"]
+    assert "; 44 of its models are not listed here and get no requests" in reporting["message"]
+    status = host_status(crowd(MODELS_PER_HOST), False, {}, EPOCH, lambda _: None)
+    assert "not listed" not in status["conditions"][0]["message"]
+
+
+def test_what_an_earlier_release_stored_is_cut_as_well() -> None:
+    """Until the first report of a new process, the status repeats the models that it has already."""
+    entry = {"namespace": "team", "name": "m", "state": "OnDisk", "servedNames": ["m"]}
+    before = {
+        "models": [
+            entry | {"why": "w" * 512, "error": "e" * 1024},
+            entry | {"name": "n" * 253},
+            entry | {"name": "n", "servedNames": ["not a name"]},
+        ]
+    }
+    known = Known(HostPod(ObjectKey("team", "shared"), "h", "u", "node", "198.18.0.9", 0))
+    status = host_status(known, False, before, EPOCH, lambda _: None)
+    jsonschema.Draft202012Validator(STATUS).validate(msgspec.to_builtins(status))
+    (model,) = status["models"]
+    assert (model["name"], len(model["why"]), len(model["error"])) == ("m", 128, 240)
