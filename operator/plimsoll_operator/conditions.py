@@ -12,7 +12,9 @@ from plimsoll_operator.reasons import CALM, Reason
 READY, PROGRESSING, PLACED, LOADED, ROUTABLE = "Ready", "Progressing", "Placed", "Loaded", "Routable"
 RECONCILING, STALLED = "Reconciling", "Stalled"
 """What tools that know nothing of us look for (kstatus); they are there only while they hold."""
-OURS = frozenset({READY, PROGRESSING, PLACED, LOADED, ROUTABLE, RECONCILING, STALLED})
+REPLICAS_IGNORED = "ReplicasIgnored"
+"""It exists only while it is True, too."""
+OURS = frozenset({READY, PROGRESSING, PLACED, LOADED, ROUTABLE, RECONCILING, STALLED, REPLICAS_IGNORED})
 """Other types are other managers'."""
 MESSAGE_LIMIT = 2000
 

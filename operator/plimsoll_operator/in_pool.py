@@ -16,6 +16,7 @@ from plimsoll_operator.pools.pooled_status import describe_pooled
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.told import news, scaling_fields
 from plimsoll_operator.spec import Spec
+from plimsoll_operator.status import replicas_ignored
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class InPool:
         decision = self._decide(spec, item, picture)
         spec = spec if decision is None else spec.scaled(decision.replicas)
         fields, conditions = describe_pooled(spec, picture, own, self.common.names.holders(spec))
+        conditions += replicas_ignored(item)
         await self.actor.write_status(item, fields | scaling_fields(decision), conditions)
         if decision is not None and (changed := news(decision)) is not None:
             await self.actor.tell(item, *changed)

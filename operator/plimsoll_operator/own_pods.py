@@ -40,7 +40,7 @@ from plimsoll_operator.revisions.stored import present_revision
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.told import news, scaling_fields
 from plimsoll_operator.spec import Spec
-from plimsoll_operator.status import Fields, Rejections, describe
+from plimsoll_operator.status import Fields, Rejections, describe, replicas_ignored
 from plimsoll_operator.turns import Turns, view_in_turn
 from plimsoll_operator.view import View
 from plimsoll_operator.writes import Make
@@ -88,7 +88,7 @@ class OwnPods:
             return Outcome(again=SOON if self.actor.is_service_taken(spec.key) else PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
         fields, conditions = _described(seen, stage, rejections, before)
-        await self.actor.write_status(item, fields | more, conditions)
+        await self.actor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
         if any(c.type == STALLED for c in conditions):
             self._wake_all(self.turns.stall(spec.key))
         if error is not None:
@@ -148,7 +148,7 @@ class OwnPods:
             return item
         before = (item.get("status") or {}).get("conditions") or []
         fields, conditions = _described(seen, stage, Rejections(), before)
-        item = await self.actor.write_status(item, fields | more, conditions)
+        item = await self.actor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
         await self.actor.tell(item, *changed)
         return item
 

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     SCALED_DOWN = "ScaledDown"
     SCALED_FROM_ZERO = "ScaledFromZero"
     SCALED_TO_ZERO = "ScaledToZero"
+    SCALED_BY_DEMAND = "ScaledByDemand"
 
     ASLEEP = "Asleep"
     PLACING = "Placing"
@@ -122,6 +123,7 @@ CALM = frozenset(
         Reason.PLACING,
         Reason.ROLLING,
         Reason.ROLLOUT_QUEUED,
+        Reason.SCALED_BY_DEMAND,
         Reason.SCALING,
         Reason.STOPPED,
         Reason.WAITING_FOR_PODS,

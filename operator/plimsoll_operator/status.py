@@ -12,6 +12,7 @@ from plimsoll_operator.conditions import (
     PROGRESSING,
     READY,
     RECONCILING,
+    REPLICAS_IGNORED,
     ROUTABLE,
     STALLED,
     Condition,
@@ -94,6 +95,7 @@ def describe_unread(item: Object, there: int, ready: int, least: int, message: s
         progressing,
         *(Condition(kind, None, Reason.INVALID_SPEC, unknown) for kind in (PLACED, LOADED, ROUTABLE)),
         *standard_of(progressing),
+        *replicas_ignored(item),
     ]
 
 
@@ -118,6 +120,18 @@ def standard_of(progressing: Condition) -> list[Condition]:
     if progressing.reason is Reason.SETTLED:
         return []
     return [Condition(STALLED, True, progressing.reason, progressing.message)]
+
+
+def replicas_ignored(item: Object) -> list[Condition]:
+    """The condition that spec.replicas has no effect; none where it has, or is the default."""
+    replicas = item["spec"].get("replicas", 1)
+    if "scaling" not in item["spec"] or replicas in (0, 1):
+        return []
+    message = (
+        f"spec.replicas is {replicas} and has no effect: spec.scaling decides, see status.desiredReplicas. Leave "
+        "spec.replicas out and point no autoscaler at this object, or remove spec.scaling"
+    )
+    return [Condition(REPLICAS_IGNORED, True, Reason.SCALED_BY_DEMAND, message)]
 
 
 def placed_of(seen: View[Workload], rejection: str | None) -> Condition:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from operator_support.apiserver import ApiServer, until
-from operator_support.direct import Direct
+from operator_support.direct import MERGE, Direct
 from operator_support.objects import Json
 from operator_support.running import running
 from operator_support.stub_gateway import StubGateway, Wait, serve
@@ -156,6 +156,37 @@ async def test_without_gateways_nothing_goes_and_people_hear_why(
         assert await holds(lambda: live(direct) == 0), "0 stops it"
         direct.make_ready("m")
         assert await holds(lambda: conditions(direct)["Ready"] == ("True", "Stopped"))
+
+
+async def test_replicas_that_another_autoscaler_writes_are_ignored_and_a_condition_says_so(
+    server: ApiServer, direct: Direct, key: ObjectKey
+) -> None:
+    """An autoscaler writes through the scale subresource, again and again: conditions say it, and no event does."""
+    direct.create_model("m", scaled(1))
+    path = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/modeldeployments/m/scale"
+
+    def message() -> str:
+        found = [c["message"] for c in status(direct).get("conditions", ()) if c["type"] == "ReplicasIgnored"]
+        return "".join(found)
+
+    async with running(server, direct.namespace):
+        assert await holds(lambda: live(direct) == 1)
+        direct.make_ready("m")
+        assert await holds(lambda: conditions(direct).get("Ready") == ("True", "Ready"))
+        assert "ReplicasIgnored" not in conditions(direct), "1 is the default"
+        events = direct.events("m")
+        for replicas in (4, 7):
+            direct.ask("PATCH", path, {"spec": {"replicas": replicas}}, MERGE)
+            assert await holds(lambda: message().startswith(f"spec.replicas is {replicas} and has no effect"))  # noqa: B023
+            assert conditions(direct)["ReplicasIgnored"] == ("True", "ScaledByDemand")
+            assert conditions(direct)["Ready"] == ("True", "Ready")
+            assert (desired(direct), live(direct)) == (1, 1)
+        assert direct.events("m") == events
+        direct.change_model("m", replicas=1)
+        assert await holds(lambda: "ReplicasIgnored" not in conditions(direct))
+        direct.change_model("m", replicas=3, scaling=None)
+        assert await holds(lambda: live(direct) == 3), "without spec.scaling it counts"
+        assert "ReplicasIgnored" not in conditions(direct)
 
 
 async def test_a_gateway_that_lies_is_not_believed(

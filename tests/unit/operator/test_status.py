@@ -17,16 +17,18 @@ from plimsoll_operator.conditions import (
     PROGRESSING,
     READY,
     RECONCILING,
+    REPLICAS_IGNORED,
     ROUTABLE,
     STALLED,
     Condition,
+    news,
 )
 from plimsoll_operator.identity import selector
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.rollout import PROGRESS_SECONDS
-from plimsoll_operator.status import Rejections, describe, describe_invalid
+from plimsoll_operator.status import Rejections, describe, describe_invalid, replicas_ignored
 from plimsoll_operator.template import STARTUP_SECONDS
 from plimsoll_operator.view import view
 
@@ -249,3 +251,13 @@ def test_a_spec_that_cannot_be_read_leaves_what_runs(pods: list[SimulatedPod], p
     assert "servedNames" not in describe_invalid(model(), found, "")[0]
     stopped = describe_invalid(model(replicas=0), (), "too little memory")[1][0]
     assert (stopped.status, stopped.reason) == (True, Reason.STOPPED)
+
+
+@pytest.mark.parametrize(("replicas", "ignored"), [(0, False), (1, False), (2, True), (256, True)])
+def test_replicas_that_have_no_effect_are_a_condition_while_it_is_so(replicas: int, ignored: bool) -> None:
+    """0 stops a model that scales, and 1 is the default, which nobody need have written."""
+    item = model(replicas=replicas, scaling={"maxReplicas": 3})
+    assert [c.word for c in replicas_ignored(item)] == ["True"] * ignored
+    assert replicas_ignored(model(replicas=replicas)) == []
+    assert [c.type for c in describe_invalid(item, (), "no")[1]].count(REPLICAS_IGNORED) == ignored
+    assert not news(replicas_ignored(item), ()), "an autoscaler that writes every few seconds causes no events"

@@ -44,3 +44,13 @@ def test_a_model_is_on_as_many_hosts_as_its_status_says() -> None:
     run(Process(world).settle())
     assert hosts_of(world) == 2
     assert world.server.objects[KIND]["a"]["status"]["desiredReplicas"] == 2, "nobody is heard who could say fewer"
+
+
+def test_replicas_of_a_model_that_scales_are_ignored_in_a_pool_too() -> None:
+    world = World()
+    world.ask_for_pool(2)
+    world.ask_for("a", scaling=SCALING, replicas=5)
+    run(Process(world).settle())
+    conditions = world.server.objects[KIND]["a"]["status"]["conditions"]
+    assert [c["reason"] for c in conditions if c["type"] == "ReplicasIgnored"] == ["ScaledByDemand"]
+    assert hosts_of(world) == 1
