@@ -56,6 +56,11 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         help="a registry, a path in it or an image from which template.image may be; repeat for more (default: none)",
     )
     parser.add_argument(
+        "--no-fixed-user",
+        action="store_true",
+        help="leave runAsUser, runAsGroup and fsGroup out of pods, for clusters that assign them (default: 65532)",
+    )
+    parser.add_argument(
         "--trust-remote-code",
         action="store_true",
         help="let models ask for code that comes with them to run (spec.model.trustRemoteCode; default: none may)",
@@ -117,7 +122,12 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     if args.external_scaler_port is not None and args.gateways is None:
         parser.error("--external-scaler-port needs --gateways: they know what models are asked for")
     return Options(
-        image=Image(args.runtime_image, args.image_pull_policy, tuple(args.allowed_image)),
+        image=Image(
+            args.runtime_image,
+            args.image_pull_policy,
+            tuple(args.allowed_image),
+            fixed_user=not args.no_fixed_user,
+        ),
         remote_code=args.trust_remote_code,
         max_rolling=args.max_rolling_models,
         namespaces=tuple(args.namespace) if args.namespace else None,

@@ -67,3 +67,10 @@ def test_a_build_sees_what_it_copies(image: str) -> None:
 def test_the_images_run_as_the_user_that_pods_run_as() -> None:
     for path in DOCKERFILES.values():
         assert re.findall(r"^USER (.+)$", path.read_text(), re.MULTILINE) == ["65532:65532"]
+
+
+def test_the_runtimes_image_runs_as_a_user_that_it_does_not_know() -> None:
+    """Without a line in /etc/passwd, Path.home and getuser of libraries read these variables or fail."""
+    lines = DOCKERFILES["runtime"].read_text()
+    assert re.search(r"^    HOME=/tmp \\$", lines, re.MULTILINE)
+    assert re.search(r"^    LOGNAME=plimsoll \\$", lines, re.MULTILINE)

@@ -10,11 +10,15 @@ from plimsoll_operator.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The runtime's image and when the kubelet pulls it. `allowed`: from where a template may take another."""
+    """The runtime's image and when the kubelet pulls it. `allowed`: from where a template may take another.
+
+    `fixed_user`: whether pods name the image's user; otherwise the cluster assigns one.
+    """
 
     reference: str
     pull_policy: str = "IfNotPresent"
     allowed: tuple[str, ...] = ()
+    fixed_user: bool = True
 
     def of(self, spec: Workload) -> str:
         """The image of an object's pods. Raises SpecError for one that is not allowed."""

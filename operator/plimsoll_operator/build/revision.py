@@ -91,12 +91,16 @@ def _label(user: str, spec: Workload, image: Image, more: str) -> str:
 
 def _used(spec: Workload, image: Image) -> Image:
     """The image that a pod of this spec runs."""
-    return Image(image.of(spec), image.pull_policy)
+    return Image(image.of(spec), image.pull_policy, fixed_user=image.fixed_user)
 
 
 def _installed(spec: Workload, image: Image, more: str) -> str:
+    """What is not set is no part of it, so that pods of earlier operators stay."""
     parts = {"more": more, "added": _added(spec)}
-    return _hash({**asdict(_used(spec, image)), **{name: value for name, value in parts.items() if value}})
+    used = asdict(_used(spec, image))
+    if image.fixed_user:
+        del used["fixed_user"]
+    return _hash({**used, **{name: value for name, value in parts.items() if value}})
 
 
 def _hash(content: Any) -> str:

@@ -22,6 +22,7 @@ from plimsoll_operator.identity import (
 from plimsoll_operator.workload import Workload
 
 USER = 65532
+_FIXED_USER = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
 TERMINATION_LOG = "/dev/termination-log"
 CACHE = "/cache"
 LEAVE_SECONDS = 3
@@ -101,9 +102,7 @@ def _pod_spec(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
         "enableServiceLinks": False,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
+            **(_FIXED_USER if image.fixed_user else {}),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "terminationGracePeriodSeconds": spec.drain_seconds + GRACE_BEYOND_DRAIN,

@@ -138,6 +138,15 @@ def test_the_operator_creates_restricted_pods_of_models_only(as_operator: Direct
     create(as_operator, pod)
 
 
+def test_the_operator_creates_pods_whose_user_the_cluster_assigns(as_operator: Direct, other: Direct) -> None:
+    """With runtime.fixedUser=false, in a namespace that enforces the restricted Pod Security Standard."""
+    owner = other.create_model("gemma", {"model": {"source": "demo://gemma-3-270m"}})
+    image = Image("registry.example/runtime:1", fixed_user=False)
+    as_operator.namespace = other.namespace
+    made = create(as_operator, _in(other, build_pod(spec_of(uid=owner["metadata"]["uid"]), image, "x1y2z")))
+    assert made["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
 def test_the_operator_deletes_pods_of_models_only(as_operator: Direct, direct: Direct, pod: Json) -> None:
     create(direct, plain("theirs"))
     with pytest.raises(Refused, match=OWNERS):

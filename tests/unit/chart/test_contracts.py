@@ -137,11 +137,11 @@ def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
 def test_operator_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
     image = {"registry": "reg.example.com", "repository": "rt", "tag": "7", "pullPolicy": "Always"}
     runtime = {"image": image, "allowedImages": ["reg.example.com/ai"], "disruptionBudgets": not watched}
-    runtime |= {"trustRemoteCode": bool(watched)}
+    runtime |= {"trustRemoteCode": bool(watched), "fixedUser": not watched}
     values: Object = {"watchNamespaces": watched, "runtime": runtime, "operator": {"maxRollingModels": 3}}
     (container,) = pod(render(values), "operator")["containers"]
     options = operator_options(container["args"])
-    assert options.image == Image("reg.example.com/rt:7", "Always", ("reg.example.com/ai",))
+    assert options.image == Image("reg.example.com/rt:7", "Always", ("reg.example.com/ai",), fixed_user=not watched)
     assert options.budgets is not bool(watched)
     assert options.remote_code is bool(watched)
     assert options.namespaces == namespaces
@@ -199,6 +199,14 @@ def test_without_profiles_the_operator_mounts_none(render: Render) -> None:
     objects = render({})
     assert not [item for item in objects if item["kind"] == "ConfigMap"]
     assert operator_options(pod(objects, "operator")["containers"][0]["args"]).profiles == NO_PROFILES
+
+
+@pytest.mark.parametrize("component", ["operator", "gateway"])
+def test_the_users_of_the_charts_own_pods_can_be_left_out(render: Render, component: str) -> None:
+    """As docs/install.md has it for OpenShift."""
+    unset = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"))
+    found = pod(render({component: {"podSecurityContext": unset}}), component)
+    assert found["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def test_policies_select_the_pods_that_the_gateway_watches(render: Render) -> None:

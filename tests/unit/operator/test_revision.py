@@ -86,6 +86,16 @@ def test_each_part_of_a_label_is_told_apart() -> None:
     assert len(label) <= 63
 
 
+def test_pods_without_a_fixed_user_are_of_another_installation() -> None:
+    """Whoever sets it has models rolled, a few at a time; whoever does not keeps the pods of earlier operators."""
+    spec, assigned = spec_of(**PLAIN), Image(IMAGE.reference, fixed_user=False)
+    context = build_pod(spec, assigned, "a")["spec"]["securityContext"]
+    assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert fit(revision(spec, IMAGE), spec, assigned) is Fit.OUTDATED
+    assert fit(revision(spec, assigned), spec, assigned) is Fit.CURRENT
+    assert revision(spec_of(), IMAGE) == "fcf83afd28-51ef5c603b-1", "the label of pods of earlier operators"
+
+
 def test_a_model_with_an_image_of_its_own_is_rolled_by_no_upgrade() -> None:
     spec, allowed = spec_of(**FULL), ("registry.example",)
     before, after = (Image(image.reference, allowed=allowed) for image in (IMAGE, OTHER))
