@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from operator_support.objects import Json
 from operator_support.rolling import BAD, STEPS, STUCK, Process, World, is_live, is_ready, label
 
-from plimsoll_operator.identity import GROUP_LABEL
+from plimsoll_operator.identity import GROUP_LABEL, KIND
 from plimsoll_operator.revisions.stored import TAKEN_BACK
 
 GOOD, BETTER = 100, 200
@@ -171,6 +171,17 @@ def test_a_bad_canary_is_taken_back_and_not_tried_again(length: int, replicas: i
     assert story.end()["canary"]["state"] == "TakenBack", "its revision says so, too"
     assert story.end()["pods"] == {stable: replicas + 1}
     assert "Canary" not in [reason for _, reason, _ in story.world.events[made:]]
+
+
+def test_without_its_status_a_model_is_rolled_to_its_spec() -> None:
+    """As docs/api-versions.md says of a restore without status: nobody knows what to go back to."""
+    story = Story(())
+    found = story.tell([Ask(BAD, 2, soon=False)])
+    assert found["pods"] == {found["stable"]: 2}
+    story.world.server.change(KIND, "m", lambda item: item.pop("status"))
+    story.process = Process(story.world)
+    story.settle()
+    assert story.end()["pods"] == {found["canary"]["revision"]: 2}
 
 
 def test_what_was_taken_back_is_tried_again_once_the_spec_or_the_terms_have_changed() -> None:
