@@ -8,6 +8,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from aiohttp import web
+from operator_support import virtual_time
 from operator_support.objects import EPOCH, model
 from prometheus_client import generate_latest
 
@@ -152,3 +154,36 @@ async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeyp
     finally:
         await controller.stop()
     assert not FirstPass.has_turn
+
+
+class HeldByAnother(Forbidding):
+    """Another operator holds the Lease, and renews it."""
+
+    async def lease(self, key: ObjectKey) -> Object | None:
+        now = asyncio.get_running_loop().time()
+        metadata = {"name": "l", "namespace": "system", "uid": "1", "resourceVersion": str(int(now // 3))}
+        return {"metadata": metadata, "spec": {"holderIdentity": "another", "leaseDurationSeconds": 20}}
+
+
+def test_a_standby_lives_for_as_long_as_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The chart's probes restart an operator whose /live or /health fails for a minute."""
+
+    async def serve(*_: Any) -> web.AppRunner:
+        return web.AppRunner(web.Application())
+
+    async def stand_by() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(module, "serve_health", serve)
+        monkeypatch.setattr(module, "Lease", partial(Lease, clock=loop.time))
+        controller = Controller(options(), HeldByAnother(), follow_two, ("us", "us"))
+        starting = asyncio.create_task(controller.start())
+        await asyncio.sleep(1)
+        for _ in range(60):
+            assert (controller.is_live(), controller.trouble()) == (True, "")
+            await asyncio.sleep(10)
+        assert loop.time() > 600
+        assert not starting.done(), "kopf watches nothing until it is"
+        starting.cancel()
+        await asyncio.wait({starting})
+
+    virtual_time.run(stand_by())
