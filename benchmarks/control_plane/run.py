@@ -22,7 +22,7 @@ from typing import Any
 
 from operator_support.apiserver import ADMIN, FIRST, ApiServer, Missing, Programs, find_programs, until
 from operator_support.direct import Direct
-from operator_support.fleet import counted, create, wait_settled
+from operator_support.fleet import annotate, counted, create, wait_settled
 from operator_support.installed import install
 from operator_support.process import Running, lease, running_operator
 from operator_support.recording import connect
@@ -102,7 +102,8 @@ def measure(server: ApiServer, count: int, settled_seconds: float) -> dict[str, 
         settled = _watch_settled(server, pids, settled_seconds)
         settled["resident_mib"] = {name: resident_mib(pid) for name, pid in pids.items()}
         settled["operator_peak_mib"] = peak_mib(operator.process.pid)
-    return {"settling": settling, "settled": settled, "restart": _restart(server, count)}
+        event = _cpu_of_an_event(server, operator, count)
+    return {"settling": settling, "settled": settled, "event": event, "restart": _restart(server, count)}
 
 
 async def _settle(server: ApiServer, pids: dict[str, int], count: int) -> dict[str, Any]:
@@ -132,6 +133,16 @@ def _watch_settled(server: ApiServer, pids: dict[str, int], seconds: float) -> d
         "cpu_percent": {name: round(100 * value / seconds, 2) for name, value in used.items()},
         "requests": dict(sorted(counted(requests).items())),
     }
+
+
+def _cpu_of_an_event(server: ApiServer, operator: Running, count: int) -> dict[str, Any]:
+    """CPU of the operator for an event of a ModelDeployment that asks for no pass: each model is annotated once."""
+    pids = {"operator": operator.process.pid}
+    before, passes = usage(pids), operator.metric(PASSES)
+    asyncio.run(annotate(server, NAMESPACE, [f"model-{number}" for number in range(count)]))
+    time.sleep(3)
+    used = before.until(usage(pids))["operator"]
+    return {"events": count, "passes": operator.metric(PASSES) - passes, "cpu_ms": round(1000 * used / count, 3)}
 
 
 def _restart(server: ApiServer, count: int) -> dict[str, Any]:

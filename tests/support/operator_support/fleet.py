@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import aiohttp
@@ -23,6 +23,32 @@ COLLECTION = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"
 
 async def create(server: ApiServer, namespace: str, names: Iterable[str], **more: Any) -> None:
     """Make objects of one replica each, some at a time; `more` is added to each spec."""
+
+    async def one(session: aiohttp.ClientSession, name: str) -> None:
+        spec = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 1, **more}
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+        async with session.post(COLLECTION.format(namespace), json=body) as answer:
+            answer.raise_for_status()
+
+    await _each(server, names, one)
+
+
+async def annotate(server: ApiServer, namespace: str, names: Iterable[str]) -> None:
+    """Change each object where no part of the operator looks: an event without a pass."""
+
+    async def one(session: aiohttp.ClientSession, name: str) -> None:
+        body = {"metadata": {"annotations": {"touched": "yes"}}}
+        path = f"{COLLECTION.format(namespace)}/{name}"
+        headers = {"Content-Type": "application/merge-patch+json"}
+        async with session.patch(path, json=body, headers=headers) as answer:
+            answer.raise_for_status()
+
+    await _each(server, names, one)
+
+
+async def _each(
+    server: ApiServer, names: Iterable[str], one: Callable[[aiohttp.ClientSession, str], Awaitable[None]]
+) -> None:
     left = iter(list(names))
     headers = {"Authorization": f"Bearer {ADMIN}"}
     connector = aiohttp.TCPConnector(ssl=False)
@@ -30,10 +56,7 @@ async def create(server: ApiServer, namespace: str, names: Iterable[str], **more
 
         async def some() -> None:
             for name in left:
-                spec = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 1, **more}
-                body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
-                async with session.post(COLLECTION.format(namespace), json=body) as answer:
-                    answer.raise_for_status()
+                await one(session, name)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_A_TIME):
