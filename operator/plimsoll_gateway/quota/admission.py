@@ -122,6 +122,8 @@ class Admission:
     def reserve(self, tokens: int) -> None:
         """Set so many tokens aside. Raises Refusal 429."""
         most, now = self.key.terms.tokens_per_minute, self._clock()
+        if self._lease is not None and Kind.TOKENS not in self._lease.parts:
+            most = None  # the limit was removed from the key's file since the request was admitted
         if most is not None and tokens > most:
             raise self._told(request_beyond_limit(self.key.name, tokens, most))
         self._take(Kind.TOKENS, tokens, most, self._account.tokens, now)
