@@ -161,6 +161,12 @@ def two_lengths() -> Refusal:
     return Refusal(400, message, code="invalid_request", headers=[("connection", "close")])
 
 
+def wrong_host(hosts: int) -> Refusal:
+    """400: two hosts are a way to make a proxy and its server see two requests (RFC 9112 section 3.2)."""
+    message = f"The request has {hosts} Host headers. Send one."
+    return Refusal(400, message, code="invalid_request", headers=[("connection", "close")])
+
+
 def too_many_questions(most: int) -> Refusal:
     """503: as many wait for news of the demand as may."""
     return _unavailable(f"{most} requests wait for news of the demand already, and no more may.", "overloaded")

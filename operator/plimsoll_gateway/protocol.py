@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import lru_cache
 from http import HTTPStatus
 from typing import ClassVar
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -29,8 +27,10 @@ from plimsoll_gateway.errors import (
     head_too_slow,
     too_many_connections,
     two_lengths,
+    wrong_host,
 )
 from plimsoll_gateway.idle import IdleTimer
+from plimsoll_gateway.target import parts_of
 from plimsoll_gateway.workers import Workers
 
 HEAD_SECONDS = 20.0
@@ -49,20 +49,6 @@ _TWO_LENGTHS = "can't be present with"  # the parser, of Content-Length and Tran
 PROBES = frozenset([b"/health", b"/live"])
 
 
-SHORT = 64
-"""Bytes of a target that is remembered with its parts; most are asked for again and again."""
-
-
-def _parts(url: bytes) -> tuple[str, bytes, bytes]:
-    """The path of a target, decoded and as it came, and its query."""
-    target = httptools.parse_url(url)
-    path = target.path.decode("ascii")
-    return unquote(path) if "%" in path else path, target.path, target.query or b""
-
-
-_known = lru_cache(512)(_parts)
-
-
 class TooManyAheadError(Exception):
     """The parser ends with this what it has been given."""
 
@@ -73,6 +59,10 @@ class TooManyConnectionsError(Exception):
 
 class HeadTooLargeError(Exception):
     """The same, in a head that has more than it may."""
+
+
+class WrongHostError(Exception):
+    """The same, of a head with no Host field or several; the argument is how many."""
 
 
 class OrderlyFlow(FlowControl):
@@ -209,6 +199,8 @@ class PatientProtocol(HttpToolsProtocol):
         if self._head_bytes + self._coming > MOST_HEAD_BYTES:  # else it cannot have as much
             self._measure()
         fields = dict(self.headers)
+        if b"host" not in fields or len(fields) < len(self.headers):  # only the second may have two hosts
+            self._check_host()
         if b"expect" in fields:
             self.expect_100_continue = any(n == b"expect" and v.lower() == b"100-continue" for n, v in self.headers)
         self._in_head = False
@@ -230,13 +222,18 @@ class PatientProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MOST_HEAD_BYTES:
             raise self._because(HeadTooLargeError())
 
+    def _check_host(self) -> None:
+        """Raise unless the head has one Host field, or none in HTTP/1.0 (RFC 9112 section 3.2)."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() != "1.0"):
+            raise self._because(WrongHostError(hosts))
+
     def _begin_exchange(self) -> None:
         """What uvicorn does at the end of a head, where there are no websockets, with a cycle of ours."""
         parser, scope, before = self.parser, self.scope, self.cycle
         version = parser.get_http_version()
-        url = self.url
         scope["method"], scope["http_version"] = parser.get_method().decode("ascii"), version
-        scope["path"], scope["raw_path"], scope["query_string"] = _known(url) if len(url) < SHORT else _parts(url)
+        scope["path"], scope["raw_path"], scope["query_string"] = parts_of(self.url)
         self.cycle = cycle = Cycle(
             scope=scope,
             transport=self.transport,
@@ -347,6 +344,8 @@ class PatientProtocol(HttpToolsProtocol):
             return too_many_connections(self.bound.most)
         if isinstance(self._why, HeadTooLargeError):
             return head_too_large(MOST_HEAD_BYTES, MOST_FIELDS)
+        if isinstance(self._why, WrongHostError):
+            return wrong_host(*self._why.args)
         return two_lengths() if _TWO_LENGTHS in str(error) else bad_head()
 
     @property

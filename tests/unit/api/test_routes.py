@@ -155,7 +155,6 @@ async def test_unknown_paths_and_methods_are_in_shape(running: Any) -> None:
             error = (await http.post(path)).json()["error"]
             assert error["code"] == "not_offered"
             assert f"not offered here (POST {path})" in error["message"]
-        assert (await http.post("/v1/completions/", json=BODY)).status_code == 404
         wrong = await http.get("/v1/completions")
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
         assert "Method not allowed" in wrong.json()["error"]["message"]
@@ -171,6 +170,17 @@ async def test_content_types(running: Any) -> None:
             answer = await http.post("/v1/completions", content=content, headers={"Content-Type": kind})
             assert answer.status_code == 400
             assert "Content-Type" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("prefix", ["/v1", "/v1/", "//v1"])
+@pytest.mark.parametrize("end", ["", "/", "//"])
+async def test_doubled_and_trailing_slashes_change_no_path(running: Any, prefix: str, end: str) -> None:
+    """As a base URL that ends in a slash makes them."""
+    async with running.http() as http:
+        base = f"http://{http.base_url.host}:{http.base_url.port}"
+        assert len((await http.get(f"{base}{prefix}/models{end}")).json()["data"]) == 2
+        assert (await http.get(f"{base}{prefix}/models/alias{end}")).json()["id"] == "alias"
+        assert (await http.post(f"{base}{prefix}/completions{end}", json=BODY)).status_code == 200
 
 
 async def test_every_answer_has_a_request_id(running: Any) -> None:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
+from hypothesis import given
+from hypothesis import strategies as st
 from operator_support.virtual_time import run
 from uvicorn.server import ServerState
 
@@ -435,3 +437,26 @@ async def test_nothing_is_begun_behind_a_refusal() -> None:
     assert (asked, protocol.tasks) == ([], set())
     assert wire.is_closing()
     protocol.connection_lost(None)
+
+
+NAMED = st.sampled_from([b"host", b"Host", b"HOST"])
+
+
+@given(hosts=st.lists(NAMED, max_size=4), others=st.integers(0, 3), version=st.sampled_from([b"1.0", b"1.1"]))
+def test_a_head_has_one_host(hosts: list[bytes], others: int, version: bytes) -> None:
+    """However it is written, among whatever other fields that come twice. HTTP/1.0 may have none."""
+
+    async def story() -> None:
+        protocol, wire, asked = served()
+        fields = [b"x-same: 1"] * others + [name + b": a" for name in hosts]
+        protocol.data_received(b"\r\n".join([b"GET / HTTP/" + version, *fields, b"", b""]))
+        await asyncio.gather(*protocol.tasks)
+        if len(hosts) == 1 or (not hosts and version == b"1.0"):
+            assert (asked, wire.text()[:13]) == (["/"], b"HTTP/1.1 200 ")
+        else:
+            assert (asked, wire.text()[:13]) == ([], b"HTTP/1.1 400 ")
+            assert b"has %d Host headers" % len(hosts) in wire.text()
+            assert wire.is_closing()
+        protocol.connection_lost(None)
+
+    run(story())

@@ -17,6 +17,7 @@ from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.ignored import HEADER as IGNORED_HEADER
 from plimsoll_runtime.api.http.lateness import HEADER as TIMEOUT_HEADER
 from plimsoll_runtime.api.http.lateness import patience
+from plimsoll_runtime.api.http.paths import make_plain
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.load.header import LOAD_HEADER
 from plimsoll_runtime.api.load.metrics import Metrics
@@ -44,6 +45,7 @@ class Access:
         """Run as an ASGI application."""
         if scope["type"] != "http":
             return
+        make_plain(scope)
         headers = Headers(scope=scope)
         record = RequestRecord(request_id(headers), trace=trace_of(headers))
         scope["plimsoll.record"] = record
