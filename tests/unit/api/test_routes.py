@@ -169,7 +169,9 @@ async def test_content_types(running: Any) -> None:
         for kind in ("text/plain", "multipart/form-data; boundary=x", ""):
             answer = await http.post("/v1/completions", content=content, headers={"Content-Type": kind})
             assert answer.status_code == 400
-            assert "Content-Type" in answer.json()["error"]["message"]
+            error = answer.json()["error"]
+            assert error["code"] == "unsupported_content_type"
+            assert "Content-Type" in error["message"]
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v1/", "//v1"])

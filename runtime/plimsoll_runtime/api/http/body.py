@@ -40,7 +40,8 @@ async def read_body(request: Request) -> bytearray:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         told = f"not {kind!r}" if kind else "which the request lacks"
-        raise ApiError(f"The body must be JSON: set the header Content-Type to application/json, {told}.")
+        message = f"The body must be JSON: set the header Content-Type to application/json, {told}."
+        raise ApiError(message, code="unsupported_content_type")
     return await _read_bounded(request)
 
 
