@@ -14,6 +14,16 @@ START_FAILURES = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "StartError", "PostStartHookError"}
 )
 BACKING_OFF, OOM_KILLED = "CrashLoopBackOff", "OOMKilled"
+LAST_WORDS = {
+    1: "internal",
+    2: "usage",
+    3: "model-source",
+    4: "model-invalid",
+    5: "out-of-memory",
+    6: "engine-died",
+    8: "device-failed",
+}
+"""How the line begins that the runtime writes to its termination log, by its exit code (a contract test compares)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +74,15 @@ def _container_failure(container: Object) -> Failure | None:
 
 
 def _words(ended: Mapping[str, Any], code: int) -> str:
-    """What the runtime wrote as its last words, else how it ended."""
+    """The line that the runtime wrote to its termination log, else how it ended.
+
+    Any other message is the end of the container's log, which pods of earlier operators have there if the runtime wrote
+    nothing (`FallbackToLogsOnError`). It may name requests, responses and files of any tenant.
+    """
     if ended.get("reason") == OOM_KILLED:
         return "the runtime took more memory than resources.memory allows; raise it or lower runtime.kvMemory"
-    words = " ".join((ended.get("message") or "").split())
-    return words or f"the runtime ended with code {code} ({ended.get('reason') or 'no reason given'})"
+    words, kind = (ended.get("message") or "").strip(), LAST_WORDS.get(code)
+    if kind is not None and words.startswith(f"{kind}: ") and "\n" not in words:
+        return " ".join(words.split())
+    how = f"the runtime ended with code {code} ({ended.get('reason') or 'no reason given'})"
+    return f"{how}; see kubectl logs POD --previous"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
+from plimsoll_operator.failure import LAST_WORDS
 from plimsoll_operator.reasons import EXIT_REASONS, NOT_LOADED, Reason
 from plimsoll_operator.spec import DRAIN_SECONDS, read_spec
-from plimsoll_runtime.cli.main import build_parser
-from plimsoll_runtime.errors import ErrorKind
+from plimsoll_runtime.api.lastwords import write_last_words
+from plimsoll_runtime.cli.main import build_parser, main
+from plimsoll_runtime.errors import ErrorKind, PlimsollError
 
 REASONS = {
     ErrorKind.USAGE: Reason.INVALID_OPTIONS,
@@ -58,3 +62,33 @@ def test_the_last_words_are_written_where_the_kubelet_reads_them() -> None:
     (container,) = build_pod(read_spec(item), Image("runtime:1"), "a")["spec"]["containers"]
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     assert environment["PLIMSOLL_TERMINATION_LOG"] == container["terminationMessagePath"]
+    assert container["terminationMessagePolicy"] == "File"
+
+
+@pytest.mark.parametrize("kind", [*ErrorKind, None])
+def test_the_operator_knows_how_last_words_begin(kind: ErrorKind | None, tmp_path: Path) -> None:
+    """Whatever begins otherwise it takes for a log. An error of no kind ends Python with 1."""
+    error: Exception = RuntimeError("a fault") if kind is None else PlimsollError("a fault")
+    if kind is not None:
+        error.kind = kind  # type: ignore[attr-defined]
+    write_last_words(str(tmp_path / "words"), error)
+    code = 1 if kind is None else kind.exit_code
+    assert (tmp_path / "words").read_text() == f"{LAST_WORDS[code]}: a fault"
+
+
+@pytest.mark.parametrize(
+    "options", [["--no-such-option"], ["--port", "none"], ["--name", "a", "--name", "a"], ["--tls-key", "k"]]
+)
+def test_options_that_cannot_be_used_are_last_words(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They end the process before it serves."""
+    words = tmp_path / "words"
+    monkeypatch.setenv("PLIMSOLL_TERMINATION_LOG", str(words))
+    try:
+        code = main(["serve", "model", *options])
+    except SystemExit as end:
+        code = end.code
+    assert code == ErrorKind.USAGE.exit_code
+    assert words.read_text().startswith(f"{LAST_WORDS[2]}: ")
+    assert options[0] in words.read_text()

@@ -143,7 +143,7 @@ def _container(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
             "runAsNonRoot": True,
         },
         "terminationMessagePath": TERMINATION_LOG,
-        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "terminationMessagePolicy": "File",
         "volumeMounts": [*mounts, *(dict(m) for m in spec.template.volume_mounts)],
     }
     if spec.template.env_from:

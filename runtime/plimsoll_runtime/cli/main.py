@@ -5,13 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from plimsoll_runtime import __version__
+from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.cli import ask, batch, chat, down, fetch, host, models, planner, profiling, serve, status, up
-from plimsoll_runtime.errors import PlimsollError
+from plimsoll_runtime.cli.server_options import termination_log
+from plimsoll_runtime.errors import PlimsollError, UsageError
 
 INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are a process's last words, too: a pod's status shows those and no log."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2."""
+        write_last_words(termination_log(), UsageError(message))
+        super().error(message)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.func(args))
     except PlimsollError as error:
+        write_last_words(termination_log(), error)
         print(f"plimsoll: {error}", file=sys.stderr)
         return error.kind.exit_code
     except KeyboardInterrupt:
@@ -28,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line. Each subcommand's module adds its own parser and sets `func`."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="plimsoll",
         description="Serve language models with an OpenAI API, on a laptop or in a pod.",
         allow_abbrev=False,

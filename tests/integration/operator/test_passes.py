@@ -114,18 +114,18 @@ async def test_a_crash_loop_is_told_once_and_healed(operator: Operator, direct: 
     await operator.until_quiet(key)
     (pod,) = direct.pods("m")
     direct.bind(pod)
-    last = {"terminated": {"exitCode": 3, "reason": "Error", "message": "there is no demo model of this name"}}
+    last = {"terminated": {"exitCode": 3, "reason": "Error", "message": "model-source: no such demo model"}}
     for restarts in (1, 2):
         direct.report(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, restarts=restarts, last=last)
         await operator.until_quiet(key)
     found = {c["type"]: c for c in direct.model("m")["status"]["conditions"]}
     assert (found["Loaded"]["status"], found["Loaded"]["reason"]) == ("False", "ModelSourceNotFound")
-    assert found["Loaded"]["message"] == f"{pod['metadata']['name']}: there is no demo model of this name (2 restarts)"
+    assert found["Loaded"]["message"] == f"{pod['metadata']['name']}: model-source: no such demo model (2 restarts)"
     assert found["Progressing"]["reason"] == "Failing"
     assert direct.model("m")["status"]["phase"] == "Failed"
     warnings = [(reason, note) for kind, reason, note in direct.events("m") if kind == "Warning"]
     assert [reason for reason, _ in warnings] == ["ModelSourceNotFound"]
-    assert "there is no demo model of this name" in warnings[0][1]
+    assert "no such demo model" in warnings[0][1]
     assert len(direct.pods("m")) == 1, "its kubelet starts it again, not we"
     direct.report(pod, {"running": {}}, ready=True, restarts=3, last=last)
     await operator.until_quiet(key)

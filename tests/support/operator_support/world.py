@@ -113,7 +113,7 @@ class SimulatedPod:
                 return {"phase": "Pending", "conditions": [why]}
             case State.CRASHING:
                 state = {"waiting": {"reason": "CrashLoopBackOff"}}
-                last = {"terminated": {"exitCode": 4, "message": "no such tensor"}}
+                last = {"terminated": {"exitCode": 4, "message": "model-invalid: no such tensor"}}
                 container = {"name": CONTAINER, "ready": False, "restartCount": 3, "state": state, "lastState": last}
                 return {"phase": "Running", "conditions": [ready], "containerStatuses": [container]}
             case State.DEAD | State.DONE:

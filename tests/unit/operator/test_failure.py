@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from plimsoll_operator.failure import PULL_FAILURES, START_FAILURES, Failure, failure_of
+from plimsoll_operator.failure import LAST_WORDS, PULL_FAILURES, START_FAILURES, Failure, failure_of
 from plimsoll_operator.reasons import EXIT_REASONS, Reason
 
 Json = dict[str, Any]
@@ -53,14 +55,29 @@ def test_nothing_is_wrong(status: Json) -> None:
 @pytest.mark.parametrize(("code", "reason"), EXIT_REASONS.items())
 @pytest.mark.parametrize("again", [False, True])
 def test_the_runtimes_last_words_are_told(code: int, reason: Reason, again: bool) -> None:
-    last = ended(code, reason="Error", message="no such\n  tensor\n")
+    last = ended(code, reason="Error", message=f"{LAST_WORDS[code]}: no such tensor\n")
     state, before = (waiting("CrashLoopBackOff", "back-off 5m0s"), last) if again else (last, None)
-    assert failure(container(state, last=before, restarts=2)) == Failure(reason, "no such tensor (2 restarts)")
+    expected = Failure(reason, f"{LAST_WORDS[code]}: no such tensor (2 restarts)")
+    assert failure(container(state, last=before, restarts=2)) == expected
+
+
+@given(code=st.sampled_from([*LAST_WORDS, 7, 137, 139]), log=st.text())
+@example(6, "INFO engine started\nengine-died: resp_0123 of team-b\n")
+@example(1, "2026-11-26 INFO 9f3c POST /v1/files 200, first token -, team-b.jsonl")
+@example(2, "usage: plimsoll serve MODEL\nplimsoll: error: resp_0123")
+@example(5, "engine-died: a line of another end")
+def test_the_end_of_a_log_is_in_no_status(code: int, log: str) -> None:
+    """The kubelet puts it where last words are, if there are none and the pod asks for it, as earlier ones do."""
+    found = failure(container(ended(code, reason="Error", message=log), restarts=1))
+    assert found is not None
+    if log.strip().startswith(f"{LAST_WORDS.get(code)}: ") and "\n" not in log.strip():
+        return  # indeed last words
+    assert found.message == f"the runtime ended with code {code} (Error); see kubectl logs POD --previous (1 restart)"
 
 
 def test_while_it_loads_again_the_failure_stays_known() -> None:
-    found = failure(container({"running": {}}, last=ended(5, message="too large"), restarts=1))
-    assert found == Failure(Reason.OUT_OF_MEMORY, "too large (1 restart)")
+    found = failure(container({"running": {}}, last=ended(5, message="out-of-memory: too large"), restarts=1))
+    assert found == Failure(Reason.OUT_OF_MEMORY, "out-of-memory: too large (1 restart)")
 
 
 def test_the_kernels_kill_is_out_of_memory() -> None:
@@ -73,12 +90,16 @@ def test_the_kernels_kill_is_out_of_memory() -> None:
 @pytest.mark.parametrize("code", [1, 7, 134, 137, 139, 255])
 def test_any_other_end_is_a_crash(code: int) -> None:
     found = failure(container(ended(code, reason="Error")))
-    assert found == Failure(Reason.CRASHED, f"the runtime ended with code {code} (Error) (0 restarts)")
+    assert found == Failure(
+        Reason.CRASHED, f"the runtime ended with code {code} (Error); see kubectl logs POD --previous (0 restarts)"
+    )
 
 
 def test_a_runtime_that_always_ends_well_crashes_too() -> None:
     found = failure(container(waiting("CrashLoopBackOff"), last=ended(0), restarts=4))
-    assert found == Failure(Reason.CRASHED, "the runtime ended with code 0 (no reason given) (4 restarts)")
+    assert found == Failure(
+        Reason.CRASHED, "the runtime ended with code 0 (no reason given); see kubectl logs POD --previous (4 restarts)"
+    )
 
 
 @pytest.mark.parametrize("word", sorted(PULL_FAILURES))

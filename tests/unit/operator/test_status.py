@@ -201,7 +201,7 @@ def test_a_lost_node_is_named() -> None:
 
 def test_the_words_of_a_failure_name_the_pod() -> None:
     _, conditions = told(1, pod("gemma-x1", State.CRASHING))
-    assert conditions[LOADED].message == "gemma-x1: no such tensor (3 restarts)"
+    assert conditions[LOADED].message == "gemma-x1: model-invalid: no such tensor (3 restarts)"
     assert conditions[READY].message == conditions[LOADED].message
     assert conditions[PROGRESSING].message == f"waiting for a fix: {conditions[LOADED].message}"
 
