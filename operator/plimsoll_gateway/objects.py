@@ -22,6 +22,24 @@ KEEPER_LABEL = "plimsoll.dev/keeper"
 FILES_VOLUME = "plimsoll-files"
 CONTAINER = "runtime"
 PORT = 8000
+PASSING = frozenset(
+    {
+        "Asleep",
+        "Idle",
+        "Loading",
+        "Moving",
+        "NoReadyReplica",
+        "Placing",
+        "Rolling",
+        "RolloutQueued",
+        "Scaling",
+        "WaitingForPods",
+        "WaitingForReport",
+        "WaitsForRoom",
+        "WaitsForTurn",
+    }
+)
+"""Reasons of the operator's for which a model is not ready and that need nobody's help (a contract test compares)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +237,17 @@ def _canary(item: Object) -> Canary | None:
 
 
 def _why_not_ready(item: Object) -> str:
+    """The condition's reason, and advice for a client; empty if the model is ready.
+
+    The condition's message is for those who may read the object: it names pods, nodes, volumes and files.
+    """
     ready = conditions_of(item).get("Ready")
-    return "" if ready is None or ready.get("status") == "True" else str(ready.get("message") or "")
+    if ready is None or ready.get("status") == "True":
+        return ""
+    reason, meta = str(ready.get("reason") or "NotReady"), item["metadata"]
+    if reason in PASSING:
+        return f"{reason}. Try again in some seconds."
+    return f"{reason}. Its owner sees why with: kubectl describe modeldeployment {meta['name']} -n {meta['namespace']}"
 
 
 def _started_names(pod: Object) -> frozenset[str] | None:

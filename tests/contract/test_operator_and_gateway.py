@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from operator_support.stub_host import StubHost
 from operator_support.verdicts import MEMORY
 
-from plimsoll_gateway.objects import HOSTS, MODELS, POD_SELECTOR, PODS, table_of
+from plimsoll_gateway.objects import HOSTS, MODELS, PASSING, POD_SELECTOR, PODS, table_of
 from plimsoll_operator import identity
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
 from plimsoll_operator.build.host import build_host
@@ -26,6 +26,7 @@ from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.modelhost import build_host as build_model_host
 from plimsoll_operator.pools.modelhost import host_status
 from plimsoll_operator.pools.spec import PoolSpec
+from plimsoll_operator.reasons import CALM, Reason
 from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.spec import SpecError, read_spec
 from plimsoll_operator.stores import read_files, read_responses
@@ -247,6 +248,12 @@ def test_a_pools_pod_keeps_what_a_models_does_and_the_gateway_knows() -> None:
     assert MODELS.entry(pooled).value.files == "models/shared"
     moved = stored("gemma", KEEPING) | {"status": {"filesClaim": "models/shared"}}
     assert MODELS.entry(moved).value.files == "team/shared", "it has pods of its own now"
+
+
+def test_the_gateway_knows_which_reasons_pass() -> None:
+    """For others it sends a client to the model's owner. One that is stopped does not start by waiting."""
+    turns = {Reason.WAITS_FOR_ROOM, Reason.WAITS_FOR_TURN}
+    assert {reason.value for reason in CALM - {Reason.STOPPED} | turns} == PASSING
 
 
 def test_a_pool_that_keeps_nothing_has_the_pods_that_it_had() -> None:

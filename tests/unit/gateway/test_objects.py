@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.objects import HOSTS, MODELS, PODS
+from plimsoll_gateway.objects import HOSTS, MODELS, PASSING, PODS
 from plimsoll_gateway.objects import table_of as table_of_entries
 from plimsoll_gateway.table import Table
 
@@ -21,7 +21,7 @@ DEPLOYMENT: dict[str, Any] = {
         "creationTimestamp": "2026-01-01T00:00:00Z",
     },
     "spec": {"model": {"source": "demo://gemma-3-270m"}},
-    "status": {"conditions": [{"type": "Ready", "status": "False", "message": "0 of 1 replicas are ready"}]},
+    "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Loading", "message": "0 of 1"}]},
 }
 POD: dict[str, Any] = {
     "metadata": {
@@ -73,7 +73,7 @@ def test_a_canary_gets_the_share_that_the_status_says() -> None:
 def test_a_model_and_its_pod() -> None:
     (model,) = table_of([DEPLOYMENT], [POD]).models
     assert (str(model.key), model.served_names, model.created) == ("team/gemma", ("gemma",), 1767225600.0)
-    assert model.message == "0 of 1 replicas are ready"
+    assert model.message == "Loading. Try again in some seconds."
     (replica,) = model.replicas
     assert (replica.id, replica.url, replica.ready, replica.names) == (
         "p-1",
@@ -94,6 +94,22 @@ def test_a_ready_model_has_no_message() -> None:
     assert table_of([item], []).models[0].message == ""
     bare = {key: value for key, value in DEPLOYMENT.items() if key != "status"}
     assert table_of([bare], []).models[0].message == ""
+
+
+@given(reason=st.sampled_from([*PASSING, "Crashed", "EngineDied", "NeverHeardOf"]), text=st.text(min_size=1))
+@example("Crashed", "gemma-x1: INFO 9f3c of team-b POST /v1/files 200, file-0123 (1 restart)")
+def test_clients_get_reason_and_advice_and_no_message(reason: str, text: str) -> None:
+    """The message is for those who may read the object."""
+    told = [
+        table_of([changed(DEPLOYMENT, "status", "conditions", value=[condition])], []).models[0].message
+        for condition in (
+            {"type": "Ready", "status": "False", "reason": reason, "message": message} for message in (text, "")
+        )
+    ]
+    assert told[0] == told[1]
+    assert told[0].startswith(f"{reason}. ")
+    advice = "Try again" if reason in PASSING else "kubectl describe modeldeployment gemma -n team"
+    assert advice in told[0]
 
 
 @pytest.mark.parametrize(
