@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.comments import Comments
 from plimsoll_gateway.connections import Connections
+from plimsoll_gateway.cors import Cors, is_preflight
 from plimsoll_gateway.credential import Credential
 from plimsoll_gateway.demand.ledger import Demand
 from plimsoll_gateway.dialect import ANTHROPIC, MODELS, dialect_of
@@ -91,12 +92,13 @@ class Gateway:
         credential: Credential | None = None,
         quotas: Quotas | None = None,
         files_model: str | None = None,
+        origins: Collection[str] = (),
     ) -> None:
         """`metrics_apart`: /metrics is not among these paths; serve `operations` elsewhere.
 
         `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is. `quotas`
         are those of a gateway that shares the limits of keys with others. `files_model`: whose replicas keep files and
-        batches, None for those that say so themselves.
+        batches, None for those that say so themselves. `origins`: whose web pages may use the API; `*` is all.
         """
         self._store = store
         self._filing = Filing(picker, files_model)
@@ -104,6 +106,7 @@ class Gateway:
         self._keyring = keyring
         self._credential = credential
         self._quotas = quotas or Quotas()
+        self._cors = Cors(origins) if origins else None
         limits = limits.resolved()
         self._own_paths = OWN - {METRICS} if metrics_apart else OWN
         self._body_bytes = limits.body_bytes
@@ -152,6 +155,8 @@ class Gateway:
         headers = fields_of(scope)
         dialect = dialect_of(scope["path"], headers)
         stream = Stream(send, request_id(headers.get(b"x-request-id")), dialect)
+        if self._cors is not None:
+            stream.extra = self._cors.fields(headers.get(b"origin"))
         exchange = Exchange(scope, headers, receive, stream)
         try:
             await self._answer(exchange)
@@ -183,7 +188,9 @@ class Gateway:
         path = exchange.path
         if b"content-length" in exchange.headers and b"transfer-encoding" in exchange.headers:
             raise two_lengths()
-        if path in MODEL_PATHS:
+        if self._cors is not None and is_preflight(exchange.scope["method"], exchange.headers):
+            await exchange.stream.nothing(self._cors.preflight(exchange.headers))
+        elif path in MODEL_PATHS:
             exchange.allow("POST")
             await self._forward(exchange)
         elif (kept := kept_at(path)) is not None:
@@ -211,7 +218,7 @@ class Gateway:
             if asked.place:  # refused before tokens are reserved and a place is taken
                 self._places.holders(exchange.model, asked.place)
             admission.reserve(asked.tokens)
-            exchange.stream.extra = admission.headers()
+            exchange.stream.extra = [*exchange.stream.extra, *admission.headers()]
             call = self._call(exchange, body, asked)
             with (
                 self._demand.asking(exchange.model.key),

@@ -71,6 +71,15 @@ def wrong_key() -> Refusal:
     )
 
 
+def origin_not_allowed(origin: str) -> Refusal:
+    """403 to a browser that asks for a page; it keeps the answer from the page."""
+    message = (
+        f"Web pages of the origin {_shortened(origin)} may not use this gateway: its operator must allow the origin "
+        "(--cors-origin)."
+    )
+    return Refusal(403, message, code="origin_not_allowed")
+
+
 def _unauthorized(message: str) -> Refusal:
     return Refusal(401, message, code="invalid_api_key", headers=[("www-authenticate", "Bearer")])
 

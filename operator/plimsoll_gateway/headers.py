@@ -38,8 +38,17 @@ BATCH = b"x-plimsoll-batch"
 PRIVATE = frozenset([TENANT, CREDENTIAL, LOAD, PLACE, BATCH])
 # The gateway's keys are for the gateway alone.
 KEY = frozenset([b"authorization", b"x-api-key"])
-# The gateway is the server that the client sees. The length stays: the body is passed on as it is.
-RESPONSE_ONLY = frozenset([b"date", b"server"])
+# The gateway is the server that the client sees, and the one that says which web pages may read answers (cors). The
+# length stays: the body is passed on as it is.
+RESPONSE_ONLY = frozenset(
+    [
+        b"date",
+        b"server",
+        b"access-control-allow-origin",
+        b"access-control-allow-credentials",
+        b"access-control-expose-headers",
+    ]
+)
 
 _REQUEST = HOP_BY_HOP | REQUEST_ONLY | PRIVATE
 _KEYED_REQUEST = _REQUEST | KEY

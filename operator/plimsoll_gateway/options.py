@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
+from plimsoll_gateway.cors import ORIGIN
 from plimsoll_gateway.leases.names import BadPlaceError, Place, read_place
 from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, MODEL_PATHS, WAKE_SECONDS, Limits
 from plimsoll_gateway.server import StopTimes
@@ -32,7 +33,7 @@ class Options:
 
     `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`. `peers` None:
     this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches, None for
-    those whose ModelDeployments say so.
+    those whose ModelDeployments say so. `origins`: whose web pages may use the API.
     """
 
     table: Path | None
@@ -45,6 +46,7 @@ class Options:
     gateway_token_file: Path | None
     peers: Peers | None
     files_model: str | None
+    origins: tuple[str, ...]
     limits: Limits
     stop: StopTimes
     log_level: str
@@ -77,6 +79,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         gateway_token_file=given.gateway_token_file,
         peers=_peers(parser, given),
         files_model=given.files_model,
+        origins=tuple(given.cors_origin),
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
         log_level=given.log_level.upper(),
@@ -141,6 +144,10 @@ def _parser() -> argparse.ArgumentParser:
         "--files-model", metavar="NAME",
         help="whose replicas answer /v1/files and /v1/batches: they share a folder (plimsoll serve --files-dir "
         "--files-shared). Without it, those of models with spec.files, which must be on one claim; else 501",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cors-origin", type=_origin, action="append", default=[], metavar="ORIGIN",
+        help="an origin (https://chat.example.com) whose web pages may use the API (repeatable; * is all)",
     )  # fmt: skip
     parser.add_argument(
         "--keys", type=Path, metavar="FOLDER",
@@ -211,6 +218,15 @@ def _body_bytes(text: str) -> tuple[str | None, int]:
     if equals and path not in BODY_BYTES:
         raise argparse.ArgumentTypeError(f"{path[:64]!r} is none of {', '.join(BODY_BYTES)}")
     return path or None, _positive(size)
+
+
+def _origin(text: str) -> str:
+    if ORIGIN.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text[:64]!r} is no origin as browsers send it: give SCHEME://HOST[:PORT] in lower case without a path, "
+            "or * for all"
+        )
+    return text
 
 
 def _place(text: str) -> Place:

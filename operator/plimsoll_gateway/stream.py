@@ -64,6 +64,11 @@ class Stream:
         await self.start(status, [*own, *headers], whole=True)
         await self.finish(body)
 
+    async def nothing(self, headers: Headers) -> None:
+        """Send 204: the answer is in its headers."""
+        await self.start(204, [*self.id_headers, *headers])
+        await self.finish()
+
     async def fail(self, refusal: Refusal) -> None:
         """End the answer with an error that the client cannot miss.
 

@@ -13,6 +13,7 @@ from operator_support.chart_rights import NAME, lease_rules
 from operator_support.objects import model
 
 from plimsoll_gateway import objects as gateway_objects
+from plimsoll_gateway.cors import ORIGIN
 from plimsoll_gateway.credential import FORM
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
@@ -43,12 +44,15 @@ def pod(objects: list[Object], component: str) -> Object:
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])
 def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
     limits = {"maxWaiting": 99, "maxBodyBytes": {"/tokenize": 33554432}, "maxHeldBytes": 268435456}
-    found = pod(render({"watchNamespaces": watched, "gateway": {"drainSeconds": 60, **limits}}), "gateway")
+    origins = ["https://chat.example.com", "*"]
+    values = {"drainSeconds": 60, "corsOrigins": origins, **limits}
+    found = pod(render({"watchNamespaces": watched, "gateway": values}), "gateway")
     (container,) = found["containers"]
     options = gateway_options(container["args"])
     assert options.namespaces == namespaces
     assert options.port == container["ports"][0]["containerPort"]
     assert options.stop.grace == 60
+    assert list(options.origins) == origins
     assert options.limits.waiting == 99
     assert options.limits.body_bytes == {**BODY_BYTES, "/tokenize": 33554432}
     assert options.limits.held_bytes == 268435456
@@ -130,7 +134,10 @@ def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
     paths = schema["properties"]["gateway"]["properties"]["maxBodyBytes"]["propertyNames"]["enum"]
     assert sorted(paths) == sorted(BODY_BYTES)
     (container,) = pod(render({}), "gateway")["containers"]
-    assert gateway_options(container["args"]).limits == Limits()
+    options = gateway_options(container["args"])
+    assert (options.limits, options.origins) == (Limits(), ())
+    origin = schema["properties"]["gateway"]["properties"]["corsOrigins"]["items"]["pattern"]
+    assert origin == f"^({ORIGIN.pattern})$"
 
 
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])

@@ -188,6 +188,16 @@ async def test_a_process_with_keys_lets_in_who_has_one(
     assert b"a-credential" not in said
 
 
+@pytest.mark.parametrize("process", [["--cors-origin", "https://chat.example.com"]], indirect=True)
+async def test_a_process_answers_browsers(process: Process, world: World, ok: Behaviour) -> None:
+    process.show(await world.upstream(ok))
+    await process.until_healthy(world.client)
+    headers = {"origin": "https://chat.example.com", "access-control-request-method": "POST"}
+    async with world.client.options(f"{process.url}/v1/completions", headers=headers) as response:
+        assert response.status == 204
+        assert response.headers["access-control-allow-origin"] == "https://chat.example.com"
+
+
 def test_a_credential_that_cannot_be_read_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--table", "t", "--keys", str(tmp_path), "--gateway-token-file", str(tmp_path / "no")]
     assert main(arguments) == 1
