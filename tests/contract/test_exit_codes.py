@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,10 +86,8 @@ def test_options_that_cannot_be_used_are_last_words(
     """They end the process before it serves."""
     words = tmp_path / "words"
     monkeypatch.setenv("PLIMSOLL_TERMINATION_LOG", str(words))
-    try:
-        code = main(["serve", "model", *options])
-    except SystemExit as end:
-        code = end.code
-    assert code == ErrorKind.USAGE.exit_code
+    with pytest.raises(SystemExit) as end:
+        sys.exit(main(["serve", "model", *options]))
+    assert end.value.code == ErrorKind.USAGE.exit_code
     assert words.read_text().startswith(f"{LAST_WORDS[2]}: ")
     assert options[0] in words.read_text()

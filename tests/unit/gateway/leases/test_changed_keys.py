@@ -45,7 +45,7 @@ class ChangingMachine(RuleBasedStateMachine):
     @rule(requests=LIMIT, tokens=LIMIT, streams=LIMIT)
     def rewrite(self, requests: int | None, tokens: int | None, streams: int | None) -> None:
         limits = {"requests_per_minute": requests, "tokens_per_minute": tokens, "streams": streams}
-        self.network.keys["k"] = api_key(**{name: limit for name, limit in limits.items() if limit is not None})
+        self.network.keys["k"] = api_key("k", **{name: limit for name, limit in limits.items() if limit is not None})
 
     @rule()
     def delete(self) -> None:
