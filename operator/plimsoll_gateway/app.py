@@ -92,16 +92,18 @@ class Gateway:
         credential: Credential | None = None,
         quotas: Quotas | None = None,
         files_model: str | None = None,
+        files_claim: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
         """`metrics_apart`: /metrics is not among these paths; serve `operations` elsewhere.
 
         `keyring` lets in who has a key, and `credential` is what makes runtimes believe whose a request is. `quotas`
         are those of a gateway that shares the limits of keys with others. `files_model`: whose replicas keep files and
-        batches, None for those that say so themselves. `origins`: whose web pages may use the API; `*` is all.
+        batches, `files_claim`: on which claim they are, each None for what models say. `origins`: whose web pages may
+        use the API; `*` is all.
         """
         self._store = store
-        self._filing = Filing(picker, files_model)
+        self._filing = Filing(picker, files_model, files_claim)
         self._picker = picker
         self._keyring = keyring
         self._credential = credential
@@ -241,9 +243,9 @@ class Gateway:
         await self._ask_one(exchange, exchange.model, replica, with_body=False)
 
     async def _file(self, exchange: Exchange) -> None:
-        """Ask any replica of the model that keeps files. Whose they are, that one knows."""
+        """Ask any replica that keeps the key's files. Whose they are, that one knows."""
         exchange.key = self._keyring.authenticate(exchange.headers)
-        exchange.model, replica = self._filing.find(self._store.current)
+        exchange.model, replica = self._filing.find(self._store.current, exchange.key)
         posts = exchange.scope["method"] == "POST"
         if exchange.path == BATCHES and posts:
             check_batch(exchange.key)
@@ -348,6 +350,7 @@ class Gateway:
         self._picker.loads.keep(known)
         self._cards.keep(known)
         self._witness.keep(known)
+        self._filing.note(table)
         self._gates.wake()
 
     async def _own(self, exchange: Exchange) -> None:

@@ -221,20 +221,20 @@ def response_away() -> Refusal:
     return _unavailable(message, "model_not_ready")
 
 
-def files_not_shared(claims: Sequence[str]) -> Refusal:
-    """501: nobody said which replicas keep files, or models keep them on several `claims`."""
-    if claims:
-        which = ", ".join(claims[:MOST_NAMES_LISTED])
-        message = (
-            f"This gateway has files on several claims ({which}) and cannot tell which is meant: its operator must "
-            "give all models one (spec.files.claim), or name with --files-model whose replicas are asked."
-        )
-    else:
-        message = (
-            "This gateway has no files and batches: its operator must give a model a shared claim for them "
-            "(spec.files.claim of a ModelDeployment, or of the RuntimePool that it is in), or name with --files-model "
-            "whose replicas keep them in a folder that they share (plimsoll serve --files-dir --files-shared)."
-        )
+def files_away(claim: str) -> Refusal:
+    """503: no replica that has mounted the claim is ready."""
+    message = f"No replica that keeps files on the claim {claim} is ready. Try again in some seconds."
+    return _unavailable(message, "model_not_ready")
+
+
+def files_not_shared() -> Refusal:
+    """501: no model that the client may use keeps files."""
+    message = (
+        "This gateway has no files and batches for you: its operator must give a model that you may use a shared claim "
+        "for them (spec.files.claim of a ModelDeployment, or of the RuntimePool that it is in), or name with "
+        "--files-model whose replicas keep them in a folder that they share (plimsoll serve --files-dir "
+        "--files-shared)."
+    )
     return Refusal(501, message, code="files_not_shared", headers=[("x-should-retry", "false")])
 
 

@@ -79,6 +79,7 @@ async def _run(
             credential=credential,
             quotas=None if sharing is None else sharing.quotas,
             files_model=options.files_model,
+            files_claim=options.files_claim,
             origins=options.origins,
         )
         tasks: dict[asyncio.Task[None], str] = {}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
 from plimsoll_gateway.cors import ORIGIN
+from plimsoll_gateway.keys.terms import CLAIM
 from plimsoll_gateway.leases.names import BadPlaceError, Place, read_place
 from plimsoll_gateway.limits import BODY_BYTES, HOLD_SECONDS, MODEL_PATHS, WAKE_SECONDS, Limits
 from plimsoll_gateway.server import StopTimes
@@ -32,8 +33,9 @@ class Options:
     """What a gateway is started with. `namespaces` None means all; unused where `table` names a file.
 
     `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`. `peers` None:
-    this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches, None for
-    those whose ModelDeployments say so. `origins`: whose web pages may use the API.
+    this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches,
+    `files_claim`: on which claim they are, each None for what ModelDeployments say. `origins`: whose web pages may use
+    the API.
     """
 
     table: Path | None
@@ -46,6 +48,7 @@ class Options:
     gateway_token_file: Path | None
     peers: Peers | None
     files_model: str | None
+    files_claim: str | None
     origins: tuple[str, ...]
     limits: Limits
     stop: StopTimes
@@ -60,6 +63,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         parser.error("--table replaces the cluster: it does not go with --namespace or --all-namespaces")
     if given.namespace and given.all_namespaces:
         parser.error("--namespace and --all-namespaces contradict each other")
+    if given.files_model is not None and given.files_claim is not None:
+        parser.error("--files-model and --files-claim both say where files are: give one of them")
     if given.keys is not None and given.gateway_token_file is None:
         parser.error(
             "--keys needs --gateway-token-file: without the credential in it the runtimes take all keys for one "
@@ -79,6 +84,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         gateway_token_file=given.gateway_token_file,
         peers=_peers(parser, given),
         files_model=given.files_model,
+        files_claim=given.files_claim,
         origins=tuple(given.cors_origin),
         limits=_limits(parser, given),
         stop=StopTimes(given.lame_duck_seconds, given.drain_seconds),
@@ -143,7 +149,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--files-model", metavar="NAME",
         help="whose replicas answer /v1/files and /v1/batches: they share a folder (plimsoll serve --files-dir "
-        "--files-shared). Without it, those of models with spec.files, which must be on one claim; else 501",
+        "--files-shared). Without it, those of models with spec.files; else 501",
+    )  # fmt: skip
+    parser.add_argument(
+        "--files-claim", type=_claim, metavar="NAMESPACE/CLAIM",
+        help="the claim of the files and batches of keys whose file names none, whatever other models say",
     )  # fmt: skip
     parser.add_argument(
         "--cors-origin", type=_origin, action="append", default=[], metavar="ORIGIN",
@@ -218,6 +228,12 @@ def _body_bytes(text: str) -> tuple[str | None, int]:
     if equals and path not in BODY_BYTES:
         raise argparse.ArgumentTypeError(f"{path[:64]!r} is none of {', '.join(BODY_BYTES)}")
     return path or None, _positive(size)
+
+
+def _claim(text: str) -> str:
+    if CLAIM.fullmatch(text) is None:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is no claim: give NAMESPACE/NAME")
+    return text
 
 
 def _origin(text: str) -> str:

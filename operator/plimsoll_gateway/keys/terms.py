@@ -11,6 +11,8 @@ from plimsoll_gateway.keys.secret import DIGEST
 
 # As the runtime takes it for a tenant's name (tests/contract).
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+CLAIM = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+"""The namespace and the name of a PersistentVolumeClaim."""
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 Hash = Annotated[str, msgspec.Meta(pattern=DIGEST)]
@@ -24,7 +26,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     under way at once) are limits over all gateways; None is none. Of keys that wait, those of the highest `priority` go
     first, and those of one priority share by `weight`. `tenant`: keys of one tenant may use each other's cached
     prefixes; None is one of its own. `batches` may be open at once, and `batch_share` per cent of the limits are
-    theirs.
+    theirs. `files`: the claim on which its files and batches are, None for the one that the gateway chooses.
     """
 
     hashes: Annotated[tuple[Hash, ...], msgspec.Meta(min_length=1, max_length=8)]
@@ -37,3 +39,4 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_un
     batches: Annotated[int, msgspec.Meta(ge=1, le=1000)] | None = None
     batch_share: Annotated[int, msgspec.Meta(ge=0, le=90)] = 0
     tenant: Annotated[str, msgspec.Meta(pattern=rf"^{NAME.pattern}\Z")] | None = None
+    files: Annotated[str, msgspec.Meta(pattern=rf"^{CLAIM.pattern}\Z")] | None = None

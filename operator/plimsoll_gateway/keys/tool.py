@@ -48,6 +48,7 @@ def _encode(given: argparse.Namespace, key: str) -> bytes:
         batches=given.batches,
         batch_share=given.batch_share,
         tenant=given.tenant,
+        files=given.files,
     )
     fields = {name: value for name, value in msgspec.to_builtins(terms).items() if value is not None}
     return msgspec.json.format(msgspec.json.encode(fields)) + b"\n"
@@ -86,6 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--tenant", metavar="NAME", help="share cached prefixes with keys of this tenant (default: none)"
     )
+    parser.add_argument(
+        "--files", metavar="NAMESPACE/CLAIM",
+        help="the claim on which its files and batches are, whatever models say (default: the gateway chooses)",
+    )  # fmt: skip
     return parser
 
 

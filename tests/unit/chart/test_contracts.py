@@ -15,6 +15,7 @@ from operator_support.objects import model
 from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.cors import ORIGIN
 from plimsoll_gateway.credential import FORM
+from plimsoll_gateway.keys.terms import CLAIM
 from plimsoll_gateway.limits import BODY_BYTES, Limits
 from plimsoll_gateway.options import parse_options as gateway_options
 from plimsoll_operator.build.image import Image
@@ -45,7 +46,7 @@ def pod(objects: list[Object], component: str) -> Object:
 def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespaces: tuple[str, ...] | None) -> None:
     limits = {"maxWaiting": 99, "maxBodyBytes": {"/tokenize": 33554432}, "maxHeldBytes": 268435456}
     origins = ["https://chat.example.com", "*"]
-    values = {"drainSeconds": 60, "corsOrigins": origins, **limits}
+    values = {"drainSeconds": 60, "corsOrigins": origins, "filesClaim": "models/shared", **limits}
     found = pod(render({"watchNamespaces": watched, "gateway": values}), "gateway")
     (container,) = found["containers"]
     options = gateway_options(container["args"])
@@ -53,6 +54,7 @@ def test_gateway_takes_its_arguments(render: Render, watched: list[str], namespa
     assert options.port == container["ports"][0]["containerPort"]
     assert options.stop.grace == 60
     assert list(options.origins) == origins
+    assert options.files_claim == "models/shared"
     assert options.limits.waiting == 99
     assert options.limits.body_bytes == {**BODY_BYTES, "/tokenize": 33554432}
     assert options.limits.held_bytes == 268435456
@@ -135,9 +137,10 @@ def test_the_gateways_limits_are_its_own_defaults(render: Render) -> None:
     assert sorted(paths) == sorted(BODY_BYTES)
     (container,) = pod(render({}), "gateway")["containers"]
     options = gateway_options(container["args"])
-    assert (options.limits, options.origins) == (Limits(), ())
-    origin = schema["properties"]["gateway"]["properties"]["corsOrigins"]["items"]["pattern"]
-    assert origin == f"^({ORIGIN.pattern})$"
+    assert (options.limits, options.origins, options.files_claim) == (Limits(), (), None)
+    values = schema["properties"]["gateway"]["properties"]
+    assert values["corsOrigins"]["items"]["pattern"] == f"^({ORIGIN.pattern})$"
+    assert values["filesClaim"]["pattern"] == f"^({CLAIM.pattern})?$"
 
 
 @pytest.mark.parametrize(("watched", "namespaces"), [([], None), (["team-a", "team-b"], ("team-a", "team-b"))])

@@ -63,6 +63,7 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
         ({"gateway": {"keys": {"secrets": ["Team_A"]}}}, "/gateway/keys/secrets/0"),
         ({"gateway": {"keys": {"secrets": ["a", "a"]}}}, "/gateway/keys/secrets"),
         ({"gateway": {"credential": {"key": "a/b"}}}, "/gateway/credential/key"),
+        ({"gateway": {"filesClaim": "shared"}}, "/gateway/filesClaim"),
         ({"gateway": {"corsOrigins": ["https://chat.example.com/"]}}, "/gateway/corsOrigins/0"),
         ({"gateway": {"keys": {"secrets": ["a"]}}}, r"needs gateway.credential.secretName.*docs/keys.md"),
         ({"commonLabels": {"app.kubernetes.io/name": "x"}}, "commonLabels must not set app.kubernetes.io/name"),

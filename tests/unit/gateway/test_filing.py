@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +15,19 @@ from urllib.parse import unquote
 
 import pytest
 from gateway_support.keys import Keys
+from hypothesis import given
+from hypothesis import strategies as st
 from yarl import URL
 
 from plimsoll_gateway.body import Message
 from plimsoll_gateway.client.connection import Connection
-from plimsoll_gateway.filing import filed_at
+from plimsoll_gateway.errors import Refusal
+from plimsoll_gateway.filing import Filing, filed_at
+from plimsoll_gateway.keys.record import ApiKey, KeyFileError, Terms, read_key
 from plimsoll_gateway.limits import BATCHES, BODY_BYTES, FILES, Limits
-from plimsoll_gateway.table import Model, ObjectKey, build_table
+from plimsoll_gateway.options import parse_options
+from plimsoll_gateway.pick import Picker
+from plimsoll_gateway.table import Model, ObjectKey, Replica, build_table
 from plimsoll_gateway.upload import Upload
 
 if TYPE_CHECKING:
@@ -108,19 +114,154 @@ async def test_while_a_changed_claim_rolls_out_those_that_have_the_old_one_are_n
     assert (await world.ask("GET", "/v1/files"))[0] == 503
 
 
-async def test_files_on_several_claims_want_a_word(run_world: RunWorld, ok: Behaviour) -> None:
-    for files_model, status in ((None, 501), ("a", 200)):
-        async with run_world(files_model=files_model) as world:
-            upstream = await world.upstream(ok)
-            models = [
-                Model(ObjectKey("ns", name), (name,), 1.0, "", (world.replica(upstream),), files=f"ns/{name}")
-                for name in "ab"
-            ]
-            world.store.replace(build_table(models))
-            found, told = await world.ask("GET", "/v1/files")
-            assert found == status
-            if status == 501:
-                assert "(ns/a, ns/b)" in told["error"]["message"]
+def keeper(name: str, namespace: str, created: float = 1.0, *, ready: bool | None = True, claim: str = "c") -> Model:
+    """A model that keeps files on a claim of its namespace. `ready` None: it has no pod."""
+    files, key = f"{namespace}/{claim}", ObjectKey(namespace, name)
+    pod = Replica(f"{key}", f"http://{name}", ready=bool(ready), files=files)
+    return Model(key, (name,), created, "", () if ready is None else (pod,), files=files)
+
+
+def claim_of(models: Iterable[Model], key: ApiKey | None, filing: Filing | None = None) -> str:
+    """On which claim files of the key are; the status of the refusal if none of it is ready."""
+    table = build_table(models)
+    filing = filing or Filing(Picker())
+    filing.note(table)
+    try:
+        model, replica = filing.find(table, key)
+    except Refusal as refusal:
+        return str(refusal.status)
+    assert model.files == replica.files
+    return replica.files
+
+
+def key_of(name: str = "k", **terms: Any) -> ApiKey:
+    return ApiKey(name, Terms(hashes=("sha256:" + "0" * 64,), **terms))
+
+
+def test_a_claim_that_nothing_has_mounted_turns_nobodys_files_off() -> None:
+    """Whoever may edit a model may name a claim in it, also in an older one than any."""
+    production = keeper("chat", "prod", 5.0)
+    for key in (None, key_of(), key_of(models=("chat",))):
+        for ready in (None, False):
+            assert claim_of([production, keeper("x", "tenant-b", 1.0, ready=ready)], key) == "prod/c"
+
+
+def test_a_newer_claim_turns_nobodys_files_off() -> None:
+    """Nor does it get them while the replicas of the other are away."""
+    filing, key = Filing(Picker()), key_of()
+    newer = keeper("x", "tenant-b", 9.0)
+    assert claim_of([keeper("chat", "prod", 5.0), newer], key, filing) == "prod/c"
+    for ready in (False, None):
+        assert claim_of([keeper("chat", "prod", 5.0, ready=ready), newer], key, filing) == "503"
+    assert claim_of([keeper("chat", "prod", 5.0), newer], key, filing) == "prod/c"
+    assert claim_of([newer], key, filing) == "tenant-b/c", "production keeps none any more"
+
+
+def test_the_files_of_a_key_are_on_a_claim_of_what_it_may_use() -> None:
+    models = [keeper("a-chat", "team-a", 1.0), keeper("b-chat", "team-b", 2.0)]
+    assert claim_of(models, key_of(models=("a-*",))) == "team-a/c"
+    assert claim_of(models, key_of(models=("b-*",))) == "team-b/c"
+    assert claim_of(models, key_of(models=("c-*",))) == "501"
+    sneak = replace(keeper("other", "team-b", 3.0), served_names=("a-chat",))
+    assert claim_of([*models[1:], sneak, models[0]], key_of(models=("a-*",))) == "team-a/c", "the name is another's"
+
+
+def test_a_tenants_own_namespace_comes_first() -> None:
+    models = [keeper("a", "team-a", 1.0), keeper("b", "team-b", 2.0)]
+    assert claim_of(models, key_of("k")) == "team-a/c"
+    assert claim_of(models, key_of("team-b")) == "team-b/c"
+    assert claim_of(models, key_of("k", tenant="team-b")) == "team-b/c"
+    away = [models[0], keeper("b", "team-b", 2.0, ready=False)]
+    assert claim_of(away, key_of("team-b")) == "503", "its files are in no other namespace"
+
+
+MODELS = st.lists(
+    st.builds(
+        keeper,
+        st.sampled_from(["a", "b", "c"]),
+        st.sampled_from(["prod", "team-a", "team-b"]),
+        st.integers(0, 9).map(float),
+        ready=st.sampled_from([True, False, None]),
+        claim=st.sampled_from(["c", "d"]),
+    ),
+    max_size=6,
+    unique_by=lambda model: model.key,
+)
+
+
+@given(before=MODELS, after=MODELS)
+def test_a_claim_that_is_named_is_the_one_whatever_models_say(before: list[Model], after: list[Model]) -> None:
+    """By the key's file, or by the gateway for keys whose files name none."""
+    for filing, key in (
+        (Filing(Picker()), key_of("team-b", files="prod/c")),
+        (Filing(Picker(), "a"), key_of(files="prod/c")),
+        (Filing(Picker(), claim="prod/c"), key_of("team-b")),
+        (Filing(Picker(), claim="prod/c"), None),
+        (Filing(Picker(), claim="team-a/d"), key_of(files="prod/c")),
+    ):
+        for models in (before, after):
+            there = any(model.files == "prod/c" and model.ready_replicas for model in models)
+            assert claim_of(models, key, filing) == ("prod/c" if there else "503")
+
+
+@given(
+    steps=st.lists(st.tuples(MODELS, st.booleans()), min_size=1, max_size=6), terms=st.sampled_from([("a",), ("*",)])
+)
+def test_no_other_tenant_changes_what_a_keys_files_do(
+    steps: list[tuple[list[Model], bool]], terms: tuple[str, ...]
+) -> None:
+    """Others come and go, and the pods of its own model do: the key's files are on its claim, or away. With a key for
+    all models that holds for others that are newer.
+    """
+    filing, key = Filing(Picker()), key_of(models=terms)
+    assert claim_of([keeper("a", "own", -1.0)], key, filing) == "own/c"
+    for others, ready in steps:
+        own = keeper("a", "own", -1.0, ready=ready)
+        assert claim_of([*others, own], key, filing) == ("own/c" if ready else "503")
+
+
+async def test_each_keys_files_go_to_its_own_claim(run_world: RunWorld, tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    keys.add("team-a", models=["a"])
+    keys.add("team-b", models=["b"])
+    keys.add("bound", files="team-b/c")
+    async with run_world(**keys.options()) as world:
+        upstreams = {name: await world.upstream(believing) for name in "ab"}
+        models = [keeper(name, f"team-{name}") for name in upstreams]
+        world.store.replace(
+            build_table(
+                replace(model, replicas=(replace(model.replicas[0], url=f"http://127.0.0.1:{one.port}"),))
+                for model, one in zip(models, upstreams.values(), strict=True)
+            )
+        )
+        for name, method, path in ((name, *asked) for name in ("team-a", "team-b", "bound") for asked in ASKED):
+            body = {"data": b"{}"} if method == "POST" else {}
+            assert (await world.ask(method, path, headers=keys.header(name), **body))[0] == 200
+        tenants = {name: {r.headers["x-plimsoll-tenant"] for r in one.requests} for name, one in upstreams.items()}
+        assert tenants == {"a": {"team-a"}, "b": {"team-b", "bound"}}
+
+
+async def test_a_claim_of_the_gateway_that_no_replica_has_is_told(run_world: RunWorld, ok: Behaviour) -> None:
+    async with run_world(files_claim="prod/typo") as world:
+        world.show(replace(world.replica(await world.upstream(ok)), files="prod/c"), files="prod/c")
+        status, told = await world.ask("GET", "/v1/files")
+        assert (status, told["error"]["code"]) == (503, "model_not_ready")
+        assert "prod/typo" in told["error"]["message"]
+
+
+@pytest.mark.parametrize("claim", ["c", "ns/", "/c", "ns/C", "n.s/c", "ns/c/d", "", "ns/c\n"])
+def test_what_names_no_claim_is_refused(claim: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyFileError):
+        read_key("k.json", json.dumps({"hashes": ["sha256:" + "0" * 64], "files": claim}).encode())
+    with pytest.raises(SystemExit):
+        parse_options(["--table", "t", "--files-claim", claim])
+    assert "NAMESPACE/NAME" in capsys.readouterr().err
+
+
+def test_files_are_in_one_place() -> None:
+    assert parse_options(["--table", "t", "--files-claim", "ns/c"]).files_claim == "ns/c"
+    with pytest.raises(SystemExit):
+        parse_options(["--table", "t", "--files-claim", "ns/c", "--files-model", "m"])
 
 
 async def test_who_is_to_keep_them_and_is_not_ready_is_waited_for(world: World) -> None:
