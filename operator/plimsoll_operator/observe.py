@@ -95,12 +95,16 @@ class ServiceState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a plan is made from, beside the spec. `name_holders`: who else has which of our served names."""
+    """Everything that a plan is made from, beside the spec. `name_holders`: who else has which of our served names.
+
+    `gave_up`: why the model has no replicas, if it was scaled to zero before one of its revision was ready.
+    """
 
     pods: tuple[Pod, ...]
     service: ServiceState
     now: datetime
     name_holders: tuple[tuple[str, str], ...] = ()
+    gave_up: Failure | None = None
 
 
 def observe_pods(pods: Iterable[Pod], now: datetime, nodes: Mapping[str, Node] = NO_NODES) -> tuple[Pod, ...]:

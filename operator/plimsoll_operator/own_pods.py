@@ -15,7 +15,7 @@ from plimsoll_operator.actor import Actor
 from plimsoll_operator.api import ApiError
 from plimsoll_operator.build.budget import build_budget
 from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import fits, revision
+from plimsoll_operator.build.revision import fits, revision, user_part
 from plimsoll_operator.build.service import build_service
 from plimsoll_operator.canary.conductor import Conductor, Rolling
 from plimsoll_operator.canary.stage import Stage, StagePlan, plan_stage
@@ -60,6 +60,7 @@ class OwnPods:
     async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
         """What one pass can do. Raises ApiError and NotLeaderError."""
         decision = self._decide(spec, item, pods)
+        gave_up = None if decision is None else decision.standing.gave_up
         spec = spec if decision is None else spec.scaled(decision.replicas)
         now = self.common.clock()
         found = observe_pods(pods, now, self.common.nodes.known)
@@ -71,6 +72,7 @@ class OwnPods:
             service=state,
             now=now,
             name_holders=self.common.names.holders(spec),
+            gave_up=None if gave_up is None else gave_up.failure,
         )
         self.common.nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
         rolling = await self._roll(item, spec, observed)
@@ -103,7 +105,12 @@ class OwnPods:
         if spec.scaling is None:
             self.scaler.forget(spec.key)
             return None
-        return self.scaler.decide(spec.key, spec.scaling, item.get("status") or {}, pods)
+        status = item.get("status") or {}
+        revision, stable = user_part(spec), status.get("stableRevision")
+        if spec.rollout.canary is not None and stable:  # a canary is tried beside one that has loaded
+            revision = stable
+        startup = float(spec.startup_seconds)
+        return self.scaler.decide(spec.key, spec.scaling, status, pods, revision=revision, startup=startup)
 
     async def _roll(self, item: Object, spec: Spec, observed: Observed) -> Rolling:
         """Whether it has a canary, and how far that is. What pods are made of is stored before the first is made.

@@ -21,6 +21,7 @@ from plimsoll_operator.identity import Object, selector
 from plimsoll_operator.observe import Pod, ServiceState, selecting_uid
 from plimsoll_operator.reasons import NOT_LOADED, NOT_PLACED, Reason
 from plimsoll_operator.rollout import read_rollout
+from plimsoll_operator.scaling.loading import read_gave_up
 from plimsoll_operator.spec import Spec
 from plimsoll_operator.view import View
 from plimsoll_operator.workload import Workload
@@ -44,7 +45,7 @@ def describe(
     """The status without its conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
     parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
-    ready = _idle_of(parts[-1]) if spec.idle else ready_of(seen, parts)
+    ready = _idle_of(parts[1:]) if spec.idle else ready_of(seen, parts)
     progressing = progressing_of(seen, parts, before)
     taken = {name for name, _ in seen.observed.name_holders}
     served = [name for name in spec.served_names if name not in taken]
@@ -82,9 +83,9 @@ def describe_unread(item: Object, there: int, ready: int, least: int, message: s
         "phase": "Degraded" if ready else "Failed",
         **{name: before[name] for name in KEPT if name in before},
     }
-    if replicas == 0:
+    if replicas == 0 and read_gave_up(before.get("scaling") or {}) is None:
         told = Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; the spec is invalid: see Stalled")
-    elif ready >= least:
+    elif replicas and ready >= least:
         told = Condition(READY, True, Reason.READY, f"{ready} ready for requests; the spec is invalid: see Stalled")
     else:
         told = Condition(READY, False, Reason.INVALID_SPEC, message)
@@ -108,9 +109,11 @@ def _wanted_before(item: Object) -> int:
     return found
 
 
-def _idle_of(routable: Condition) -> Condition:
-    """A model that nobody asks for is ready where a request would start it."""
-    return Condition(READY, routable.status, routable.reason, routable.message)
+def _idle_of(parts: Sequence[Condition]) -> Condition:
+    """A model that nobody asks for is ready if it has loaded before and a request would start it."""
+    loaded, routable = parts
+    part = routable if loaded.reason is Reason.IDLE else loaded
+    return Condition(READY, part.status, part.reason, part.message)
 
 
 def standard_of(progressing: Condition) -> list[Condition]:
@@ -149,6 +152,9 @@ def placed_of(seen: View[Workload], rejection: str | None) -> Condition:
 
 def _loaded(seen: View[Spec]) -> Condition:
     replicas, source = seen.spec.replicas, seen.spec.source
+    if seen.spec.idle and (gave_up := seen.observed.gave_up) is not None:
+        message = f"{gave_up.message}; scaled to zero before it loaded: a request or a changed spec starts it again"
+        return Condition(LOADED, False, gave_up.reason, message)
     if (failure := seen.failure(NOT_LOADED)) is not None:
         return Condition(LOADED, False, failure.reason, failure.message)
     message = f"{seen.good_ready} of {replicas} replicas have loaded {source}"
@@ -171,6 +177,10 @@ def _routable(seen: View[Spec], rejection: str | None) -> Condition:
     if rejection is not None:
         return Condition(ROUTABLE, False, Reason.REJECTED, f"the API server refuses the Service: {rejection}")
     names = ", ".join(spec.served_names)
+    if spec.idle and observed.gave_up is not None:
+        return Condition(
+            ROUTABLE, False, Reason.NO_READY_REPLICA, f"no replica is there; a request for {names} starts one"
+        )
     if spec.idle:
         return Condition(ROUTABLE, True, Reason.IDLE, f"no replica is there; a request for {names} starts one")
     if not seen.ready:
@@ -207,7 +217,7 @@ def _under_way(seen: View[Workload], parts: Sequence[Condition]) -> tuple[Reason
     """What still changes, and in a sentence."""
     replicas = seen.spec.replicas
     for part in parts:
-        if _is_failing(part):
+        if _is_failing(part) and seen.observed.gave_up is None:
             return Reason.FAILING, f"waiting for a fix: {part.message}"
     if seen.older:
         ready = sum(p.ready for p in seen.current)
@@ -242,6 +252,8 @@ def _is_failing(part: Condition) -> bool:
 def phase_of(seen: View[Workload], progressing: Condition, parts: Sequence[Condition]) -> str:
     """A summary for people."""
     placed, loaded, _ = parts
+    if seen.observed.gave_up is not None:
+        return "Failed"
     if seen.spec.replicas == 0:
         return "Idle" if any(part.reason is Reason.IDLE for part in parts) else "Stopped"
     if any(map(_is_failing, parts)) or progressing.reason is Reason.PROGRESS_DEADLINE_EXCEEDED:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from plimsoll_operator.scaling.loading import Loading
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class Facts:
 
     `ready` replicas serve; `steady`: none came, went or was on its way in the last minute. `asked` is when a request
     last came or was there, by our clock. `since` is from when on nothing was missed. `unheard`: why not all gateways
-    are heard, "" where they are.
+    are heard, "" where they are. `loading`: whether the present revision of the model can be loaded at all.
     """
 
     now: float
@@ -39,3 +41,4 @@ class Facts:
     asked: float = 0.0
     since: float = 0.0
     unheard: str = ""
+    loading: Loading = field(default_factory=Loading)

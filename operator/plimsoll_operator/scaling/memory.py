@@ -8,20 +8,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 from plimsoll_operator.scaling.line import Line
+from plimsoll_operator.scaling.loading import GaveUp, read_gave_up
 from plimsoll_operator.scaling.windows import Extremes
 
 START_SECONDS = 60.0
 """How long a replica takes to start, before one was seen to."""
 NEWS = 0.25
 """A figure that differs by less from what stands in the status is no reason to write."""
-WHY_LIMIT = 512
+WHY_LIMIT, MESSAGE_LIMIT = 512, 1024
 MOST_REQUESTS = 1e9
 """A larger number of requests per replica would not fit the schema."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the status says: the replicas that are wanted (None: nothing yet), since when and why, what was measured."""
+    """What the status says: the replicas that are wanted (None: nothing yet), since when and why, what was measured.
+
+    `loaded`: the last revision of which a replica was ready, "" if unknown. `gave_up`: why there is none, if a model
+    went to zero before it loaded.
+    """
 
     desired: int | None = None
     since: float = 0.0
@@ -29,6 +34,8 @@ class Standing:
     trouble: str = ""
     start: float | None = None
     line: float | None = None
+    loaded: str = ""
+    gave_up: GaveUp | None = None
 
 
 def read_standing(status: Mapping[str, Any]) -> Standing:
@@ -42,6 +49,8 @@ def read_standing(status: Mapping[str, Any]) -> Standing:
         trouble=told.get("trouble", ""),
         start=told.get("startSeconds"),
         line=None if line is None else float(line),
+        loaded=told.get("loadedRevision", ""),
+        gave_up=read_gave_up(told),
     )
 
 
@@ -57,6 +66,11 @@ def write_standing(standing: Standing) -> dict[str, Any]:
         found["startSeconds"] = round(standing.start)
     if standing.line is not None:
         found["requestsPerReplica"] = f"{min(standing.line, MOST_REQUESTS):.1f}"
+    if standing.loaded:
+        found["loadedRevision"] = standing.loaded
+    if (gave_up := standing.gave_up) is not None:
+        words = gave_up.failure.message[:MESSAGE_LIMIT]
+        found["failure"] = {"revision": gave_up.revision, "reason": gave_up.failure.reason.value, "message": words}
     return found
 
 
@@ -75,18 +89,30 @@ def _is_news(before: float | None, after: float | None) -> bool:
 
 @dataclass(slots=True)
 class Memory:
-    """Of one model, in one process. `began`: when that first heard of it. `told`: when its trouble was last told."""
+    """Of one model, in one process. `began`: when that first heard of it. `told`: when its trouble was last told.
+
+    `served`: when the first replica of `revision` became ready, since there was none last; None if none has.
+    """
 
     began: float
     told: float = 0.0
     line: Line = field(default_factory=Line)
     wishes: Extremes = field(default_factory=Extremes)
     start: float | None = None
+    revision: str = ""
+    served: float | None = None
 
     @property
     def ahead(self) -> float:
         """How long a replica takes to start."""
         return START_SECONDS if self.start is None else self.start
+
+    def serve(self, revision: str, since: float | None, now: float) -> None:
+        """Note that replicas of a revision have served since then; None if none serves now."""
+        if revision != self.revision:
+            self.revision, self.served = revision, None
+        if since is not None:
+            self.served = min(since, now if self.served is None else self.served)
 
     def check_integrity(self) -> None:
         """Raise AssertionError where it contradicts itself."""

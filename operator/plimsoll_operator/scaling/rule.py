@@ -96,6 +96,9 @@ def deaf(facts: Facts) -> str:
 
 
 def _from_zero(scaling: Scaling, facts: Facts, line: Line) -> Wish:
+    """A revision that nobody has tried gets a replica, which shows whether it loads. One that failed waits."""
+    if not facts.held and not facts.loading.loaded and not facts.loading.failed:
+        return Wish(1, Why.FIRST, "its spec has changed: one replica shows whether it loads")
     if not facts.held:
         return Wish(0, Why.SAME, "", deaf(facts))
     wanted = math.ceil(facts.held / line.height(scaling.target, facts))
@@ -104,14 +107,19 @@ def _from_zero(scaling: Scaling, facts: Facts, line: Line) -> Wish:
 
 
 def _fewer(scaling: Scaling, desired: int, facts: Facts, load: Wish, said: Extremes, began: float) -> Wish:
-    """Fewer only while every gateway is heard, and after having watched for as long as fewer must have sufficed."""
+    """Fewer only while every gateway is heard, and after having watched for as long as fewer must have sufficed.
+
+    None only once nothing loads within its startup deadline, and so long after the first replica became ready.
+    """
     same = Wish(desired, Why.SAME, "", load.trouble)
     if facts.unheard or facts.held:
         return same
     watched = facts.now - max(facts.since, began)
-    idle = facts.now - max(facts.asked, facts.since, began)
-    if scaling.floor == 0 and not facts.in_flight and idle >= scaling.idle:
-        return Wish(0, Why.IDLE, f"nobody has asked for it for {idle:.0f} s")
+    idle = facts.now - max(facts.asked, facts.since, began, facts.loading.served)
+    settled = facts.now >= facts.loading.until
+    if scaling.floor == 0 and settled and not facts.in_flight and idle >= scaling.idle:
+        words = f"nobody has asked for it for {idle:.0f} s"
+        return Wish(0, Why.IDLE, words if facts.loading.loaded else f"it has not loaded in time, and {words}")
     most = max(load.replicas, said.most(facts.now - scaling.down))
     if most < desired and watched >= scaling.down:
         return Wish(most, Why.LOAD, f"{load.words}, and no more were needed for {scaling.down} s", load.trouble)

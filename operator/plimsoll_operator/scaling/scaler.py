@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from plimsoll_operator.observe import Pod
 from plimsoll_operator.scaling.book import GatewayBook
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
 from plimsoll_operator.scaling.facts import Facts
+from plimsoll_operator.scaling.loading import GaveUp, Loading, failure_of_status, loads_until, served_since
 from plimsoll_operator.scaling.memory import Memory, Standing, measured, read_standing, remembered
 from plimsoll_operator.scaling.rule import Wish, decide, needed
 from plimsoll_operator.scaling.spec import Scaling
@@ -53,7 +54,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Model:
-    """One that scales. `scaling`, `standing` and `ready` are those of its last pass."""
+    """One that scales. `scaling`, `standing`, `ready` and `loading` are those of its last pass."""
 
     memory: Memory
     tally: Tally
@@ -61,6 +62,7 @@ class Model:
     scaling: Scaling
     standing: Standing
     ready: int = 0
+    loading: Loading = field(default_factory=Loading)
 
 
 class Scaler:
@@ -80,32 +82,61 @@ class Scaler:
         self._models: dict[ObjectKey, Model] = {}
         self._said: dict[str, dict[ObjectKey, ModelDemand]] = {}
 
-    def decide(self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], pods: Iterable[Pod]) -> Decision:
-        """What is wanted of a model with this status and these pods. It is followed from now on."""
+    def decide(
+        self,
+        key: ObjectKey,
+        scaling: Scaling,
+        status: Mapping[str, Any],
+        pods: Iterable[Pod],
+        *,
+        revision: str,
+        startup: float,
+    ) -> Decision:
+        """What is wanted of a model with this status and these pods. It is followed from now on.
+
+        `revision` is the one that is to serve, and `startup` the seconds that a replica may take to load it.
+        """
         found = [pod for pod in pods if pod.live]
-        return self._decide(key, scaling, status, len(found), sum(pod.ready for pod in found), found)
+        now, standing = self._clock().timestamp(), _standing_before(status, len(found))
+        served = served_since(found, revision) if standing.desired else None
+        if served is not None or status.get("stableRevision") == revision:
+            standing = replace(standing, loaded=revision)
+        model = self._model(key, scaling, standing, now)
+        model.memory.serve(revision if standing.desired else "", served, now)
+        model.loading = Loading(
+            loaded=standing.loaded == revision,
+            failed=standing.gave_up is not None and standing.gave_up.revision == revision,
+            until=loads_until(found, standing.since, startup),
+            served=model.memory.served or 0.0,
+        )
+        decision = self._decide(key, model, sum(pod.ready for pod in found), found, now)
+        gave_up = None if decision.replicas or model.loading.loaded else standing.gave_up
+        if not (decision.replicas or model.loading.loaded or model.loading.failed):
+            gave_up = GaveUp(revision, failure_of_status(status.get("conditions") or (), startup))
+        return replace(decision, standing=replace(decision.standing, gave_up=gave_up))
 
     def decide_placed(
         self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], there: int, awake: int
     ) -> Decision:
         """The same of a model in a pool that is on so many hosts."""
-        return self._decide(key, scaling, status, there, awake, ())
-
-    def _decide(
-        self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], there: int, ready: int, pods: Sequence[Pod]
-    ) -> Decision:
         now = self._clock().timestamp()
-        standing = read_standing(status)
-        if standing.desired is None and there:  # it had replicas before it was to scale
-            standing = replace(standing, desired=there)
+        model = self._model(key, scaling, _standing_before(status, there), now)
+        return self._decide(key, model, awake, (), now)
+
+    def _model(self, key: ObjectKey, scaling: Scaling, standing: Standing, now: float) -> Model:
+        """A model, as its spec and its status are now."""
         model = self._models.get(key)
         if model is None:
             model = Model(remembered(standing, now), Tally(), Starts(), scaling, standing)
             self._models[key] = model
-        model.scaling, model.standing, model.ready = scaling, standing, ready
+        model.scaling, model.standing = scaling, standing
+        return model
+
+    def _decide(self, key: ObjectKey, model: Model, ready: int, pods: Sequence[Pod], now: float) -> Decision:
+        model.ready = ready
         model.memory.start = model.starts.see(pods, model.memory.start)
         wish = self._wish(key, model, now)
-        return Decision(wish, standing.desired, _standing(standing, wish, model.memory, now))
+        return Decision(wish, model.standing.desired, _standing(model.standing, wish, model.memory, now))
 
     def forget(self, key: ObjectKey) -> None:
         """A model is gone, or scales no more."""
@@ -173,11 +204,20 @@ class Scaler:
         reading = model.tally.read(self.demand(key), now)
         since, unheard = self.book.watched_since(now), self.book.unheard(now)
         facts = model.tally.facts(reading, model.ready, model.memory.ahead, now, since, unheard)
-        return replace(facts, steady=facts.steady and (model.standing.desired or 0) <= model.ready)
+        steady = facts.steady and (model.standing.desired or 0) <= model.ready
+        return replace(facts, steady=steady, loading=model.loading)
 
     def _is_quiet(self, key: ObjectKey, model: Model) -> bool:
         """Whether nothing can have changed: nobody asks, and no more replicas are there than must be."""
         return model.standing.desired == model.scaling.floor and not any(e.in_flight for e in self.demand(key))
+
+
+def _standing_before(status: Mapping[str, Any], there: int) -> Standing:
+    """What the last status says of a model that is there so often."""
+    standing = read_standing(status)
+    if standing.desired is None and there:  # it had replicas before it was to scale
+        return replace(standing, desired=there)
+    return standing
 
 
 def _standing(before: Standing, wish: Wish, memory: Memory, now: float) -> Standing:

@@ -15,11 +15,14 @@ from plimsoll_operator.scaling.spec import Scaling
 from plimsoll_operator.scaling.told import scaling_fields
 from plimsoll_operator.simulation.replica import Replica
 from plimsoll_operator.simulation.service import Counted, Service
+from plimsoll_operator.template import STARTUP_SECONDS
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = ObjectKey("made-up", "model")
 GATEWAY = "gateway"
 ASK_SECONDS = 5
+REVISION = "h"
+"""Of every replica: the spec never changes."""
 
 
 class Fixed:
@@ -88,7 +91,9 @@ class Scaled:
         if self._woken or int(service.now) % 60 == 0:
             self._woken = False
             pods = [_pod(replica, service.now) for replica in service.staying]
-            decision = self._scaler.decide(KEY, self._scaling, self._status, pods)
+            decision = self._scaler.decide(
+                KEY, self._scaling, self._status, pods, revision=REVISION, startup=STARTUP_SECONDS
+            )
             self._status = {"desiredReplicas": decision.replicas, **scaling_fields(decision)}
         found: int = self._status["desiredReplicas"]
         return found
@@ -123,4 +128,4 @@ def _pod(replica: Replica, now: float) -> Pod:
     created = EPOCH + timedelta(seconds=replica.made)
     ready = replica.ready <= now
     moved = EPOCH + timedelta(seconds=replica.ready) if ready else created
-    return Pod(replica.name, replica.name, "model", "h", created, True, ready, None, False, created, moved=moved)
+    return Pod(replica.name, replica.name, "model", REVISION, created, True, ready, None, False, created, moved=moved)

@@ -103,6 +103,46 @@ async def test_to_zero_and_back(
         assert direct.model("m")["spec"]["replicas"] == 1, "people's"
 
 
+async def test_a_model_that_does_not_load_is_never_ready_and_is_tried_again_when_asked_for(
+    server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
+) -> None:
+    direct.create_model("m", scaled() | {"template": {"startupDeadlineSeconds": 30}})
+    ended = {"terminated": {"exitCode": 3, "reason": "Error", "message": "hf://no/such-model is not there"}}
+    waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
+        assert await holds(lambda: live(direct) == 1)
+        (pod,) = direct.pods("m")
+        direct.bind(pod)
+        direct.report(pod, waiting, restarts=1, last=ended)
+        assert await holds(lambda: conditions(direct)["Ready"] == ("False", "ModelSourceNotFound"))
+        assert not await asyncio.to_thread(until, lambda: desired(direct) == 0, 15.0), "it may load yet"
+        assert await holds(lambda: desired(direct) == 0)
+        assert await holds(lambda: live(direct) == 0)
+        direct.make_ready("m")
+        assert await holds(lambda: conditions(direct)["Progressing"] == ("False", "Settled"))
+    failed = {
+        "Ready": ("False", "ModelSourceNotFound"),
+        "Progressing": ("False", "Settled"),
+        "Placed": ("True", "Scheduled"),
+        "Loaded": ("False", "ModelSourceNotFound"),
+        "Routable": ("False", "NoReadyReplica"),
+    }
+    assert conditions(direct) == failed, "nothing is Stalled: gateways hold the next request"
+    async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
+        assert not await asyncio.to_thread(until, lambda: conditions(direct) != failed, 12.0)
+        assert status(direct)["phase"] == "Failed"
+        (message,) = [c["message"] for c in status(direct)["conditions"] if c["type"] == "Ready"]
+        assert "hf://no/such-model is not there (1 restart); scaled to zero before it loaded: a request" in message
+        gateway.hold(key)
+        assert await holds(lambda: live(direct) == 1)
+        direct.make_ready("m")
+        gateway.let_go(key)
+        assert await holds(lambda: conditions(direct)["Ready"] == ("True", "Ready"))
+        gateway.end(key)
+        assert await holds(lambda: conditions(direct)["Ready"] == ("True", "Idle")), "it has loaded once"
+        assert scalings(direct) == ["ScaledToZero", "ScaledFromZero", "ScaledToZero"]
+
+
 async def test_load_brings_replicas_a_budget_and_a_reason(
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:

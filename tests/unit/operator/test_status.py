@@ -23,11 +23,13 @@ from plimsoll_operator.conditions import (
     Condition,
     news,
 )
+from plimsoll_operator.failure import Failure
 from plimsoll_operator.identity import selector
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.rollout import PROGRESS_SECONDS
+from plimsoll_operator.spec import read_spec
 from plimsoll_operator.status import Rejections, describe, describe_invalid, replicas_ignored
 from plimsoll_operator.template import STARTUP_SECONDS
 from plimsoll_operator.view import view
@@ -91,6 +93,26 @@ def test_all_is_well() -> None:
         ROUTABLE: (True, Reason.ROUTABLE),
     }
     assert conditions[READY].message == "2 ready for requests to gemma"
+
+
+def test_a_model_that_went_to_zero_before_it_loaded_is_not_ready() -> None:
+    spec = read_spec(model() | {"spec": model()["spec"] | {"scaling": {"minReplicas": 0, "maxReplicas": 2}}}).scaled(0)
+    gave_up = Failure(Reason.MODEL_SOURCE_NOT_FOUND, "gemma-x1: no such model (7 restarts)")
+    for kept, phase, ready in ((None, "Idle", (True, Reason.IDLE)), (gave_up, "Failed", (False, gave_up.reason))):
+        observed = replace(World([], ServiceState.OURS, EPOCH, {}).observed(), gave_up=kept)
+        fields, conditions = describe(view(spec, fits_of("new"), observed), Rejections())
+        of = {c.type: c for c in conditions}
+        assert (fields["phase"], (of[READY].status, of[READY].reason)) == (phase, ready)
+        assert (of[PROGRESSING].status, of[PROGRESSING].reason) == (False, Reason.SETTLED)
+        assert STALLED not in of, "gateways hold requests for it, and those have it tried again"
+    assert of[READY].message == of[LOADED].message
+    assert of[LOADED].message.startswith("gemma-x1: no such model (7 restarts); scaled to zero before it loaded: ")
+    told = {"revision": "r", "reason": "ModelSourceNotFound", "message": gave_up.message}
+    before = {"status": {"desiredReplicas": 0, "scaling": {"failure": told}}}
+    item = model() | before
+    item["spec"] = item["spec"] | {"scaling": {"minReplicas": 0, "maxReplicas": 2}}
+    invalid = describe_invalid(item, (), "too little memory")[1][0]
+    assert (invalid.status, invalid.reason) == (False, Reason.INVALID_SPEC)
 
 
 def test_a_replica_of_before_the_uid_label_still_counts_for_the_scale() -> None:

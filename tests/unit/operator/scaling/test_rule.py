@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from plimsoll_operator.scaling.facts import Facts
 from plimsoll_operator.scaling.line import Line
+from plimsoll_operator.scaling.loading import Loading
 from plimsoll_operator.scaling.rule import FACTOR, STEP, Why, Wish, decide, needed
 from plimsoll_operator.scaling.spec import Scaling, Target
 from plimsoll_operator.scaling.windows import Extremes
@@ -51,6 +52,15 @@ def wish(desired: int | None, facts: Facts, scaling: Scaling = EIGHT, line: Line
         (6, replace(CALM, in_flight=2.0), 1, Why.LOAD),
         (6, replace(CALM, asked=NOW - 300), 0, Why.IDLE),
         (6, replace(CALM, asked=NOW - 299), 1, Why.LOAD),
+        (1, replace(CALM, asked=0.0, loading=Loading(served=NOW - 299)), 1, Why.SAME),
+        (1, replace(CALM, asked=0.0, loading=Loading(served=NOW - 300)), 0, Why.IDLE),
+        (1, replace(CALM, asked=0.0, loading=Loading(until=NOW + 1)), 1, Why.SAME),
+        (2, replace(CALM, asked=0.0, loading=Loading(until=NOW + 1)), 1, Why.LOAD),
+        (1, replace(CALM, asked=0.0, loading=Loading(loaded=False, until=NOW)), 0, Why.IDLE),
+        (0, replace(CALM, loading=Loading(loaded=False)), 1, Why.FIRST),
+        (0, replace(CALM, loading=Loading(loaded=False), held=13), 2, Why.HELD),
+        (0, replace(CALM, loading=Loading(loaded=False, failed=True)), 0, Why.SAME),
+        (0, replace(CALM, loading=Loading(loaded=False, failed=True), held=1), 1, Why.HELD),
         (1, replace(CALM, asked=NOW - 300, in_flight=0.1), 1, Why.SAME),
         (1, replace(CALM, asked=NOW - 300, held=1), 1, Why.SAME),
     ],
@@ -145,6 +155,13 @@ facts_of = st.builds(
     asked=st.floats(0, NOW),
     since=st.floats(0, NOW),
     unheard=st.sampled_from(["", "", "gateway a"]),
+    loading=st.builds(
+        Loading,
+        st.booleans(),
+        st.booleans(),
+        until=st.sampled_from([0.0, NOW - 1, NOW, NOW + 1]),
+        served=st.floats(0, NOW),
+    ),
 )
 lines = st.builds(Line, st.none() | st.floats(1, 100), st.floats(0, NOW), st.just(0.0))
 pasts = st.lists(st.tuples(st.floats(0, NOW), st.integers(0, 24)), max_size=8)
@@ -175,9 +192,11 @@ def test_whatever_it_is_told(
     if within and not found.replicas:
         assert scaling.least == 0
         assert not facts.in_flight
-        assert NOW - facts.asked >= scaling.idle
+        assert NOW - max(facts.asked, facts.loading.served) >= scaling.idle
+        assert facts.loading.until <= NOW, "a replica still loads"
     if desired == within == 0:
-        assert (found.replicas > 0) is (facts.held > 0)
+        untried = not facts.loading.loaded and not facts.loading.failed
+        assert (found.replicas > 0) is (facts.held > 0 or untried)
     if found.replicas > within:
         assert found.replicas <= max(FACTOR * within, within + STEP)
     assert (found.replicas == desired) or found.words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -37,11 +38,13 @@ ADDRESSES = ("198.18.0.1", "198.18.0.2")
 class World:
     """Gateways, one model, its pods and its status; processes of the operator come and go. A second is one step."""
 
-    def __init__(self, scaling: Scaling, start: float = 20.0) -> None:
-        self.scaling, self.start, self.now = scaling, start, 0.0
+    def __init__(self, scaling: Scaling, start: float = 20.0, startup: float = 3600.0) -> None:
+        self.scaling, self.start, self.startup, self.now = scaling, start, startup, 0.0
+        self.revision = "h"
         self.gateways = {a: StubGateway(f"g-{a}", now=lambda: self.time) for a in ADDRESSES}
         self.status: dict[str, Any] = {}
         self.pods: dict[str, float] = {}
+        self.removed: list[tuple[float, float]] = []
         self.events: list[tuple[float, str, str]] = []
         self.decisions: list[tuple[float, int]] = []
         self.woken = False
@@ -83,8 +86,10 @@ class World:
 
     def look(self) -> None:
         """A pass: decide, write the status, make and delete pods."""
-        pods = [pod(name, made, self.start, self.now) for name, made in self.pods.items()]
-        decision = self.scaler.decide(KEY, self.scaling, self.status, pods)
+        pods = [pod(name, made, self.start, self.now, self.revision) for name, made in self.pods.items()]
+        decision = self.scaler.decide(
+            KEY, self.scaling, self.status, pods, revision=self.revision, startup=self.startup
+        )
         self.note(decision)
         self.status = {"desiredReplicas": decision.replicas, **scaling_fields(decision)}
         self.decisions.append((self.now, decision.replicas))
@@ -92,7 +97,9 @@ class World:
             self._made += 1
             self.pods[f"p{self._made}"] = self.now
         while len(self.pods) > decision.replicas:
-            self.pods.popitem()
+            _, made = self.pods.popitem()
+            if not decision.replicas:
+                self.removed.append((self.now, made))
         self.woken = False
 
     def note(self, decision: Decision) -> None:
@@ -103,18 +110,25 @@ class World:
     def go_on(self, seconds: float) -> None:
         """Time passes, in ticks."""
         for _ in range(int(seconds / TICK)):
+            ready = self.ready
             self.now += TICK
             self.poll()
             self.scaler.look()
-            if self.woken or self.now % 60 == 0:
+            if self.woken or self.ready != ready or self.now % 60 == 0:
                 self.look()
 
+    def change_spec(self, revision: str) -> None:
+        """Somebody writes another one; its pods take the place of those that are there."""
+        self.revision = revision
+        self.pods = dict.fromkeys(self.pods, self.now)
+        self.look()
 
-def pod(name: str, made: float, start: float, now: float) -> Pod:
+
+def pod(name: str, made: float, start: float, now: float, revision: str = "h") -> Pod:
     """As the operator sees it."""
     created, ready = EPOCH + timedelta(seconds=made), now - made >= start
     moved = created + timedelta(seconds=start) if ready else created
-    return Pod(name, name, "m", "h", created, True, ready, None, False, created, moved=moved)
+    return Pod(name, name, "m", revision, created, True, ready, None, False, created, moved=moved)
 
 
 SCALES = Scaling(least=0, most=8, idle=60, down=60, target=Target())
@@ -123,8 +137,8 @@ SCALES = Scaling(least=0, most=8, idle=60, down=60, target=Target())
 def test_from_one_to_zero_and_back() -> None:
     world = World(SCALES)
     assert world.desired == 1, "a new model shows that it can be served"
-    world.go_on(55)
-    assert world.desired == 1
+    world.go_on(75)
+    assert world.desired == 1, "it serves for 55 s"
     world.go_on(20)
     assert world.desired == 0
     world.gateways[ADDRESSES[0]].hold(KEY, 2)
@@ -133,6 +147,102 @@ def test_from_one_to_zero_and_back() -> None:
     world.look()
     assert world.desired == 1
     assert [reason for _, reason, _ in world.events] == ["ScaledToZero", "ScaledFromZero"]
+
+
+def test_idle_time_counts_from_the_first_readiness() -> None:
+    world = World(replace(SCALES, idle=10), start=200.0)
+    world.go_on(205)
+    assert world.desired == 1, "it has been idle for 200 s, and loaded for all of them"
+    world.go_on(10)
+    assert world.desired == 0
+    assert "failure" not in world.status["scaling"]
+    assert world.status["scaling"]["loadedRevision"] == "h"
+
+
+def test_a_client_that_gives_up_leaves_a_replica_that_comes_up() -> None:
+    world = World(replace(SCALES, idle=10), start=40.0)
+    world.go_on(60)
+    assert world.desired == 0
+    gateway = world.gateways[ADDRESSES[0]]
+    gateway.hold(KEY)
+    world.poll()
+    world.look()
+    gateway.let_go(KEY)
+    gateway.of(KEY).in_flight = 0
+    world.go_on(45)
+    assert (world.desired, world.ready) == (1, 1), "whoever comes back is answered"
+    world.go_on(10)
+    assert world.desired == 0
+
+
+def test_a_model_that_never_loads_goes_to_zero_after_its_deadline_and_is_tried_again_when_asked_for() -> None:
+    world = World(SCALES, start=float("inf"), startup=600.0)
+    world.go_on(300)
+    world.begin()
+    world.go_on(295)
+    assert world.desired == 1, "an operator that starts over goes on from the pods"
+    world.go_on(60)
+    assert world.desired == 0
+    failure = {
+        "revision": "h",
+        "reason": "ProgressDeadlineExceeded",
+        "message": "no replica has loaded the model within 600 s",
+    }
+    assert world.status["scaling"]["failure"] == failure
+    assert world.status["scaling"]["why"].startswith("it has not loaded in time, and nobody has asked for it for ")
+    world.begin()
+    world.go_on(1200)
+    assert (world.desired, world.status["scaling"]["failure"]) == (0, failure), "it is not tried again by itself"
+    world.gateways[ADDRESSES[0]].hold(KEY)
+    world.poll()
+    world.look()
+    assert world.desired == 1
+    assert "failure" not in world.status["scaling"]
+
+
+def test_a_pod_that_cannot_be_made_has_the_same_deadline() -> None:
+    world = World(SCALES, startup=600.0)
+    world.pods.clear()
+    for at in range(0, 600, 60):
+        world.now = float(at)
+        world.poll()
+        world.look()
+        assert world.desired == 1
+        world.pods.clear()
+    world.now = 660.0
+    world.poll()
+    world.look()
+    assert world.desired == 0
+
+
+def test_a_spec_that_changes_at_zero_is_tried_once() -> None:
+    world = World(SCALES, startup=600.0)
+    world.go_on(120)
+    assert world.desired == 0
+    world.change_spec("h2")
+    assert world.desired == 1
+    assert world.events[-1][2] == "from 0 to 1: its spec has changed: one replica shows whether it loads"
+    world.go_on(300)
+    assert (world.desired, world.status["scaling"]["loadedRevision"]) == (0, "h2")
+    events = len(world.events)
+    world.begin()
+    world.go_on(300)
+    assert len(world.events) == events
+    world.start = float("inf")
+    world.change_spec("h3")
+    world.go_on(700)
+    assert (world.desired, world.status["scaling"]["failure"]["revision"]) == (0, "h3")
+    world.change_spec("h4")
+    assert world.desired == 1, "another spec is another try"
+
+
+def test_a_model_of_before_this_was_written_counts_as_loaded_by_its_stable_revision() -> None:
+    world = World(SCALES)
+    for stable, desired in (("h", 0), ("h0", 1)):
+        world.pods.clear()
+        world.status = {"desiredReplicas": 0, "stableRevision": stable}
+        world.begin()
+        assert world.desired == desired
 
 
 def test_load_that_stays_the_same_leads_to_one_number() -> None:
@@ -218,11 +328,12 @@ class Scaled(RuleBasedStateMachine):
         more=st.integers(1, 6),
         idle=st.sampled_from([30, 60]),
         down=st.sampled_from([0, 30, 120]),
-        start=st.sampled_from([5.0, 60.0]),
+        start=st.sampled_from([5.0, 60.0, float("inf")]),
+        startup=st.sampled_from([100.0, 400.0]),
     )
-    def begin(self, least: int, more: int, idle: int, down: int, start: float) -> None:
+    def begin(self, least: int, more: int, idle: int, down: int, start: float, startup: float) -> None:
         scaling = Scaling(least=least, most=least + more, idle=idle, down=down, target=Target(4, ttft=1.0))
-        self.world = World(scaling, start)
+        self.world = World(scaling, start, startup)
         self.checked = 0
 
     @rule(which=st.sampled_from(ADDRESSES), count=st.integers(1, 40))
@@ -263,6 +374,13 @@ class Scaled(RuleBasedStateMachine):
     def kill(self) -> None:
         self.world.begin()
 
+    @rule(revision=st.sampled_from(["h", "h2"]), start=st.sampled_from([5.0, 60.0, float("inf")]))
+    def change_spec(self, revision: str, start: float) -> None:
+        """Another spec loads faster, slower or never."""
+        if revision != self.world.revision:
+            self.world.start = start
+            self.world.change_spec(revision)
+
     @precondition(lambda self: not any(gateway.dead for gateway in self.world.gateways.values()))
     @rule()
     def a_request_that_waits_gets_a_replica(self) -> None:
@@ -285,6 +403,23 @@ class Scaled(RuleBasedStateMachine):
         self.checked = max(0, len(world.decisions) - 1)
 
     @invariant()
+    def what_loads_is_left_alone(self) -> None:
+        """None goes to zero before its startup deadline, or so shortly after it became ready."""
+        if not hasattr(self, "world"):
+            return
+        for at, made in self.world.removed:
+            ready = made + self.world.start
+            served = at >= ready and at - ready >= self.world.scaling.idle
+            assert served or at - made >= self.world.startup
+        self.world.removed.clear()
+
+    @invariant()
+    def at_zero_it_has_loaded_or_says_why_not(self) -> None:
+        if hasattr(self, "world") and not self.world.desired:
+            told = self.world.status["scaling"]
+            assert (told.get("loadedRevision") == self.world.revision) is ("failure" not in told)
+
+    @invariant()
     def bounds_are_kept(self) -> None:
         if hasattr(self, "world"):
             assert self.world.scaling.least <= self.world.desired <= self.world.scaling.most
@@ -296,7 +431,7 @@ class Scaled(RuleBasedStateMachine):
         world = self.world
         for address, gateway in world.gateways.items():
             gateway.restart(f"last-{address}")
-        world.go_on(world.scaling.idle + world.scaling.down + 200)
+        world.go_on(world.scaling.idle + world.scaling.down + world.startup + 200)
         assert world.desired == world.scaling.least
         told = len(world.events)
         world.go_on(300)
@@ -317,10 +452,10 @@ def test_requests_that_a_gateway_first_tells_of_count_unless_they_came_before_it
     scaler.book.keep(ADDRESSES[:1], now.timestamp())
     entry = ModelDemand(KEY.namespace, KEY.name, asked=60)
     scaler.book.take(ADDRESSES[0], Demand("g", 1, now.timestamp(), (entry,) if named_before else ()), now.timestamp())
-    scaler.decide(KEY, Scaling(1, 9), {}, [])
+    scaler.decide(KEY, Scaling(1, 9), {}, [], revision="h", startup=3600.0)
     scaler.book.take(ADDRESSES[0], Demand("g", 2, now.timestamp(), (entry,)), now.timestamp())
     now += timedelta(seconds=TICK)
-    scaler.decide(KEY, Scaling(1, 9), {}, [])
+    scaler.decide(KEY, Scaling(1, 9), {}, [], revision="h", startup=3600.0)
     assert (scaler._models[KEY].tally.rate > 0) is counted
 
 
@@ -331,7 +466,7 @@ def keys_read(models: int, monkeypatch: pytest.MonkeyPatch) -> int:
     now = EPOCH.timestamp()
     book.keep(ADDRESSES[:1], now)
     for number in range(models):
-        scaler.decide(ObjectKey("team", f"new{number}"), scaling, {}, [])
+        scaler.decide(ObjectKey("team", f"new{number}"), scaling, {}, [], revision="h", startup=3600.0)
     old = tuple(ModelDemand("team", f"old{number}") for number in range(models))
     new = tuple(ModelDemand("team", f"new{number}", asked=3) for number in range(models))
 
