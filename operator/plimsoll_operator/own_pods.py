@@ -35,6 +35,7 @@ from plimsoll_operator.observe import (
 )
 from plimsoll_operator.outcome import LOOK_AGAIN, PATIENCE, SOON, Outcome
 from plimsoll_operator.plan import plan
+from plimsoll_operator.retry import retry_in
 from plimsoll_operator.revisions.history import plan_history
 from plimsoll_operator.revisions.stored import present_revision
 from plimsoll_operator.scaling.scaler import Decision, Scaler
@@ -97,7 +98,8 @@ class OwnPods:
             raise error
         rolls = stage is None and any(c.type == RECONCILING for c in conditions)
         stalls_in = seen.stalls_in(before) if rolls else None
-        waits = (planned.wait, rolling.wait, stalls_in, lost_in(found, now), None if known else LOOK_AGAIN)
+        retry = retry_in(rejections, before, now)
+        waits = (planned.wait, rolling.wait, stalls_in, retry, lost_in(found, now), None if known else LOOK_AGAIN)
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _decide(self, spec: Spec, item: Object, pods: Sequence[Pod]) -> Decision | None:

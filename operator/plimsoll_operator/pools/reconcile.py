@@ -27,6 +27,7 @@ from plimsoll_operator.pools.poller import Poller
 from plimsoll_operator.pools.spec import PoolSpec, read_pool
 from plimsoll_operator.pools.status import describe_pool
 from plimsoll_operator.quantity import byte_count
+from plimsoll_operator.retry import retry_in
 from plimsoll_operator.status import Rejections, describe_invalid
 from plimsoll_operator.template import SpecError
 from plimsoll_operator.turns import Turns, view_in_turn
@@ -147,7 +148,7 @@ class PoolReconciler:
         if error is not None:
             raise error
         stalls_in = seen.stalls_in(before) if any(c.type == RECONCILING for c in conditions) else None
-        waits = (planned.wait, stalls_in, drained.wait, lost_in(found, now))
+        waits = (planned.wait, stalls_in, drained.wait, retry_in(rejections, before, now), lost_in(found, now))
         return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _view(self, spec: PoolSpec, host_key: HostKey, observed: Observed) -> View[PoolSpec]:

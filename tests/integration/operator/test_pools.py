@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operator_support.apiserver import RELEASE_NAMESPACE, SECOND, ApiServer
+from operator_support.apiserver import RELEASE_NAMESPACE, SECOND, ApiServer, until
 from operator_support.direct import Direct, Refused
 from operator_support.kubelets import Kubelets, holds
 from operator_support.objects import Json
 from operator_support.running import running
+
+from plimsoll_operator import work
 
 pytestmark = pytest.mark.usefixtures("lease")
 
@@ -195,6 +197,32 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
             code, _, error = await asyncio.to_thread(told, name)
             assert (code, words in error) == (1, True)
     assert server.writes(SECOND) == []
+
+
+async def test_pods_that_a_quota_refuses_are_made_once_it_lets_them(
+    server: ApiServer, direct: Direct, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a resync, and with no status written in between."""
+    monkeypatch.setattr(work, "RESYNC_SECONDS", 3600.0)
+    direct.create_quota("none", pods=0)
+    direct.create_pool("shared", POOL | {"replicas": 1})
+    direct.create_model("a", {"model": {"source": "demo://gemma-3-270m"}})
+
+    def refused(found: Json) -> bool:
+        told = {c["type"]: c["reason"] for c in found.get("status", {}).get("conditions", ())}
+        return told.get("Placed") == "Rejected"
+
+    def versions() -> list[str]:
+        return [found["metadata"]["resourceVersion"] for found in (direct.model("a"), direct.pool("shared"))]
+
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
+        assert await holds(lambda: refused(direct.model("a")) and refused(direct.pool("shared")))
+        written = versions()
+        assert not await asyncio.to_thread(until, lambda: versions() != written, 8.0), "a try writes nothing"
+        direct.delete_quota("none")
+        assert await asyncio.to_thread(until, lambda: len(direct.pods("a")) == 1, 20.0)
+        assert await asyncio.to_thread(until, lambda: not refused(direct.pool("shared")), 20.0)
+        assert await holds(lambda: not refused(direct.model("a")))
 
 
 async def test_only_the_operator_writes_modelhosts(direct: Direct, as_editor: Direct, as_operator: Direct) -> None:

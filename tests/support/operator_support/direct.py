@@ -145,6 +145,17 @@ class Direct:
         ours.sort(key=lambda e: str(e["eventTime"]))
         return [(e["type"], e["reason"], e["note"]) for e in ours]
 
+    def create_quota(self, name: str, **hard: int) -> None:
+        """A ResourceQuota, with the status that its controller would write."""
+        limits = {kind: str(count) for kind, count in hard.items()}
+        body = {"metadata": {"name": name}, "spec": {"hard": limits}}
+        self.ask("POST", self._core("resourcequotas"), body)
+        status = {"hard": limits, "used": dict.fromkeys(limits, "0")}
+        self.ask("PATCH", self._core("resourcequotas", name, "status"), {"status": status}, MERGE)
+
+    def delete_quota(self, name: str) -> None:
+        self.ask("DELETE", self._core("resourcequotas", name))
+
     def create_pod(self, body: Json) -> Json:
         """As an operator of before would have done it."""
         return self.ask("POST", self._core("pods"), body)
