@@ -61,6 +61,7 @@ class Reconciler:
             self._forget(key)
             return Outcome(gone=True)
         if model.deleting:
+            self._wake_all(self._turns.end(key))
             return Outcome()
         pods = self._common.caches.pods_of(model)
         try:

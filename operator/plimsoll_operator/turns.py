@@ -55,10 +55,16 @@ class Turns:
     def end(self, key: ObjectKey) -> list[ObjectKey]:
         """A model has rolled, or is gone; returns those that may take its turn."""
         self._stalled.discard(key)
-        self._waiting.pop(key, None)
         if key not in self._taken:
-            return []
+            return self.decline(key)
         self._taken.discard(key)
+        return self._next()
+
+    def decline(self, key: ObjectKey) -> list[ObjectKey]:
+        """A model that waits needs no turn now; returns those that may take the one that it was offered."""
+        if key not in self._waiting:
+            return []
+        del self._waiting[key]
         return self._next()
 
     def check_integrity(self) -> None:
@@ -78,4 +84,6 @@ def view_in_turn(spec: W, fit: Fits, observed: Observed, turns: Turns) -> tuple[
     seen = view(spec, fit, observed)
     if seen.needs_turn and not turns.take(spec.key):
         return view(spec, fit, observed, may_roll=False), []
-    return seen, [] if seen.older else turns.end(spec.key)
+    if seen.needs_turn:
+        return seen, []
+    return seen, turns.decline(spec.key) if seen.older else turns.end(spec.key)

@@ -98,6 +98,7 @@ class PoolReconciler:
             return Outcome(gone=True)
         pods = self._caches.pods_of(pool)
         if pool.deleting:
+            self._wake_all(self._turns.end(key))
             return Outcome()
         try:
             spec = read_pool(pool.value, self._profiles)
