@@ -56,6 +56,7 @@ class Lease:
         self._held_until = float("-inf")
         self._seen: tuple[object, float] | None = None
         self._leader_seen = clock()
+        self._unanswered: str | None = None
 
     @property
     def held(self) -> bool:
@@ -108,17 +109,34 @@ class Lease:
             raise self._lost(f"could not be renewed for {DURATION - MARGIN:.0f} s")
 
     async def release(self) -> None:
-        """Let the next one have it at once. No write may be under way, and nothing may be written after this."""
-        if self._held_until == float("-inf"):
+        """Let the next one have it at once. Nothing may be written after this.
+
+        No write may be under way but one of the Lease itself, whose caller was cancelled.
+        """
+        if self._unanswered is None and self._held_until == float("-inf"):
             return
         self._held_until = float("-inf")
         try:
-            lease = await self._api.lease(self._key)
-            if lease is not None and _holder(lease) == self._identity:
-                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._api.replace_lease({**lease, "spec": spec})
+            try:
+                await self._give_back()
+            except ApiError as error:
+                if error.code != 409:
+                    raise
+                await self._give_back()  # the write without an answer has come first
         except ApiError as error:
             logger.warning("the Lease %s is not given back and has to expire: %s", self._key, error)
+
+    async def _give_back(self) -> None:
+        """Leave the Lease without a holder, if it is ours or a write that is still under way may make it ours.
+
+        That write is based on the version that is overwritten here, so it is refused from now on.
+        """
+        lease = await self._api.lease(self._key)
+        if lease is None:
+            return
+        if _holder(lease) == self._identity or lease["metadata"].get("resourceVersion") == self._unanswered:
+            freed = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _stamp()}
+            await self._api.replace_lease({**lease, "spec": {**(lease.get("spec") or {}), **freed}})
 
     async def take(self) -> str:
         """Take the Lease if it is free; returns who holds it then, "" when nobody does yet. Raises ApiError."""
@@ -154,7 +172,14 @@ class Lease:
 
     async def _put(self, lease: Object, started: float) -> None:
         """Write ourselves down as the holder; a change by somebody else since `lease` was read is a 409."""
-        await self._api.replace_lease(self._record(lease, self._identity))
+        self._unanswered = lease["metadata"].get("resourceVersion")
+        try:
+            await self._api.replace_lease(self._record(lease, self._identity))
+        except ApiError as error:
+            if not error.is_unsure:
+                self._unanswered = None
+            raise
+        self._unanswered = None
         self._held_until = started + DURATION - MARGIN
 
     def _expired(self, lease: Object) -> bool:
@@ -166,7 +191,7 @@ class Lease:
 
     def _record(self, lease: Object, holder: str) -> dict[str, Any]:
         old = lease.get("spec") or {}
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = _stamp()
         same = old.get("holderIdentity") == holder
         return {
             "apiVersion": "coordination.k8s.io/v1",
@@ -180,6 +205,10 @@ class Lease:
                 "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if same else 1),
             },
         }
+
+
+def _stamp() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _holder(lease: Object) -> str:

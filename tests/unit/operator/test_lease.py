@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -80,6 +81,85 @@ async def test_the_charts_empty_lease_is_taken_at_once_and_stays_the_charts(cloc
     assert stored.spec["leaseTransitions"] == 1
     assert stored.stored is not None
     assert stored.stored["metadata"]["labels"] == {"app": "plimsoll"}
+
+
+class SlowLease(StoredLease):
+    """The first write goes on when its caller is cancelled, and is carried out `when` the test says."""
+
+    def __init__(self, when: str, spec: dict[str, Any] | None = None) -> None:
+        super().__init__(spec)
+        self.when, self.began = when, asyncio.Event()
+        self.late: Object | None = None
+        self.answer: ApiError | None = None
+
+    async def lease(self, key: ObjectKey) -> Object | None:
+        if self.when == "before the read":
+            await self.carry_out()
+        found = await super().lease(key)
+        if self.when == "after the read":
+            await self.carry_out()
+        return found
+
+    async def replace_lease(self, lease: Object) -> Object:
+        if self.when != "at once" and not self.began.is_set():
+            self.late = lease
+            self.began.set()
+            await asyncio.Event().wait()
+        kept = await super().replace_lease(lease)
+        if self.answer is not None:
+            raise self.answer
+        return kept
+
+    async def carry_out(self) -> None:
+        """The write that is late; one of an old version is refused, and nobody waits for its answer."""
+        late, self.late = self.late, None
+        if late is not None:
+            with suppress(ApiError):
+                await super().replace_lease(late)
+
+
+@pytest.mark.parametrize("when", ["before the read", "after the read", "after all"])
+@pytest.mark.parametrize("spec", [None, {"holderIdentity": "", "leaseDurationSeconds": 1}])
+async def test_a_process_that_is_stopped_while_it_takes_the_lease_leaves_it_free(
+    when: str, spec: dict[str, Any] | None, clock: Clock
+) -> None:
+    stored = SlowLease(when, spec)
+    lease = Lease(stored, KEY, "us", clock)
+    taking = asyncio.create_task(lease.acquire())
+    await stored.began.wait()
+    taking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await taking
+    await lease.release()
+    await stored.carry_out()
+    assert stored.spec["holderIdentity"] == ""
+    assert not lease.held
+    assert await Lease(stored, KEY, "them", clock).take() == "them"
+
+
+async def test_a_process_that_is_stopped_takes_nothing_from_the_next_holder(clock: Clock) -> None:
+    stored = SlowLease("after all")
+    lease = Lease(stored, KEY, "us", clock)
+    taking = asyncio.create_task(lease.acquire())
+    await stored.began.wait()
+    taking.cancel()
+    assert await Lease(stored, KEY, "them", clock).take() == "them"
+    await lease.release()
+    await stored.carry_out()
+    assert stored.spec["holderIdentity"] == "them"
+
+
+@pytest.mark.parametrize(("code", "holder"), [(504, ""), (422, "us")])
+async def test_a_lease_whose_write_has_lost_its_answer_is_given_back(code: int, holder: str, clock: Clock) -> None:
+    """A refusal is an answer: nothing has to be given back."""
+    stored = SlowLease("at once")
+    stored.answer = ApiError(code, "no")
+    lease = Lease(stored, KEY, "us", clock)
+    with pytest.raises(ApiError):
+        await lease.take()
+    stored.answer = None
+    await lease.release()
+    assert stored.spec["holderIdentity"] == holder
 
 
 async def test_the_hold_ends_before_anybody_else_may_take_it(clock: Clock) -> None:
