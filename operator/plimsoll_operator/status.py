@@ -27,7 +27,7 @@ from plimsoll_operator.view import View
 from plimsoll_operator.workload import Workload
 
 Fields = dict[str, Any]
-KEPT = ("servedNames", "names", "desiredReplicas", "scaling", "stableRevision", "canary")
+KEPT = ("servedNames", "names", "source", "desiredReplicas", "scaling", "stableRevision", "canary")
 """What is still true of an object that cannot be read."""
 
 
@@ -56,6 +56,7 @@ def describe(
         "updatedReplicas": len(seen.current),
         "selector": selector(spec.key.name, selecting_uid(seen.observed.pods, spec.owner.uid)),
         "desiredReplicas": spec.replicas,
+        "source": spec.source,
         "phase": phase_of(seen, progressing, parts),
         "servedNames": served,
         "names": ", ".join(served),

@@ -20,9 +20,16 @@ def describe_stage(
     merged = stage.merged()
     fields, conditions = describe(merged, rejections, before)
     of = {condition.type: condition for condition in conditions}
-    parts = [of[kind] for kind in (PLACED, LOADED, ROUTABLE)]
+    loaded = of[LOADED]
+    if loaded.reason in (Reason.LOADED, Reason.LOADING):
+        loaded = replace(loaded, message=_loaded(stage))
+    parts = [of[PLACED], loaded, of[ROUTABLE]]
     ready = ready_of(replace(merged, spec=stage.sides.present), parts) if stage.replicas else of[READY]
-    fields |= {"updatedReplicas": len(stage.canary_view.current), "desiredReplicas": stage.replicas}
+    fields |= {
+        "updatedReplicas": len(stage.canary_view.current),
+        "desiredReplicas": stage.replicas,
+        "source": stage.sides.stable.source,
+    }
     progressing = of[PROGRESSING]
     if stage.is_present:
         over = stage.canary.state is State.TAKEN_BACK
@@ -30,6 +37,13 @@ def describe_stage(
         if stage.replicas:
             fields["phase"] = "Degraded" if over else "Updating"
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
+
+
+def _loaded(stage: Stage) -> str:
+    """How many replicas have loaded the source of either revision; of one without replicas nothing is said."""
+    sides = [side for side in (stage.stable_view, stage.canary_view) if side.spec.replicas]
+    said = [f"{side.good_ready} of {side.spec.replicas} replicas have loaded {side.spec.source}" for side in sides]
+    return ", ".join(said)
 
 
 def step_event(before: Canary | None, now: Canary | None, stable: str) -> tuple[Reason, str] | None:

@@ -34,6 +34,7 @@ def describe_pooled(
         "updatedReplicas": sum(copy.current and copy.is_there for copy in picture.copies),
         "selector": selector(placement.pool, kind=POOL_KIND),
         "desiredReplicas": spec.replicas,
+        "source": spec.source,
         "phase": _phase(spec, picture, progressing, parts),
         "where": _where(picture),
         "why": _why(picture)[:512],

@@ -81,6 +81,7 @@ def test_all_is_well() -> None:
         "selector": "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator,"
         f"plimsoll.dev/model-deployment=gemma,plimsoll.dev/model-deployment-uid={UID}",
         "desiredReplicas": 2,
+        "source": spec_of().source,
         "phase": "Ready",
         "servedNames": ["gemma"],
         "names": "gemma",
