@@ -10,7 +10,7 @@ from plimsoll_operator.common import Common
 from plimsoll_operator.identity import KIND, Object
 from plimsoll_operator.observe import Pod, observe_pods
 from plimsoll_operator.outcome import Outcome
-from plimsoll_operator.pooled import Pooled, plan_own
+from plimsoll_operator.pooled import Pooled, plan_own, unknown_pool
 from plimsoll_operator.pools.picture import Picture, Where
 from plimsoll_operator.pools.pooled_status import describe_pooled
 from plimsoll_operator.scaling.scaler import Decision, Scaler
@@ -33,7 +33,7 @@ class InPool:
         assert spec.placement is not None
         picture = self.pooled.picture(spec.key, spec.placement.key)
         if picture is None:
-            return Outcome()
+            return unknown_pool(self.common, spec.placement.key)
         found = observe_pods(pods, self.common.clock(), self.common.nodes.known)
         self.common.nodes.note_use(spec.key.of(KIND), (p.node for p in found if p.node))
         going = plan_own(found, answered=picture.answering > 0 or spec.replicas == 0, pool=picture.pool)

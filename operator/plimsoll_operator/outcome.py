@@ -17,6 +17,8 @@ PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
 """How long passes wait for the caches to show what was written."""
 SOON = timedelta(seconds=1)
 """When it is asked whose a Service is that was in the way of ours."""
+A_MOMENT = timedelta(seconds=5)
+"""How long a pool that a model names may be unknown before the model's status says so: one file may apply both."""
 LOOK_AGAIN = timedelta(seconds=60)
 """How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
 

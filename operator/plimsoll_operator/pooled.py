@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from plimsoll_operator.common import Common
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.observe import Pod
+from plimsoll_operator.outcome import A_MOMENT, Outcome
 from plimsoll_operator.plan import DeletePod
 from plimsoll_operator.pools.picture import Picture, Told, shown
 from plimsoll_operator.pools.problem import Problem
@@ -43,6 +45,11 @@ class NoPools:
 
 
 NO_POOLS = NoPools()
+
+
+def unknown_pool(common: Common, pool: ObjectKey) -> Outcome:
+    """When to look again at a model of whose pool nothing is known yet; a pool that is there wakes its models."""
+    return Outcome(again=A_MOMENT if common.caches.pools.get(pool) is None else None)
 
 
 def plan_own(pods: Iterable[Pod], *, answered: bool, pool: str) -> list[DeletePod]:

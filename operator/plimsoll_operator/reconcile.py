@@ -12,7 +12,7 @@ from plimsoll_operator.in_pool import InPool
 from plimsoll_operator.observe import Pod, observe_pods
 from plimsoll_operator.outcome import PATIENCE, Outcome, unless_namespace_ends
 from plimsoll_operator.own_pods import OwnPods
-from plimsoll_operator.pooled import NO_POOLS, Pooled
+from plimsoll_operator.pooled import NO_POOLS, Pooled, unknown_pool
 from plimsoll_operator.pools.pooled_status import describe_invalid_pooled
 from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.spec import Spec, SpecError, pool_of, read_spec
@@ -68,8 +68,7 @@ class Reconciler:
             spec = read_spec(model.value, self._common.profiles)
             self._common.check(spec)
         except SpecError as error:
-            await self._report_invalid(model.value, pods, error)
-            return Outcome()
+            return await self._report_invalid(model.value, pods, error)
         if spec.placement is not None:
             self._wake_all(self._turns.end(key))
             self._conductor.forget(key)
@@ -83,16 +82,18 @@ class Reconciler:
             self._pooled.served_elsewhere(spec.key)
         return outcome
 
-    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> None:
+    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> Outcome:
         self._wake_all(self._turns.end(key_of(item)))
         found, pool = observe_pods(pods, self._common.clock(), self._common.nodes.known), pool_of(item)
         if pool is None:
             await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
-            return
+            return Outcome()
         picture = self._pooled.picture(key_of(item), pool)
-        if picture is not None:
-            own_ready = sum(pod.ready for pod in found)
-            await self._actor.write_status(item, *describe_invalid_pooled(item, picture, own_ready, str(error)))
+        if picture is None:
+            return unknown_pool(self._common, pool)
+        own_ready = sum(pod.ready for pod in found)
+        await self._actor.write_status(item, *describe_invalid_pooled(item, picture, own_ready, str(error)))
+        return Outcome()
 
     def _forget(self, key: ObjectKey) -> None:
         self._writes.forget(key)

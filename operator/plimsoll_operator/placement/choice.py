@@ -9,7 +9,7 @@ from plimsoll_operator.placement.beds import Beds
 from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.decision import Refused
 from plimsoll_operator.placement.ledger import MODELS_PER_HOST, Known, Ledger, Slot
-from plimsoll_operator.placement.level import Pressure, Spread, State
+from plimsoll_operator.placement.level import Condition, Pressure, Spread, State
 from plimsoll_operator.placement.option import Grounds, Option
 from plimsoll_operator.placement.victims import Victims
 from plimsoll_operator.placement.words import size, span
@@ -62,8 +62,12 @@ class Choice:
     def _obstacle(self, ledger: Ledger, known: Known, own: Slot | None) -> tuple[Refused, str] | None:
         if note := unfit(known, ledger):
             return note
+        if own is None and not ledger.takes:
+            passing = ledger.host.condition is not Condition.READY
+            reason = Refused.WAITS_FOR_HOST if passing else Refused.NO_ROOM
+            return reason, f"nothing new is placed on it: {closed(ledger)}"
         if own is None:
-            return None if ledger.takes else (Refused.NO_ROOM, f"nothing new is placed on it: {_closed(ledger)}")
+            return None
         if not ledger.keeps or not own.current:
             return Refused.NO_ROOM, "it is to leave this host" if own.current else "an older revision lies there"
         if own.touched or not own.state.settled or own.state is State.RESIDENT:
@@ -84,12 +88,13 @@ def unfit(known: Known, ledger: Ledger) -> tuple[Refused, str] | None:
     return None
 
 
-def _closed(ledger: Ledger) -> str:
+def closed(ledger: Ledger) -> str:
+    """Why nothing new is placed on a host."""
     if ledger.host.pressure is Pressure.FULL:
         return "its memory is under full pressure"
     if len(ledger.slots) >= MODELS_PER_HOST:
         return f"it has {len(ledger.slots)} models, and a host takes {MODELS_PER_HOST}"
-    return f"it is {ledger.host.condition.value.lower()}"
+    return "it is not ready" if ledger.host.condition is Condition.CORDONED else "it is about to go"
 
 
 class Groups:

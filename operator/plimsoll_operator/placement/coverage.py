@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from plimsoll_operator.placement.action import Because
-from plimsoll_operator.placement.choice import Choice, unfit
+from plimsoll_operator.placement.choice import Choice, closed, unfit
 from plimsoll_operator.placement.decision import Refused
 from plimsoll_operator.placement.draft import Draft
 from plimsoll_operator.placement.journal import Journal
 from plimsoll_operator.placement.ledger import Known, Ledger, Slot
-from plimsoll_operator.placement.level import Level, State
+from plimsoll_operator.placement.level import Condition, Level, State
 from plimsoll_operator.placement.removal import reduce
 
+TOLD = 4
+"""Hosts that a message names."""
 NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUPS)
 
 
@@ -38,17 +40,36 @@ def _replace(draft: Draft, choice: Choice, known: Known, journal: Journal) -> No
         journal.listed(known, options)
         if not options:
             if lies == 0:
-                message = f"none of the {len(draft.book.ledgers)} hosts takes it: all are cordoned, full, or hold it"
-                draft.refuse(known, Refused.NO_ROOM, message, {"hosts": len(draft.book.ledgers)})
+                _refuse(draft, known)
             return None
         target = options[0].ledger
         if source is None:
-            why = f"it lies on {lies} of {known.model.placed} hosts"
+            why = f"{lies} of {known.model.placed} hosts have it" if lies else "no host has it yet"
             draft.place(known, target, Level.ON_DISK, Because.MISSING, why)
         else:
             why = f"{source.ledger.key} is {_condition(source)}, or not what its spec asks for"
             draft.move(source, target, _rest(source, target, 0), Because.DRAINING, why)
     return None
+
+
+def _refuse(draft: Draft, known: Known) -> None:
+    """Say why no host takes a model. One that is not ready, or is replaced, may do so later."""
+    ledgers = list(draft.book.ledgers.values())
+    later = [ledger for ledger in ledgers if ledger.host.condition is not Condition.READY and not unfit(known, ledger)]
+    told = ", ".join(f"{ledger.key.name} ({_obstacle(known, ledger)})" for ledger in (later or ledgers)[:TOLD])
+    more = f" and {len(later or ledgers) - TOLD} more" if (later or ledgers)[TOLD:] else ""
+    if later:
+        draft.refuse(known, Refused.WAITS_FOR_HOST, f"it waits for hosts: {told}{more}", {"hosts": len(later)})
+    else:
+        message = f"none of the {len(ledgers)} hosts takes it: {told}{more}"
+        draft.refuse(known, Refused.NO_ROOM, message, {"hosts": len(ledgers)})
+
+
+def _obstacle(known: Known, ledger: Ledger) -> str:
+    """Why a host takes no new copy of a model."""
+    if (note := unfit(known, ledger)) is not None:
+        return note[1]
+    return "has a copy that is to leave" if known.model.key in ledger.slots else closed(ledger)
 
 
 def _leave(draft: Draft, known: Known) -> None:

@@ -33,6 +33,7 @@ class Refused(StrEnum):
     NO_ROOM = "NoRoom"
     WAITS_FOR_TURN = "WaitsForTurn"
     WAITS_FOR_ROOM = "WaitsForRoom"
+    WAITS_FOR_HOST = "WaitsForHost"
     FAILED_LATELY = "FailedLately"
 
 

@@ -149,7 +149,13 @@ def _why_evicted(draft: Draft, victim: Slot, known: Known) -> str:
 
 def _refuse(draft: Draft, known: Known, wish: Wish, options: list[Option]) -> None:
     """Tell what is in the way, by the host that comes closest, and look again once it may have passed."""
-    order = (Refused.WAITS_FOR_ROOM, Refused.WAITS_FOR_TURN, Refused.FAILED_LATELY, Refused.NO_ROOM)
+    order = (
+        Refused.WAITS_FOR_ROOM,
+        Refused.WAITS_FOR_TURN,
+        Refused.FAILED_LATELY,
+        Refused.WAITS_FOR_HOST,
+        Refused.NO_ROOM,
+    )
     rank = {reason: place for place, reason in enumerate(order)}
     nearest = min(options, key=lambda option: (rank.get(option.obstacle or Refused.NO_ROOM, len(rank)), option.order))
     book = draft.book

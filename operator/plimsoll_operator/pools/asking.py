@@ -114,7 +114,8 @@ class Asker:
         reason = _reason(action)
         again = isinstance(action, Place) and known.failure(action.model, wish.revision if wish is not None else "")
         if reason is not None and not again:
-            self._tell(action.model, reason, action.why)
+            words = f"on {known.pod.name}: {action.why}" if isinstance(action, Place) else action.why
+            self._tell(action.model, reason, words)
 
     def _failed(
         self, pool: Pool, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted], error: HostError

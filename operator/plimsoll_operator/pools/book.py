@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_operator.identity import ObjectKey
@@ -59,6 +59,15 @@ Changed = Callable[[Known, Report | None], None]
 
 def _nothing(_: Known, __: Report | None) -> None:
     """What is told where nobody listens."""
+
+
+def refused_reports(hosts: Sequence[Known]) -> str:
+    """Which of the hosts' reports are refused and why, for people; "" if none is."""
+    refused = [known for known in hosts if known.refused]
+    if not refused:
+        return ""
+    more = f" (and those of {len(refused) - 1} more hosts)" if refused[1:] else ""
+    return f"ModelHost {refused[0].pod.name}: {refused[0].trouble}{more}"
 
 
 class HostBook:

@@ -76,7 +76,7 @@ class Picture:
 
     `pool` is the pool's name, and its namespace's before it where that is not the model's own. `held`: what its first
     placement waits for, "" where it does not. `files`: the claim on which the pool keeps files and batches, with its
-    namespace, "" for none.
+    namespace, "" for none. `refused`: which hosts' reports are refused and why, "" if none is.
     """
 
     pool: str
@@ -84,6 +84,7 @@ class Picture:
     problem: Problem | None = None
     held: str = ""
     files: str = ""
+    refused: str = ""
 
     @property
     def answering(self) -> int:

@@ -19,13 +19,13 @@ from plimsoll_operator.metrics import PLANNING, REPORT_AGE
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.observe import Pod, observe_pods
-from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.outcome import A_MOMENT, Outcome
 from plimsoll_operator.placement.decision import Plan
 from plimsoll_operator.placement.decision import Refused as RefusedBy
 from plimsoll_operator.placement.host import Host
 from plimsoll_operator.placement.pool import PoolState, Rules
 from plimsoll_operator.pools.asking import Asker, Connect
-from plimsoll_operator.pools.book import HostBook, Known
+from plimsoll_operator.pools.book import HostBook, Known, refused_reports
 from plimsoll_operator.pools.inventory import host_of
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.modelhost import is_draining
@@ -88,6 +88,7 @@ class Placer:
         self._clock = clock
         self._pools: dict[ObjectKey, Pool] = {}
         self._told: dict[ObjectKey, list[Told]] = {}
+        self._missed: dict[ObjectKey, datetime] = {}
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass over a pool. Raises NotLeaderError. What a host fails at is tried again by later passes."""
@@ -133,7 +134,8 @@ class Placer:
         plan = without(plan, held)
         self._admit(pool, hosts, wish)
         self._note_files(key, pool, spec)
-        self._note(key, pool, _without_waiting(plan, spec), wish.problems, dict.fromkeys(held, late))
+        waiting = {one.model: one.message for one in plan.refusals if one.reason is RefusedBy.WAITS_FOR_HOST}
+        self._note(key, pool, _without_waiting(plan, spec), wish.problems, waiting | dict.fromkeys(held, late))
         await self._asker.carry_out(pool, hosts, plan.actions, wish.told)
         await self._asker.pin(hosts, wish.told)
         waits = [
@@ -147,13 +149,21 @@ class Placer:
         name = shown(model, key)
         pool = self._pools.get(key)
         if self._caches.pools.get(key) is None:
-            return Picture(name, problem=self._missing(key))
+            return None if self._may_come(key) else Picture(name, problem=self._missing(key))
+        self._missed.pop(key, None)
         if pool is None or not pool.decided:
             return None
         problem = self._problem(model, pool)
         if problem is not None and not problem.keeps:
             return Picture(name, problem=problem)
-        return Picture(name, tuple(self._copies(model, key, pool)), problem, pool.held.get(model, ""), pool.files)
+        return Picture(
+            name,
+            tuple(self._copies(model, key, pool)),
+            problem,
+            pool.held.get(model, ""),
+            pool.files,
+            refused_reports(self._book.of(key)),
+        )
 
     def admits(self, pool: ObjectKey, model: ObjectKey) -> bool | None:
         """Whether a model may be on a pool's hosts; None while this process does not know yet."""
@@ -195,6 +205,15 @@ class Placer:
             found = host_of(pod, known, status, pool.asked.get(uid, {}), draining=draining)
             if found is not None:
                 yield found
+
+    def _may_come(self, key: ObjectKey) -> bool:
+        """Whether a pool is missed for so short a time that its watch may be later than that of its models."""
+        if not self._caches.watches(key.namespace):
+            return False
+        now = self._clock()
+        if key not in self._missed:
+            self._missed = {pool: since for pool, since in self._missed.items() if self._members.of(pool)}
+        return now - self._missed.setdefault(key, now) < A_MOMENT
 
     def _missing(self, key: ObjectKey) -> Problem:
         if not self._caches.watches(key.namespace):
@@ -291,8 +310,7 @@ class Placer:
 
 
 def _without_waiting(plan: Plan, spec: PoolSpec) -> Plan:
-    """That there is no host yet where some are to be is no refusal."""
-    if not spec.replicas:
-        return plan
-    kept = tuple(refusal for refusal in plan.refusals if refusal.reason is not RefusedBy.NO_HOSTS)
+    """That there is no host yet where some are to be, or that none is ready, is no refusal."""
+    waiting = {RefusedBy.WAITS_FOR_HOST, *([RefusedBy.NO_HOSTS] if spec.replicas else [])}
+    kept = tuple(refusal for refusal in plan.refusals if refusal.reason not in waiting)
     return msgspec.structs.replace(plan, refusals=kept)

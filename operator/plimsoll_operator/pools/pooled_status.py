@@ -87,10 +87,13 @@ def _why(picture: Picture) -> str:
 def _placed(spec: Spec, picture: Picture) -> Condition:
     there = sum(copy.is_there and copy.where is not Where.UNKNOWN for copy in picture.copies)
     message = f"it is on {there} of {spec.replicas} hosts of RuntimePool {picture.pool}"
+    doubts = f"; {picture.refused}" if picture.refused else ""
     if there >= spec.replicas:
-        return Condition(PLACED, True, Reason.PLACED, message)
+        return Condition(PLACED, True, Reason.PLACED, message + doubts)
     if picture.problem is not None:
-        return Condition(PLACED, False, picture.problem.reason, f"{message}: {picture.problem.message}")
+        return Condition(PLACED, False, picture.problem.reason, f"{message}: {picture.problem.message}{doubts}")
+    if picture.refused:
+        return Condition(PLACED, False, Reason.REPORT_REFUSED, message + doubts)
     return Condition(PLACED, False, Reason.PLACING, f"{message}; {picture.held}" if picture.held else message)
 
 

@@ -61,6 +61,7 @@ class Pools:
         caches = common.caches
         self._queue = queue
         self._caches = caches
+        self._refused: dict[str, str] = {}
         self.members = Members()
         self.book = HostBook(self._host_changed)
         self.poller = poller(self.book, clock=lambda: common.clock().timestamp())
@@ -161,8 +162,9 @@ class Pools:
                     self._replan(pool)
 
     def _host_changed(self, known: Known, before: Report | None) -> None:
-        """A state, an error or a decision is news; numbers alone are not."""
+        """A state, an error, a decision or a refused report is news; numbers alone are not."""
         self.writer.note(known.pod.uid)
+        self._note_refusal(known)
         after = known.report
         if (
             after is not None
@@ -185,6 +187,17 @@ class Pools:
                 self._wake_model(model)
         if after is not None:
             self._tell_decisions(known, before, after)
+
+    def _note_refusal(self, known: Known) -> None:
+        """Whether a host's reports are refused stands in the status of its pool and of each model there."""
+        uid, pool, why = known.pod.uid, known.pod.pool, known.trouble if known.refused else ""
+        if self._refused.get(uid, "") == why:
+            return
+        self._refused = {host: words for host, words in self._refused.items() if self.book.get(host) is not None}
+        self._refused[uid] = why
+        self._replan(pool)
+        self._queue.add(pool.of(POOL_KIND))
+        self._wake_models(self.members.of(pool))
 
     def _tell_decisions(self, known: Known, before: Report | None, report: Report) -> None:
         """Each once: where this process has not seen the host before, what its ModelHost says was told already."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from plimsoll_operator.conditions import LOADED, ROUTABLE, Condition
 from plimsoll_operator.identity import POOL_KIND, selector
-from plimsoll_operator.pools.book import Known
+from plimsoll_operator.pools.book import Known, refused_reports
 from plimsoll_operator.pools.modelhost import load_bar
 from plimsoll_operator.pools.spec import PoolSpec
 from plimsoll_operator.reasons import NOT_LOADED, Reason
@@ -24,7 +24,8 @@ def describe_pool(
 ) -> tuple[Fields, list[Condition]]:
     """The status without its conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
-    parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen)]
+    refused = refused_reports(hosts)
+    parts = [placed_of(seen, rejections.pod), _loaded(seen, refused), _routable(seen)]
     ready, progressing = ready_of(seen, parts), progressing_of(seen, parts, before)
     fields = {
         "observedGeneration": spec.generation,
@@ -32,17 +33,19 @@ def describe_pool(
         "readyReplicas": seen.ready,
         "updatedReplicas": len(seen.current),
         "selector": selector(spec.key.name, spec.owner.uid, POOL_KIND),
-        "phase": phase_of(seen, progressing, parts),
+        "phase": "Degraded" if refused and seen.ready else phase_of(seen, progressing, parts),
         "models": models,
         "load": _load(hosts),
     }
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
 
-def _loaded(seen: View[PoolSpec]) -> Condition:
+def _loaded(seen: View[PoolSpec], refused: str) -> Condition:
     replicas = seen.spec.replicas
     if (failure := seen.failure(NOT_LOADED)) is not None:
         return Condition(LOADED, False, failure.reason, failure.message)
+    if refused:
+        return Condition(LOADED, False, Reason.REPORT_REFUSED, f"nothing new is placed on a host: {refused}")
     message = f"{seen.good_ready} of {replicas} hosts run"
     if seen.good_ready < replicas:
         return Condition(LOADED, False, Reason.LOADING, message)

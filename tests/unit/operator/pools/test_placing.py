@@ -149,14 +149,76 @@ def test_a_decision_is_told_once_though_no_modelhost_says_so_yet_and_that_of_ano
 
 
 def test_a_pool_that_there_is_not() -> None:
-    world = World()
+    world, key = World(), ObjectKey(NAMESPACE, "m").of(KIND)
     world.ask_for("m")
-    run(Process(world).settle())
+    process = Process(world)
+    outcome = run(process.one_pass(key))
+    assert "status" not in world.server.objects[KIND]["m"], "its watch may be later"
+    world.now += outcome.again.total_seconds()
+    run(process.one_pass(key))
     assert conditions(world, "m")["Placed"] == ("False", "PoolNotFound")
     assert conditions(world, "m")["Ready"] == ("False", "PoolNotFound")
     world.ask_for_pool(1)
     run(Process(world).settle())
     assert conditions(world, "m")["Ready"][0] == "True"
+
+
+def test_a_pool_that_comes_with_its_models_is_never_missing() -> None:
+    """One file applies both, and the watch of the models tells first."""
+    world = World()
+    world.ask_for("m")
+    process = Process(world)
+    run(process.one_pass(ObjectKey(NAMESPACE, "m").of(KIND)))
+    world.ask_for_pool(1)
+    process.hear()
+    run(process.settle())
+    assert conditions(world, "m")["Ready"][0] == "True"
+    assert [event for event in process.api.events if "PoolNotFound" in event] == []
+    world.server.remove(POOL_KIND, "shared")
+    process.hear()
+    run(process.one_pass(ObjectKey(NAMESPACE, "m").of(KIND)))
+    assert conditions(world, "m")["Ready"][0] == "True", "it may be made again in a moment"
+
+
+def test_a_host_that_restarts_is_waited_for_and_nothing_is_refused() -> None:
+    world, process = settled(replicas=1, models=1)
+    ((name, host),) = world.hosts.items()
+    note = next(note for _, reason, note in process.api.events if reason == "Placed")
+    assert note == f"on {name}: no host has it yet"
+
+    def ready(status: str) -> None:
+        condition = [{"type": "Ready", "status": status}]
+        world.server.change("Pod", name, lambda pod: pod["status"].update(conditions=condition))
+        process.hear()
+
+    ready("False")
+    host.restart("another")
+    world.ask_for("new")
+    process.hear()
+    run(process.settle())
+    for model in ("m0", "new"):
+        placed = next(c for c in status_of(world, model)["conditions"] if c["type"] == "Placed")
+        assert (placed["status"], placed["reason"]) == ("False", "Placing")
+        assert (
+            placed["message"]
+            == f"it is on 0 of 1 hosts of RuntimePool shared; it waits for hosts: {name} (it is not ready)"
+        )
+    assert [event for event in process.api.events if event[1] in ("NoRoom", "Refused")] == []
+    ready("True")
+    run(process.settle())
+    assert conditions(world, "m0")["Ready"][0] == conditions(world, "new")["Ready"][0] == "True"
+
+
+def test_hosts_under_full_pressure_refuse_by_name() -> None:
+    world, process = settled(replicas=1, models=1)
+    ((name, host),) = world.hosts.items()
+    host.lie = lambda report: report | {"device": {**report["device"], "pressure": "full"}}
+    world.ask_for("new")
+    process.hear()
+    run(process.settle())
+    placed = next(c for c in status_of(world, "new")["conditions"] if c["type"] == "Placed")
+    assert (placed["status"], placed["reason"]) == ("False", "NoRoom")
+    assert placed["message"].endswith(f": none of the 1 hosts takes it: {name} (its memory is under full pressure)")
 
 
 def test_a_pool_that_cannot_be_used() -> None:
@@ -691,8 +753,23 @@ def test_reports_that_lie_or_go_back_change_nothing(change: str) -> None:
     assert (condition["status"], condition["reason"]) == ("False", "ReportRefused")
     assert len(status["models"]) == 1, "the last report that was believed stays"
     assert status_of(world, "m0")["placements"] == before
+    pool = world.server.objects[POOL_KIND]["shared"]["status"]
+    loaded = next(c for c in pool["conditions"] if c["type"] == "Loaded")
+    assert (pool["phase"], loaded["status"], loaded["reason"]) == ("Degraded", "False", "ReportRefused")
+    placed = next(c for c in status_of(world, "m0")["conditions"] if c["type"] == "Placed")
+    assert placed["status"] == "True"
+    for words in (loaded["message"], placed["message"]):
+        assert f"ModelHost {name}: {condition['message']}" in words
+    world.ask_for("m1")
+    process.hear()
+    run(process.settle())
+    placed = next(c for c in status_of(world, "m1")["conditions"] if c["type"] == "Placed")
+    assert (placed["status"], placed["reason"]) == ("False", "ReportRefused")
+    assert placed["message"].startswith(f"it is on 0 of 1 hosts of RuntimePool shared; ModelHost {name}: ")
     assert host.loads == [ObjectKey(NAMESPACE, "m0")]
     host.lie = lambda report: report
     run(process.settle())
     status = world.server.objects[HOST_KIND][name]["status"]
     assert [c["status"] for c in status["conditions"]] == ["True"]
+    assert world.server.objects[POOL_KIND]["shared"]["status"]["phase"] == "Ready"
+    assert conditions(world, "m1")["Placed"] == ("True", "Placed")
