@@ -86,6 +86,7 @@ def _copy(book: Book, slot: Slot) -> str:
     used = f"last used {span(max(0.0, book.now - slot.copy.last_used))} ago" if slot.copy.last_used else "never used"
     worth = f", value {book.value(slot):.2g}" if slot.state in (State.RESIDENT, State.IN_HOST) else ""
     old = "" if slot.stays else ", to leave"
-    return (
-        f"  {slot.ledger.key}: {slot.state} for {span(max(0.0, book.now - slot.copy.since))}, {use}{used}{worth}{old}"
-    )
+    time = slot.ledger.host.time
+    told = f" (reported {span(max(0.0, book.now - time))} ago)" if time else ""
+    state = f"{slot.state} for {span(max(0.0, book.now - slot.copy.since))}"
+    return f"  {slot.ledger.key}: {state}, {use}{used}{worth}{old}{told}"

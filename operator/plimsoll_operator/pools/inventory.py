@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,7 @@ from plimsoll_operator.identity import Object, ObjectKey
 from plimsoll_operator.observe import Pod
 from plimsoll_operator.placement.host import Copy, Host, Sleepers
 from plimsoll_operator.placement.level import Condition, Pressure, State
+from plimsoll_operator.placement.model import Need
 from plimsoll_operator.pools.book import Known
 from plimsoll_operator.pools.report import ModelEntry, Report
 from plimsoll_operator.reasons import Reason
@@ -106,18 +107,7 @@ def _stored(known: Known, status: Object) -> Host | None:
     if not device:
         return None
     sleepers = status.get("sleepers") or {}
-    models = tuple(
-        Copy(
-            model=ObjectKey(entry["namespace"], entry["name"]),
-            revision=entry.get("revision", ""),
-            state=State(entry["state"]),
-            weights=entry.get("bytes", 0),
-            host=entry.get("hostBytes", 0),
-            since=datetime.fromisoformat(entry["since"]).timestamp() if "since" in entry else 0.0,
-        )
-        for entry in status.get("models") or ()
-        if entry["state"] != "Absent"
-    )
+    models = tuple(_stored_copy(entry) for entry in status.get("models") or () if entry["state"] != "Absent")
     return Host(
         key=known.pod.key,
         node=known.pod.node,
@@ -127,8 +117,48 @@ def _stored(known: Known, status: Object) -> Host | None:
         reserved=device["reserved"],
         pressure=Pressure(device["pressure"]),
         sleepers=Sleepers(sleepers.get("capacity", 0), sleepers.get("used", 0)),
+        time=_time(status.get("reportTime")),
         models=models,
     )
+
+
+def _stored_copy(entry: Mapping[str, Any]) -> Copy:
+    """A model as a ModelHost says it is. Requests in flight then are over by now."""
+    need, held = _stored_need(entry), entry.get("bytes", 0)
+    weights, workspace = (need.weights, need.workspace) if need is not None and held else (held, 0)
+    return Copy(
+        model=ObjectKey(entry["namespace"], entry["name"]),
+        revision=entry.get("revision", ""),
+        state=State(entry["state"]),
+        weights=weights,
+        workspace=workspace,
+        kv=max(0, held - weights - workspace),
+        host=entry.get("hostBytes", 0),
+        rate=float(entry.get("rate", 0)),
+        last_used=_time(entry.get("lastUsed")),
+        since=_time(entry.get("since")),
+        load_seconds=float(entry.get("loadSeconds", 0)),
+        wake_seconds=float(entry.get("wakeSeconds", 0)),
+        failures=1 if "error" in entry else 0,
+    )
+
+
+def stored_needs(status: Object) -> Iterator[tuple[ObjectKey, str, Need]]:
+    """Model, revision and size of what a ModelHost says that its host has measured."""
+    for entry in status.get("models") or ():
+        need = _stored_need(entry)
+        if need is not None:
+            yield ObjectKey(entry["namespace"], entry["name"]), entry.get("revision", ""), need
+
+
+def _stored_need(entry: Mapping[str, Any]) -> Need | None:
+    """None for a ModelHost of before this was written, and while the files are fetched."""
+    found = entry.get("needs")
+    return None if found is None else Need(found["weights"], found["workspace"], found["kv"], found["image"])
+
+
+def _time(stamp: str | None) -> float:
+    return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
 def _with_asked(models: tuple[Copy, ...], asked: Mapping[ObjectKey, Asked]) -> tuple[Copy, ...]:

@@ -183,6 +183,8 @@ def _entry(entry: ModelEntry) -> dict[str, Any]:
     }
     if entry.last_used is not None:
         found["lastUsed"] = _stamp(entry.last_used)
+    if entry.needs is not None:
+        found["needs"] = msgspec.to_builtins(entry.needs)
     for name, seconds in (("loadSeconds", entry.load_seconds), ("wakeSeconds", entry.wake_seconds)):
         if seconds is not None:
             found[name] = f"{seconds:.3g}"
@@ -211,7 +213,7 @@ def _lasting(status: Mapping[str, Any]) -> Object:
     lasting = {name: value for name, value in status.items() if name not in OF_THE_REPORT}
     lasting["device"] = {k: v for k, v in (status.get("device") or {}).items() if k not in ("used", "free")}
     lasting["models"] = [
-        {name: value for name, value in entry.items() if name not in ALWAYS_CHANGING}
+        {name: value for name, value in entry.items() if name not in ALWAYS_CHANGING} | {"used": "lastUsed" in entry}
         for entry in status.get("models") or ()
     ]
     lasting["conditions"] = _without_times(status.get("conditions") or ())

@@ -7,13 +7,13 @@ operation, which has no second effect. Nothing is remembered that the next proce
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
 
 from plimsoll_operator.clock import utc_now
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.identity import Object, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.metrics import PLANNING, REPORT_AGE
 from plimsoll_operator.names import NameRegistry
@@ -23,10 +23,11 @@ from plimsoll_operator.outcome import A_MOMENT, Outcome
 from plimsoll_operator.placement.decision import Plan
 from plimsoll_operator.placement.decision import Refused as RefusedBy
 from plimsoll_operator.placement.host import Host
+from plimsoll_operator.placement.model import Need
 from plimsoll_operator.placement.pool import PoolState, Rules
 from plimsoll_operator.pools.asking import Asker, Connect
 from plimsoll_operator.pools.book import HostBook, Known, refused_reports
-from plimsoll_operator.pools.inventory import host_of
+from plimsoll_operator.pools.inventory import host_of, stored_needs
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.modelhost import is_draining
 from plimsoll_operator.pools.picture import OF_STATE, Copy, Picture, Told, Where, shown
@@ -115,7 +116,7 @@ class Placer:
         now = self._clock().timestamp()
         pool.forget_shown(hosts, now)
         pool.forget_moves(frozenset(self._members.of(key)))
-        pool.measure(hosts)
+        pool.measure(hosts, self._stored_needs(hosts))
         wish = self._wishes.of(key, spec, pool, hosts, tokens)
         state = PoolState(
             now=now,
@@ -197,14 +198,22 @@ class Placer:
     def _hosts(self, pool: Pool, hosts: Sequence[Known], pods: Mapping[str, Pod]) -> Iterable[Host]:
         for known in hosts:
             uid = known.pod.uid
-            pod, stored = pods.get(uid), self._caches.hosts.get(known.pod.key)
-            status = (stored.value.get("status") or {}) if stored is not None else {}
+            pod, status = pods.get(uid), self._stored(known)
             if pod is None:
                 continue
             draining = self._draining(uid) or is_draining(status)
             found = host_of(pod, known, status, pool.asked.get(uid, {}), draining=draining)
             if found is not None:
                 yield found
+
+    def _stored_needs(self, hosts: Sequence[Known]) -> Iterator[tuple[ObjectKey, str, Need]]:
+        """Sizes that ModelHosts have kept of hosts which this process has not heard yet."""
+        return (need for known in hosts if known.report is None for need in stored_needs(self._stored(known)))
+
+    def _stored(self, known: Known) -> Object:
+        """What a host's ModelHost says."""
+        entry = self._caches.hosts.get(known.pod.key)
+        return (entry.value.get("status") or {}) if entry is not None else {}
 
     def _may_come(self, key: ObjectKey) -> bool:
         """Whether a pool is missed for so short a time that its watch may be later than that of its models."""

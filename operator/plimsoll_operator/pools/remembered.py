@@ -66,14 +66,20 @@ class Pool:
         """Of models that want to be in the pool no more."""
         self.moved = {model: at for model, at in self.moved.items() if model in members}
 
-    def measure(self, hosts: Sequence[Known]) -> None:
-        """Sizes as hosts tell them, the largest of each revision; what no host can tell now stays as it was."""
+    def measure(self, hosts: Sequence[Known], stored: Iterable[tuple[ObjectKey, str, Need]] = ()) -> None:
+        """Sizes as hosts tell them, the largest of each revision; what no host can tell now stays as it was.
+
+        `stored` are those of hosts that have not reported to this process yet.
+        """
         before, self.sizes = self.sizes, {}
-        for entry in (entry for known in hosts for entry in known.entries.values()):
-            place = (entry.key, entry.revision)
-            found = _need(entry) or before.get(place, Need(0))
-            other = self.sizes.get(place, found)
-            self.sizes[place] = max(found, other, key=lambda need: (need.device, need.host))
+        entries = (entry for known in hosts for entry in known.entries.values())
+        told = (
+            (entry.key, entry.revision, _need(entry) or before.get((entry.key, entry.revision), Need(0)))
+            for entry in entries
+        )
+        for model, revision, found in (*told, *stored):
+            other = self.sizes.get((model, revision), found)
+            self.sizes[model, revision] = max(found, other, key=lambda need: (need.device, need.host))
 
     def demand(self, hosts: Sequence[Known], now: float) -> Iterable[Demand]:
         """Since when requests wait at hosts, as far as this process has seen it."""

@@ -17,9 +17,11 @@ from plimsoll_operator.kinds import Caches
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.placement.decision import Plan
+from plimsoll_operator.placement.model import Model
 from plimsoll_operator.placement.pool import PoolState
 from plimsoll_operator.pools.book import HostBook, HostPod
 from plimsoll_operator.pools.client import HostClient
+from plimsoll_operator.pools.inventory import stored_needs
 from plimsoll_operator.pools.members import Members
 from plimsoll_operator.pools.placer import Placer
 from plimsoll_operator.pools.tokens import Found, Token, Tokens
@@ -94,11 +96,16 @@ def _with_unread(state: PoolState, caches: Caches) -> PoolState:
     """A revision tells tokens apart, which nobody reads here: the one that hosts have is taken for the present one."""
     placed = {copy.model: copy.revision for host in state.hosts for copy in host.models}
     secret = {entry.key for entry in caches.models if "tokenSecret" in entry.value["spec"]["model"]}
-    models = (
-        replace(model, revision=placed.get(model.key, model.revision)) if model.key in secret else model
-        for model in state.models
-    )
-    return replace(state, models=tuple(models))
+    stored = (needs for host in caches.hosts for needs in stored_needs(host.value.get("status") or {}))
+    sizes = {(model, revision): (need,) for model, revision, need in stored}
+
+    def as_placed(model: Model) -> Model:
+        if model.key not in secret or model.key not in placed:
+            return model
+        revision = placed[model.key]
+        return replace(model, revision=revision, needs=sizes.get((model.key, revision), model.needs))
+
+    return replace(state, models=tuple(map(as_placed, state.models)))
 
 
 class _Unread(Tokens):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from operator_support.objects import EPOCH
 from operator_support.stub_host import MIB, StubHost
@@ -17,7 +18,8 @@ from plimsoll_operator.placement.level import Condition
 from plimsoll_operator.placement.level import State as Level
 from plimsoll_operator.pools.book import HostPod, Known
 from plimsoll_operator.pools.inventory import PATIENCE_SECONDS, Asked, host_of
-from plimsoll_operator.pools.modelhost import host_status
+from plimsoll_operator.pools.modelhost import host_status, says_the_same
+from plimsoll_operator.pools.report import Needs
 
 MODEL = ObjectKey("team", "m")
 NOW = EPOCH.timestamp()
@@ -108,6 +110,36 @@ def test_a_host_that_was_not_heard_of_yet_is_as_its_modelhost_says() -> None:
     assert heard.reserved == 30 * MIB
     assert sum(copy.weights for copy in host.models) == 100 * MIB
     assert host_of(pod(), silent, {}, {}, draining=False) is None
+
+
+def test_what_is_known_of_a_model_is_the_same_by_report_and_by_modelhost() -> None:
+    found = known("m")
+    (entry,) = found.entries.values()
+    needs = Needs(70 * MIB, 20 * MIB, 5 * MIB, 80 * MIB)
+    sizes = {"weights": 70 * MIB, "workspace": 20 * MIB, "kv": 10 * MIB, "needs": needs}
+    used = msgspec.structs.replace(entry, **sizes, rate=0.5, last_used=NOW - 60, load_seconds=12.5, wake_seconds=0.25)
+    found.entries = {entry.key: used}
+    assert found.report is not None
+    found.report = msgspec.structs.replace(found.report, models=(used,))
+    stored = host_status(found, False, {}, EPOCH, lambda model: True)
+    silent = host_of(pod(), Known(found.pod), stored, {}, draining=False)
+    heard = host_of(pod(), found, {}, {}, draining=False)
+    assert silent is not None
+    assert heard is not None
+    assert silent.models == heard.models
+    assert silent.time == heard.time
+
+
+def test_that_a_model_was_used_for_the_first_time_is_news_and_that_it_was_again_is_not() -> None:
+    def told(last_used: float | None) -> dict[str, Any]:
+        found = known("m")
+        assert found.report is not None
+        models = tuple(msgspec.structs.replace(entry, last_used=last_used) for entry in found.report.models)
+        found.report = msgspec.structs.replace(found.report, models=models)
+        return host_status(found, False, {}, EPOCH, lambda model: True)
+
+    assert not says_the_same(told(NOW), told(None))
+    assert says_the_same(told(NOW + 5), told(NOW))
 
 
 def test_times_of_a_status_are_those_of_the_report() -> None:

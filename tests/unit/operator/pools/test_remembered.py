@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from operator_support.objects import EPOCH
 from operator_support.stub_host import MIB, StubHost
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.placement.model import Need
 from plimsoll_operator.pools.book import HostPod, Known
+from plimsoll_operator.pools.inventory import stored_needs
+from plimsoll_operator.pools.modelhost import host_status
 from plimsoll_operator.pools.remembered import Pool
 
 MODEL = ObjectKey("team", "m")
@@ -53,6 +56,18 @@ def test_a_host_of_an_older_release_tells_of_models_that_are_awake_and_is_rememb
     pool.measure([told("Resident", needs=None)])
     pool.measure([told("OnDisk", needs=None)])
     assert pool.sizes[PLACE].device == 100 * MIB
+
+
+def test_a_process_that_has_heard_no_host_yet_goes_by_what_modelhosts_say() -> None:
+    """The same bytes, whether the model is awake, or asleep on a host that has restarted."""
+    for level in ("Resident", "OnDisk"):
+        found = told(level)
+        status = host_status(found, False, {}, EPOCH, lambda _: True)
+        pool = Pool()
+        pool.measure([Known(found.pod)], stored_needs(status))
+        assert pool.sizes == {PLACE: Need(100 * MIB, 0, 0, 100 * MIB)}
+        pool.measure([])
+        assert pool.sizes == {}
 
 
 def test_what_no_host_has_any_more_is_forgotten() -> None:

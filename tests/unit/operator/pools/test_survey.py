@@ -1,0 +1,39 @@
+"""What `plimsoll explain` tells of a pool, from the objects of a cluster alone."""
+
+from __future__ import annotations
+
+from operator_support.pooled import POOL, Process, World, run
+from operator_support.server import NAMESPACE
+
+from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.placement.explain import explain
+from plimsoll_operator.pools.survey import _state
+
+MODEL = ObjectKey(NAMESPACE, "m")
+
+
+def told(process: Process) -> str:
+    return explain(run(_state(process.caches, POOL)), MODEL)
+
+
+def test_a_model_that_was_used_is_said_to_have_been_and_takes_the_same_after_a_restart_of_its_host() -> None:
+    world = World()
+    world.ask_for_pool(1)
+    world.ask_for("m")
+    process = Process(world)
+    run(process.settle())
+    assert "takes 100 MiB awake" in told(process)
+    assert ", never used" in told(process)
+    (host,) = world.hosts.values()
+    host.use(MODEL)
+    run(process.settle())
+    before = told(process)
+    assert "never used" not in before
+    assert ", last used " in before
+    assert " ago)" in before.partition("Where it lies now:")[2].partition("What is done:")[0], "how old the report is"
+    assert "takes 100 MiB awake (0 B of it the least KV pool), 100 MiB asleep" in before
+    host.restart("another")
+    run(process.settle())
+    after = told(process)
+    assert "OnDisk" in after
+    assert "takes 100 MiB awake (0 B of it the least KV pool), 100 MiB asleep" in after
