@@ -36,8 +36,8 @@ SMALL = Shape(vocab=32000, hidden=768, intermediate=2304, layers=12, heads=12, k
 def write_tiny_model(folder: Path, seed: int = 0, shape: Shape = TINY, *, broken: bool = False) -> None:
     """Write config, weights and tokenizer as Transformers would; does nothing when they are there.
 
-    Models of different seeds answer differently. A `broken` one loads and then fails each request: a
-    weight is not a number. The folder is there with all of it or not at all, however many write it at once.
+    Models of different seeds answer differently. A `broken` one loads and then fails each request: a matrix has a
+    number that is not finite. The folder is there with all of it or not at all, however many write it at once.
     """
     if folder.is_dir():
         return
@@ -72,7 +72,7 @@ def _write(folder: Path, seed: int, shape: Shape, *, broken: bool) -> None:
     dtype = torch.float32 if shape == TINY else torch.bfloat16
     model: Any = LlamaForCausalLM(config)
     if broken:
-        model.model.norm.weight.data[0] = float("nan")
+        model.model.layers[-1].mlp.down_proj.weight.data[0, 0] = float("nan")
     model.to(dtype).save_pretrained(folder)
     tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(shape.vocab)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
