@@ -23,7 +23,7 @@ Admits = Callable[[ObjectKey], bool | None]
 """Whether a pool takes a model; None where that is not known yet."""
 ALWAYS_CHANGING = frozenset({"active", "queue", "rate", "lastUsed"})
 OF_THE_REPORT = frozenset({"reportTime"})
-TEXT_LIMITS = {"revision": 64, "why": 128, "error": 240}
+TEXT_LIMITS = {"revision": 64, "why": 128, "error": 220}
 """Characters of a model's texts: with them the largest status fits into etcd (a test measures it)."""
 
 

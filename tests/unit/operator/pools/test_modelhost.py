@@ -150,4 +150,4 @@ def test_what_an_earlier_release_stored_is_cut_as_well() -> None:
     status = host_status(known, False, before, EPOCH, lambda _: None)
     jsonschema.Draft202012Validator(STATUS).validate(msgspec.to_builtins(status))
     (model,) = status["models"]
-    assert (model["name"], len(model["why"]), len(model["error"])) == ("m", 128, 240)
+    assert (model["name"], len(model["why"]), len(model["error"])) == ("m", 128, 220)
