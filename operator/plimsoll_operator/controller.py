@@ -57,7 +57,7 @@ LEADERLESS_SECONDS = 60.0
 ENDS = (LeaseLostError, NotLeaderError)
 """What ends an operator for good: its pod is started again, and stands by."""
 TROUBLED = 8
-"""Failures in a row of a list or a watch: with their back-off, about a minute."""
+"""Failures in a row of a list or a watch: about a minute of a reflector's, 20 s of kopf's, which tries more often."""
 Follow = Callable[[Caches], Coroutine[Any, Any, None]]
 """Keeps all stores of the caches up to date, for ever; events of primaries come from kopf."""
 
