@@ -111,6 +111,10 @@ def test_pools_that_are_good(direct: Direct, spec: Json) -> None:
             "must be a persistentVolumeClaim",
         ),
         (
+            POOL | {"template": {"volumes": [{"name": "plimsoll-files", "emptyDir": {}}]}},
+            "the operator's own; choose another name",
+        ),
+        (
             POOL | {"responses": {"claim": "kept"}, "rollout": {"maxSurge": 1}},
             "a pod waits until the one before it has gone; leave out rollout.maxSurge",
         ),

@@ -92,6 +92,19 @@ def test_objects_of_older_charts_stay_valid_and_whole(admin: Direct) -> None:
         assert lost(old["spec"] | {"replicas": 1}, changed["spec"]) == []
 
 
+def test_a_volume_that_has_a_name_of_the_operators_already_may_stay(admin: Direct) -> None:
+    taken = [{"name": "plimsoll-data", "emptyDir": {}}]
+    admin.create_model("m", SPECS["least"] | {"template": {"volumes": taken}})
+    admin.ask("POST", POOLS, body_of("RuntimePool", "p", POOL | {"template": {"volumes": taken}}))
+    upgrade(admin)
+    for place in (path("m"), f"{POOLS}/p"):
+        another = [*taken, {"name": "plimsoll-files", "emptyDir": {}}]
+        with pytest.raises(Refused, match="are the operator's own; choose another name"):
+            admin.ask("PATCH", place, {"spec": {"template": {"volumes": another}}}, MERGE)
+        changed = [{"name": "mine", "emptyDir": {}}, {"name": "plimsoll-data", "emptyDir": {"sizeLimit": "1Gi"}}]
+        admin.ask("PATCH", place, {"spec": {"replicas": 1, "template": {"volumes": changed}}}, MERGE)
+
+
 def test_what_was_written_for_older_charts_can_be_applied_anew(admin: Direct) -> None:
     upgrade(admin)
     for name, spec in SPECS.items():

@@ -209,6 +209,11 @@ VERDICTS: tuple[Verdict, ...] = (
     Verdict({"resources": {"ephemeralStorage": "1"}}, "must be an amount such as 8Gi or 512Mi"),
     Verdict({"template": {"shmSize": "64"}}, "must be an amount such as 8Gi or 512Mi"),
     Verdict({"template": {"shmSize": "1Gi", "volumes": [{"name": "shm", "emptyDir": {}}]}}, "choose another name"),
+    *(
+        Verdict({"template": {"volumes": [{"name": name, "emptyDir": {}}]}}, "the operator's own; choose another name")
+        for name in ("plimsoll-files", "plimsoll-responses", "plimsoll-x")
+    ),
+    Verdict({"template": {"volumes": [{"name": name, "emptyDir": {}} for name in ("plimsoll", "my-plimsoll-x")]}}),
     Verdict({"template": SHM | {"shmSize": "1Gi"}}, "/dev/shm is the runtime's own"),
     Verdict({"template": SHM}),
     Verdict({"template": {"envFrom": [{"prefix": "A_"}]}}, "give either configMapRef or secretRef"),
