@@ -37,19 +37,42 @@ metadata:
     app.kubernetes.io/component: operator
 {{- end }}
 
-{{/* Which requests a policy about the operator judges: include "plimsoll.admission.limits" (dict "kind" "pods" "group" "" "root" .) */}}
+{{/*
+Which requests a policy about the operator judges: include "plimsoll.admission.limits" (dict "kind" "pods" "group" "" "root" .); optional: "version"
+*/}}
 {{- define "plimsoll.admission.limits" -}}
 failurePolicy: Fail
 matchConstraints:
   resourceRules:
     - apiGroups: [{{ .group | quote }}]
-      apiVersions: [v1]
+      apiVersions: [{{ default "v1" .version }}]
       operations: [CREATE, UPDATE, DELETE]
       resources: [{{ .kind }}]
 matchConditions:
   - name: by-the-operator
     expression: >-
       request.userInfo.username == {{ include "plimsoll.admission.operator" .root | squote }}
+{{- end }}
+
+{{/* Namespaces in which the operator must not write, as JSON. */}}
+{{- define "plimsoll.admission.closed" -}}
+{{- $closed := list "kube-system" -}}
+{{- if not (or .Values.admissionPolicy.allowReleaseNamespace (has .Release.Namespace .Values.watchNamespaces)) -}}
+{{- $closed = append $closed .Release.Namespace | uniq -}}
+{{- end -}}
+{{- toJson $closed -}}
+{{- end }}
+
+{{/*
+The rule about namespaces. Deletions are allowed everywhere, so that what an earlier release made there can go: include "plimsoll.admission.place" .
+*/}}
+{{- define "plimsoll.admission.place" -}}
+{{- $closed := include "plimsoll.admission.closed" . | fromJsonArray -}}
+- expression: object == null || !(request.namespace in [{{ range $i, $name := $closed }}{{ if $i }}, {{ end }}{{ squote $name }}{{ end }}])
+  reason: Forbidden
+  message: >-
+    the account of the Plimsoll operator may not write to the namespaces {{ join ", " $closed }}; put models and pools elsewhere.
+    For models in the namespace of the release set the chart's admissionPolicy.allowReleaseNamespace=true
 {{- end }}
 
 {{/* The first rule of such a policy: include "plimsoll.admission.ours" "Services" */}}
@@ -62,7 +85,7 @@ matchConditions:
     app.kubernetes.io/managed-by=plimsoll-operator. For anything else use an account of your own
 {{- end }}
 
-{{/* The binding of a policy: include "plimsoll.admission.binding" (dict "name" ... "root" . ["namespaces" (list)]) */}}
+{{/* The binding of a policy: include "plimsoll.admission.binding" (dict "name" ... "root" . ["namespaces" (list)] ["needsParam" true]) */}}
 {{- define "plimsoll.admission.binding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -74,6 +97,11 @@ metadata:
 spec:
   policyName: {{ include "plimsoll.cluster.name" .root }}-{{ .name }}
   validationActions: [Deny]
+  {{- if .needsParam }}
+  paramRef:
+    selector: {}
+    parameterNotFoundAction: Deny
+  {{- end }}
   {{- with .namespaces }}
   matchResources:
     namespaceSelector:

@@ -6,13 +6,16 @@ Each test takes something that is allowed and steps over one line. The namespace
 from __future__ import annotations
 
 import copy
+import itertools
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer
+from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
 from operator_support.direct import MERGE, Direct, Refused
+from operator_support.installed import ALLOWED_IMAGES
 from operator_support.objects import Json, spec_of
 from operator_support.pooled import HOST_KEY
 
@@ -21,19 +24,25 @@ from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import MANAGED_LABEL, MANAGER, OWNER_LABEL, POOL_LABEL
+from plimsoll_operator.identity import API_VERSION, MANAGED_LABEL, MANAGER, OWNER_LABEL, POOL_LABEL, ObjectKey
+from plimsoll_operator.pools.book import HostPod
+from plimsoll_operator.pools.modelhost import build_host as build_model_host
 from plimsoll_operator.pools.spec import read_pool
 from plimsoll_operator.revisions.stored import build_revision, present_revision
 from plimsoll_operator.spec import read_spec
+from plimsoll_operator.template import SpecError
 
 pytestmark = pytest.mark.usefixtures("open_namespace")
 
 Change = Callable[[Json], Any]
-OWNERS, RESTRICT, VOLUMES = (
+OWNERS, RESTRICT, VOLUMES, IMAGES = (
     "of ModelDeployments and RuntimePools only",
     "must be restricted; set",
     "may have volumes of these kinds only",
+    "may have images of registry.example/runtime and those",
 )
+NO_OBJECT = "no params found for policy binding"
+PLACE = "may not write to the namespaces kube-system, plimsoll-system"
 
 
 @pytest.fixture
@@ -42,8 +51,11 @@ def owner(direct: Direct) -> Json:
 
 
 @pytest.fixture
-def pod(direct: Direct, owner: Json) -> Json:
-    return _in(direct, build_pod(spec_of(uid=owner["metadata"]["uid"]), Image("registry.example/runtime:1"), "x1y2z"))
+def pod(direct: Direct, as_operator: Direct, owner: Json) -> Json:
+    """A pod of a model that the API server's policies know of."""
+    made = build_pod(spec_of(uid=owner["metadata"]["uid"]), Image("registry.example/runtime:1"), "x1y2z")
+    assert knows_object(as_operator, _in(direct, made))
+    return made
 
 
 @pytest.fixture
@@ -56,9 +68,28 @@ def _in(direct: Direct, item: Json) -> Json:
     return item
 
 
-def create(hands: Direct, item: Json) -> Json:
+def create(hands: Direct, item: Json, **query: str) -> Json:
     kind = f"{item['kind'].lower()}s"
-    return hands.ask("POST", f"/api/v1/namespaces/{hands.namespace}/{kind}", item)
+    return hands.ask("POST", f"/api/v1/namespaces/{hands.namespace}/{kind}", item, **query)
+
+
+def refusal(hands: Direct, item: Json) -> str:
+    """The API server's words if it would not create the object."""
+    try:
+        create(hands, item, dryRun="All")
+    except Refused as refused:
+        return refused.message
+    return ""
+
+
+def lacks_object(hands: Direct, item: Json) -> bool:
+    """Whether it is refused for want of an object of ours. The API server learns of those in the background."""
+    return NO_OBJECT in refusal(hands, item)
+
+
+def knows_object(hands: Direct, item: Json) -> bool:
+    """Wait until the API server knows of an object of ours in the namespace. False if it does not in time."""
+    return until(lambda: not lacks_object(hands, item))
 
 
 def patch(hands: Direct, kind: str, name: str, body: Json) -> Json:
@@ -121,8 +152,15 @@ LINES: dict[str, tuple[Change, str]] = {
     "a container without seccomp": (lambda p: context(p).update(seccompProfile={"type": "Unconfined"}), "drop ALL"),
     "a port of the node": (lambda p: p["spec"]["containers"][0]["ports"][0].update(hostPort=8000), "drop ALL"),
     "an init container": (
-        lambda p: p["spec"].update(initContainers=[{"name": "i", "image": "i"}]),
+        lambda p: p["spec"].update(initContainers=[{"name": "i", "image": "registry.example/runtime:1"}]),
         "drop ALL",
+    ),
+    "somebody's image": (lambda p: p["spec"]["containers"][0].update(image="evil.example/runtime:1"), IMAGES),
+    "an init container of somebody's image": (
+        lambda p: p["spec"].update(
+            initContainers=[{"name": "i", "image": "evil:1", "securityContext": context(p)}],
+        ),
+        IMAGES,
     ),
 }
 
@@ -138,12 +176,93 @@ def test_the_operator_creates_restricted_pods_of_models_only(as_operator: Direct
     create(as_operator, pod)
 
 
+def test_the_operator_creates_no_pod_in_a_namespace_without_our_objects(
+    as_operator: Direct, direct: Direct, pod: Json
+) -> None:
+    """Any ModelDeployment of the namespace will do: the policy cannot look up the owner that the pod names."""
+    direct.delete_model("gemma")
+    assert until(lambda: lacks_object(as_operator, pod))
+    direct.create_model("another", {"model": {"source": "demo://gemma-3-270m"}})
+    assert until(lambda: refusal(as_operator, pod) == "")
+
+
+def test_a_pool_lets_the_operator_create_no_pod_of_a_model(as_operator: Direct, direct: Direct, host: Json) -> None:
+    create(as_operator, host)
+    pod = build_pod(spec_of(uid="uid-1"), Image("registry.example/runtime:1"), "x1y2z")
+    assert lacks_object(as_operator, _in(direct, pod))
+
+
+def test_pods_of_others_need_no_object_of_ours(as_editor: Direct) -> None:
+    """The API server asks for the parameter of a policy before it reads the policy's conditions."""
+    create(as_editor, plain("theirs"))
+    patch(as_editor, "pods", "theirs", {"metadata": {"labels": {"note": "mine"}}})
+    delete(as_editor, "pods", "theirs")
+
+
+def test_the_operator_deletes_the_last_pod_after_its_model(as_operator: Direct, direct: Direct, pod: Json) -> None:
+    create(as_operator, pod)
+    direct.delete_model("gemma")
+    assert until(lambda: lacks_object(as_operator, {**pod, "metadata": {**pod["metadata"], "name": "gemma-2"}}))
+    delete(as_operator, "pods", pod["metadata"]["name"])
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", RELEASE_NAMESPACE])
+def test_the_operator_writes_nothing_where_the_cluster_and_the_release_are(
+    as_operator: Direct, direct: Direct, pod: Json, service: Json, host: Json, namespace: str
+) -> None:
+    """Even where there are objects of ours."""
+    direct.namespace = as_operator.namespace = namespace
+    direct.create_model("gemma", {"model": {"source": "demo://gemma-3-270m"}})
+    direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
+    for item in (pod, host, service):
+        assert knows_object(as_operator, _in(direct, item))
+        assert PLACE in refusal(as_operator, item)
+    with pytest.raises(Refused, match=PLACE):
+        as_operator.ask("POST", hosts_path(direct), model_host(direct, "shared-x1y2z"))
+    direct.delete_model("gemma")
+    direct.ask("DELETE", f"/apis/plimsoll.dev/v1alpha1/namespaces/{namespace}/runtimepools/shared")
+
+
+PIECES = ("registry.example", "mirror.example:5000", "evil.example", "bare", "mesh.example")
+PATHS = ("", "/ai", "/ai-evil", "/ai/a/b", "/runtime", "/runtime-evil", "/runtime/evil", "/tagged", "/proxy")
+ENDS = ("", ":1", ":2", ":2-evil", ":5000/evil", "@sha256:" + "a" * 64, ":1@sha256:" + "b" * 64)
+
+
+def test_the_policy_allows_the_images_that_the_operator_allows(as_operator: Direct, pod: Json) -> None:
+    """Besides every version of the runtime, and what the cluster's webhooks may add."""
+    mesh = Image("", allowed=("mesh.example/proxy",))
+    operators = Image("", allowed=ALLOWED_IMAGES)
+    verdicts = {}
+    for own in ("".join(parts) for parts in itertools.product(PIECES, PATHS, ENDS)):
+        changed = copy.deepcopy(pod)
+        changed["spec"]["containers"][0]["image"] = own
+        runtime = re.fullmatch("registry.example/runtime(:[^/]+)?(@sha256:.*)?", own) is not None
+        allowed = runtime or any(allows(image, own) for image in (operators, mesh))
+        words = refusal(as_operator, changed)
+        assert (words == "") == allowed, f"{own}: {words}"
+        assert allowed or IMAGES in words, f"{own}: {words}"
+        verdicts[own] = allowed
+    assert {True, False} == set(verdicts.values())
+    assert not verdicts["registry.example/runtime:5000/evil"]
+    assert not verdicts["registry.example/ai-evil:1"]
+
+
+def allows(image: Image, own: str) -> bool:
+    spec = spec_of(template={"image": own})
+    try:
+        return image.of(spec) == own
+    except SpecError:
+        return False
+
+
 def test_the_operator_creates_pods_whose_user_the_cluster_assigns(as_operator: Direct, other: Direct) -> None:
     """With runtime.fixedUser=false, in a namespace that enforces the restricted Pod Security Standard."""
     owner = other.create_model("gemma", {"model": {"source": "demo://gemma-3-270m"}})
     image = Image("registry.example/runtime:1", fixed_user=False)
     as_operator.namespace = other.namespace
-    made = create(as_operator, _in(other, build_pod(spec_of(uid=owner["metadata"]["uid"]), image, "x1y2z")))
+    pod = _in(other, build_pod(spec_of(uid=owner["metadata"]["uid"]), image, "x1y2z"))
+    assert knows_object(as_operator, pod)
+    made = create(as_operator, pod)
     assert made["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
@@ -279,12 +398,33 @@ def test_nobody_else_takes_a_models_labels_from_its_pod(as_operator: Direct, as_
     delete(as_editor, "pods", name)
 
 
+@pytest.mark.parametrize("label", [(OWNER_LABEL, "gemma"), (MANAGED_LABEL, MANAGER)], ids=str)
+def test_nobody_labels_a_pod_as_a_models_through_its_status_or_its_binding(
+    direct: Direct, label: tuple[str, str]
+) -> None:
+    """Not even an administrator: kubelets and schedulers have these rights."""
+    create(direct, plain("thief"))
+    metadata = {"name": "thief", "labels": dict([label])}
+    with pytest.raises(Refused, match="write a ModelDeployment"):
+        patch(direct, "pods", "thief/status", {"metadata": {"labels": dict([label])}})
+    binding = {"metadata": metadata, "target": {"apiVersion": "v1", "kind": "Node", "name": "node-1"}}
+    with pytest.raises(Refused, match="write a ModelDeployment"):
+        direct.ask("POST", f"/api/v1/namespaces/{direct.namespace}/pods/thief/binding", binding)
+
+
+def test_kubelets_and_schedulers_write_to_the_pods_of_models(as_operator: Direct, direct: Direct, pod: Json) -> None:
+    create(as_operator, pod)
+    assert direct.make_ready("gemma")
+
+
 @pytest.fixture
-def host(direct: Direct) -> Json:
-    """A pod of a pool."""
+def host(direct: Direct, as_operator: Direct) -> Json:
+    """A pod of a pool that the API server's policies know of."""
     stored = direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
     stored["metadata"]["generation"] = 1
-    return _in(direct, build_host(read_pool(stored), Image("registry.example/runtime:1"), HOST_KEY, "x1y2z"))
+    made = build_host(read_pool(stored), Image("registry.example/runtime:1"), HOST_KEY, "x1y2z")
+    assert knows_object(as_operator, _in(direct, made))
+    return made
 
 
 def labels_of(pod: Json) -> Json:
@@ -309,7 +449,7 @@ POOL_LINES: dict[str, Change] = {
 def test_pods_of_pools_get_requests_of_no_model_by_its_labels(as_operator: Direct, host: Json, line: str) -> None:
     changed = copy.deepcopy(host)
     POOL_LINES[line](changed)
-    with pytest.raises(Refused, match=OWNERS):
+    with pytest.raises(Refused, match=f"{OWNERS}|{NO_OBJECT}"):
         create(as_operator, changed)
     create(as_operator, host)
 
@@ -317,7 +457,7 @@ def test_pods_of_pools_get_requests_of_no_model_by_its_labels(as_operator: Direc
 def test_a_pod_of_a_model_has_no_label_of_a_pool(as_operator: Direct, pod: Json) -> None:
     changed = copy.deepcopy(pod)
     changed["metadata"]["labels"][POOL_LABEL] = "shared"
-    with pytest.raises(Refused, match=OWNERS):
+    with pytest.raises(Refused, match=f"{OWNERS}|{NO_OBJECT}"):
         create(as_operator, changed)
 
 
@@ -325,3 +465,52 @@ def test_nobody_else_makes_a_pod_of_a_pool(as_editor: Direct, direct: Direct) ->
     direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
     with pytest.raises(Refused, match="only the Plimsoll operator sets them"):
         create(as_editor, plain("mine", **{POOL_LABEL: "shared"}))
+
+
+def hosts_path(hands: Direct, *path: str) -> str:
+    return "/".join((f"/apis/{API_VERSION}/namespaces/{hands.namespace}/modelhosts", *path))
+
+
+def model_host(hands: Direct, name: str) -> Json:
+    """As the operator makes it for a pod of this name."""
+    return build_model_host(HostPod(ObjectKey(hands.namespace, "shared"), name, "uid-1", "node", "198.18.0.9", 0))
+
+
+HOST_OWNERS, HOST_STATUS = "may write ModelHosts of pods only", "must name the pool of its label"
+HOST_LINES: dict[str, Change] = {
+    "no labels": lambda h: h["metadata"].pop("labels"),
+    "no pool": lambda h: h["metadata"]["labels"].pop(POOL_LABEL),
+    "no managed-by": lambda h: h["metadata"]["labels"].pop(MANAGED_LABEL),
+    "no owner": lambda h: h["metadata"].pop("ownerReferences"),
+    "another pod": lambda h: owner_of(h).update(name="another"),
+    "an owner that does not control": lambda h: owner_of(h).update(controller=False),
+    "an owner of another kind": lambda h: owner_of(h).update(kind="RuntimePool", apiVersion=API_VERSION),
+}
+
+
+@pytest.mark.parametrize("line", HOST_LINES)
+def test_the_operator_writes_hosts_of_pods_only(as_operator: Direct, host: Json, line: str) -> None:
+    ours = model_host(as_operator, host["metadata"]["name"])
+    changed = copy.deepcopy(ours)
+    HOST_LINES[line](changed)
+    with pytest.raises(Refused, match=HOST_OWNERS):
+        as_operator.ask("POST", hosts_path(as_operator), changed)
+    as_operator.ask("POST", hosts_path(as_operator), ours)
+
+
+def test_the_status_of_a_host_is_of_its_own_pool_and_pod(as_operator: Direct, direct: Direct, host: Json) -> None:
+    name = host["metadata"]["name"]
+    made = as_operator.ask("POST", hosts_path(direct), model_host(direct, name))
+    for status in ({"pool": "another"}, {"pod": "another"}):
+        with pytest.raises(Refused, match=HOST_STATUS):
+            as_operator.ask("PATCH", hosts_path(direct, name, "status"), {"status": status}, MERGE)
+    as_operator.ask("PATCH", hosts_path(direct, name, "status"), {"status": {"pool": "shared", "pod": "uid-1"}}, MERGE)
+    forged = {"apiVersion": made["apiVersion"], "kind": made["kind"], "metadata": {"name": "forged"}}
+    direct.ask("POST", hosts_path(direct), forged)
+    with pytest.raises(Refused, match=HOST_OWNERS):
+        as_operator.ask("PATCH", hosts_path(direct, "forged", "status"), {"status": {"pool": "shared"}}, MERGE)
+
+
+def test_the_operator_creates_no_host_in_a_namespace_without_pools(as_operator: Direct) -> None:
+    with pytest.raises(Refused, match=NO_OBJECT):
+        as_operator.ask("POST", hosts_path(as_operator), model_host(as_operator, "shared-x1y2z"))

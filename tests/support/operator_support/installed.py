@@ -17,6 +17,14 @@ PLACES = {
     "ValidatingAdmissionPolicy": f"{ADMISSION}/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": f"{ADMISSION}/validatingadmissionpolicybindings",
 }
+ALLOWED_IMAGES = ("registry.example/ai", "mirror.example:5000/", "registry.example/tagged:2", "bare")
+VALUES: Json = {
+    "runtime": {
+        "image": {"registry": "registry.example", "repository": "runtime", "tag": "1"},
+        "allowedImages": list(ALLOWED_IMAGES),
+    },
+    "admissionPolicy": {"extraImages": ["mesh.example/proxy"]},
+}
 POD = {"containers": [{"name": "c", "image": "i"}]}
 PROBES: list[tuple[str, str, Json]] = [
     (FIRST, "/api/v1/namespaces/default/pods", {"metadata": {"name": "probe"}, "spec": POD}),
@@ -47,7 +55,7 @@ PROBES: list[tuple[str, str, Json]] = [
 
 def install(server: ApiServer) -> None:
     """Return once all of it is in force. Raises NoHelmError."""
-    objects = render({}, release=RELEASE, namespace=RELEASE_NAMESPACE)
+    objects = render(VALUES, release=RELEASE, namespace=RELEASE_NAMESPACE)
     with Direct(server.url, ADMIN, "default") as admin:
         admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE_NAMESPACE}})
         for item in objects:
