@@ -42,6 +42,9 @@ NAMESPACE_ENDS = "NamespaceTerminating"
 """The cause that the API server gives with a refusal to create."""
 REFUSALS = frozenset({400, 403, 413, 422})
 PASSING = frozenset({None, 401, 404, 409, 410, 429, 503, 504})
+OWNER_UNSEEN = "no params found for policy binding"
+"""Part of the refusal (422) of a pod by the chart's admission policies: its namespace has no object of ours. It was
+deleted just now, or it was created just now and this API server has not seen it yet."""
 
 
 class ApiError(Exception):
@@ -58,12 +61,12 @@ class ApiError(Exception):
     @property
     def is_refusal(self) -> bool:
         """Whether the same request would be refused again until somebody changes something."""
-        return self.code in REFUSALS
+        return self.code in REFUSALS and not self.is_passing
 
     @property
     def is_passing(self) -> bool:
         """Whether it says nothing about the request itself: an outage, a conflict, too many requests."""
-        return self.code in PASSING
+        return self.code in PASSING or OWNER_UNSEEN in str(self)
 
     @property
     def is_unsure(self) -> bool:

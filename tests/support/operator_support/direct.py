@@ -75,6 +75,10 @@ class Direct:
         """The ModelHosts, by name."""
         return {item["metadata"]["name"]: item for item in self.ask("GET", self._of_ours("modelhosts"))["items"]}
 
+    def models(self) -> list[Json]:
+        found: list[Json] = self.ask("GET", self._models())["items"]
+        return found
+
     def model(self, name: str) -> Json:
         return self.ask("GET", self._models(name))
 
