@@ -264,3 +264,34 @@ def test_long_release_names_stay_names(helm: Callable[..., str]) -> None:
         if item and item["kind"] not in CLUSTER_WIDE:
             assert len(item["metadata"]["name"]) <= 69
             assert item["kind"] not in ("Service", "Deployment") or len(item["metadata"]["name"]) <= 63
+
+
+def test_policies_that_need_an_object_touch_no_pods_of_others(render: Render) -> None:
+    """The API server asks for the parameter before it reads matchConditions, whoever the request is from."""
+    found = [p for p in by_kind(render({}), "ValidatingAdmissionPolicy") if "paramKind" in p["spec"]]
+    assert sorted(p["spec"]["paramKind"]["kind"] for p in found) == ["ModelDeployment", "RuntimePool"]
+    for policy in found:
+        constraints = policy["spec"]["matchConstraints"]
+        assert constraints["objectSelector"]["matchLabels"] == {"app.kubernetes.io/managed-by": "plimsoll-operator"}
+        assert {tuple(rule["operations"]) for rule in constraints["resourceRules"]} == {("CREATE",)}
+
+
+@pytest.mark.parametrize(
+    ("values", "closed"),
+    [
+        ({}, "['kube-system', 'serving']"),
+        ({"admissionPolicy": {"allowReleaseNamespace": True}}, "['kube-system']"),
+        ({"watchNamespaces": ["team-a"]}, "['kube-system', 'serving']"),
+        ({"watchNamespaces": ["team-a", "serving"]}, "['kube-system']"),
+    ],
+    ids=str,
+)
+def test_where_the_operator_may_not_write(render: Render, values: Object, closed: str) -> None:
+    places = {
+        policy["metadata"]["name"].removeprefix("serving-pl-plimsoll-operator-"): rule["expression"]
+        for policy in by_kind(render(values), "ValidatingAdmissionPolicy")
+        for rule in policy["spec"]["validations"]
+        if "request.namespace" in rule["expression"]
+    }
+    assert sorted(places) == ["budgets", "hosts", "pods", "revisions", "services"]
+    assert set(places.values()) == {f"object == null || !(request.namespace in {closed})"}
