@@ -73,6 +73,13 @@ The rule about namespaces. Deletions are allowed everywhere, so that what an ear
   message: >-
     the account of the Plimsoll operator may not write to the namespaces {{ join ", " $closed }}; put models and pools elsewhere.
     For models in the namespace of the release set the chart's admissionPolicy.allowReleaseNamespace=true
+{{- range $key, $value := .Values.admissionPolicy.namespaceLabels }}
+- expression: object == null || namespaceObject.metadata.?labels[?{{ squote $key }}] == optional.of({{ squote $value }})
+  reason: Forbidden
+  message: >-
+    the account of the Plimsoll operator may write to namespaces with the label {{ $key }}={{ $value }} only (the chart's
+    admissionPolicy.namespaceLabels); have the namespace labelled, or put models and pools elsewhere
+{{- end }}
 {{- end }}
 
 {{/* The first rule of such a policy: include "plimsoll.admission.ours" "Services" */}}

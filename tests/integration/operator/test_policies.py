@@ -8,14 +8,15 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, until
+from chart_support.helm import render
+from operator_support.apiserver import FIRST, RELEASE, RELEASE_NAMESPACE, ApiServer, until
 from operator_support.direct import MERGE, Direct, Refused
-from operator_support.installed import ALLOWED_IMAGES
+from operator_support.installed import ALLOWED_IMAGES, PLACES, VALUES
 from operator_support.objects import Json, spec_of
 from operator_support.pooled import HOST_KEY
 
@@ -51,11 +52,8 @@ def owner(direct: Direct) -> Json:
 
 
 @pytest.fixture
-def pod(direct: Direct, as_operator: Direct, owner: Json) -> Json:
-    """A pod of a model that the API server's policies know of."""
-    made = build_pod(spec_of(uid=owner["metadata"]["uid"]), Image("registry.example/runtime:1"), "x1y2z")
-    assert knows_object(as_operator, _in(direct, made))
-    return made
+def pod(direct: Direct, owner: Json) -> Json:
+    return _in(direct, build_pod(spec_of(uid=owner["metadata"]["uid"]), Image("registry.example/runtime:1"), "x1y2z"))
 
 
 @pytest.fixture
@@ -176,20 +174,50 @@ def test_the_operator_creates_restricted_pods_of_models_only(as_operator: Direct
     create(as_operator, pod)
 
 
-def test_the_operator_creates_no_pod_in_a_namespace_without_our_objects(
-    as_operator: Direct, direct: Direct, pod: Json
+def test_the_operator_creates_no_pod_of_a_pool_in_a_namespace_without_pools(
+    as_operator: Direct, direct: Direct, host: Json
 ) -> None:
-    """Any ModelDeployment of the namespace will do: the policy cannot look up the owner that the pod names."""
-    direct.delete_model("gemma")
-    assert until(lambda: lacks_object(as_operator, pod))
-    direct.create_model("another", {"model": {"source": "demo://gemma-3-270m"}})
+    """Any pool of the namespace will do: the policy cannot look up the owner that the pod names."""
+    direct.delete_pool("shared")
+    assert until(lambda: lacks_object(as_operator, host))
+    direct.create_pool("another", {"resources": {"memory": "1Gi"}})
+    assert until(lambda: refusal(as_operator, host) == "")
+
+
+LABELLED = "labelled-operator-pods"
+
+
+@pytest.fixture
+def labels_needed(direct: Direct) -> Iterator[None]:
+    """The policy for pods in the test's namespace as with admissionPolicy.namespaceLabels."""
+    values = VALUES | {"admissionPolicy": {"namespaceLabels": {"plimsoll.dev/models": "true"}}}
+    made = [
+        item
+        for item in render(values, release=RELEASE, namespace=RELEASE_NAMESPACE)
+        if item["metadata"]["name"].endswith("-operator-pods")
+    ]
+    for item in made:
+        item["metadata"]["name"] = LABELLED
+        if item["kind"].endswith("Binding"):
+            here = {"matchLabels": {"kubernetes.io/metadata.name": direct.namespace}}
+            item["spec"] |= {"policyName": LABELLED, "matchResources": {"namespaceSelector": here}}
+        direct.ask("POST", PLACES[item["kind"]], item)
+    yield
+    for item in made:
+        direct.ask("DELETE", f"{PLACES[item['kind']]}/{LABELLED}")
+
+
+@pytest.mark.usefixtures("labels_needed")
+def test_the_operator_creates_pods_in_labelled_namespaces_only(as_operator: Direct, direct: Direct, pod: Json) -> None:
+    words = "may write to namespaces with the label plimsoll.dev/models=true only"
+    assert until(lambda: words in refusal(as_operator, pod))
+    path = f"/api/v1/namespaces/{direct.namespace}"
+    direct.ask("PATCH", path, {"metadata": {"labels": {"plimsoll.dev/models": "false"}}}, MERGE)
+    assert words in refusal(as_operator, pod)
+    with pytest.raises(Refused, match="cannot patch resource"):
+        as_operator.ask("PATCH", path, {"metadata": {"labels": {"plimsoll.dev/models": "true"}}}, MERGE)
+    direct.ask("PATCH", path, {"metadata": {"labels": {"plimsoll.dev/models": "true"}}}, MERGE)
     assert until(lambda: refusal(as_operator, pod) == "")
-
-
-def test_a_pool_lets_the_operator_create_no_pod_of_a_model(as_operator: Direct, direct: Direct, host: Json) -> None:
-    create(as_operator, host)
-    pod = build_pod(spec_of(uid="uid-1"), Image("registry.example/runtime:1"), "x1y2z")
-    assert lacks_object(as_operator, _in(direct, pod))
 
 
 def test_pods_of_others_need_no_object_of_ours(as_editor: Direct) -> None:
@@ -199,11 +227,11 @@ def test_pods_of_others_need_no_object_of_ours(as_editor: Direct) -> None:
     delete(as_editor, "pods", "theirs")
 
 
-def test_the_operator_deletes_the_last_pod_after_its_model(as_operator: Direct, direct: Direct, pod: Json) -> None:
-    create(as_operator, pod)
-    direct.delete_model("gemma")
-    assert until(lambda: lacks_object(as_operator, {**pod, "metadata": {**pod["metadata"], "name": "gemma-2"}}))
-    delete(as_operator, "pods", pod["metadata"]["name"])
+def test_the_operator_deletes_the_last_pod_after_its_pool(as_operator: Direct, direct: Direct, host: Json) -> None:
+    create(as_operator, host)
+    direct.delete_pool("shared")
+    assert until(lambda: lacks_object(as_operator, {**host, "metadata": {**host["metadata"], "name": "another"}}))
+    delete(as_operator, "pods", host["metadata"]["name"])
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", RELEASE_NAMESPACE])
@@ -214,13 +242,14 @@ def test_the_operator_writes_nothing_where_the_cluster_and_the_release_are(
     direct.namespace = as_operator.namespace = namespace
     direct.create_model("gemma", {"model": {"source": "demo://gemma-3-270m"}})
     direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
+    assert knows_object(as_operator, _in(direct, host))
     for item in (pod, host, service):
-        assert knows_object(as_operator, _in(direct, item))
+        _in(direct, item)
         assert PLACE in refusal(as_operator, item)
     with pytest.raises(Refused, match=PLACE):
         as_operator.ask("POST", hosts_path(direct), model_host(direct, "shared-x1y2z"))
     direct.delete_model("gemma")
-    direct.ask("DELETE", f"/apis/plimsoll.dev/v1alpha1/namespaces/{namespace}/runtimepools/shared")
+    direct.delete_pool("shared")
 
 
 PIECES = ("registry.example", "mirror.example:5000", "evil.example", "bare", "mesh.example")
@@ -261,7 +290,6 @@ def test_the_operator_creates_pods_whose_user_the_cluster_assigns(as_operator: D
     image = Image("registry.example/runtime:1", fixed_user=False)
     as_operator.namespace = other.namespace
     pod = _in(other, build_pod(spec_of(uid=owner["metadata"]["uid"]), image, "x1y2z"))
-    assert knows_object(as_operator, pod)
     made = create(as_operator, pod)
     assert made["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 

@@ -71,13 +71,12 @@ class Direct:
         """Merge into its spec."""
         return self.ask("PATCH", self._of_ours("runtimepools", name), {"spec": spec}, MERGE)
 
+    def delete_pool(self, name: str) -> None:
+        self.ask("DELETE", self._of_ours("runtimepools", name))
+
     def hosts(self) -> dict[str, Json]:
         """The ModelHosts, by name."""
         return {item["metadata"]["name"]: item for item in self.ask("GET", self._of_ours("modelhosts"))["items"]}
-
-    def models(self) -> list[Json]:
-        found: list[Json] = self.ask("GET", self._models())["items"]
-        return found
 
     def model(self, name: str) -> Json:
         return self.ask("GET", self._models(name))

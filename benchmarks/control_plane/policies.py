@@ -1,0 +1,132 @@
+"""What the policy that asks for a RuntimePool costs: pods of a pool created with and without it, next to many pools.
+
+    PYTHONPATH=benchmarks:e2e:tests/support .venv/bin/python -m control_plane.policies [--pools 1 100 1000]
+
+The API server evaluates such a policy once for each RuntimePool of the pod's namespace, as it
+would for each ModelDeployment. Rounds with and without its
+binding alternate on one kube-apiserver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from operator_support.apiserver import (
+    ADMIN,
+    FIRST,
+    RELEASE,
+    RELEASE_NAMESPACE,
+    ApiServer,
+    Missing,
+    find_programs,
+    until,
+)
+from operator_support.direct import Direct, Refused
+from operator_support.installed import ADMISSION, install
+from operator_support.objects import model
+
+from plimsoll_operator.build.host import build_host
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.pools.host_key import HostKey
+from plimsoll_operator.pools.spec import read_pool
+from provenance import provenance
+
+BINDING = f"{RELEASE_NAMESPACE}-{RELEASE}-operator-pools"
+BINDINGS = f"{ADMISSION}/validatingadmissionpolicybindings"
+EMPTY = "empty"
+SPEC = {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}
+Json = dict[str, Any]
+
+
+def main() -> int:
+    """Measure, print, write. 2 if a program is missing."""
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--pools", type=int, nargs="+", default=[1, 100, 1000], help="how many (default 1 100 1000)")
+    parser.add_argument("--pods", type=int, default=100, help="in each round (default %(default)s)")
+    parser.add_argument(
+        "--rounds", type=int, default=4, help="with the policy, and as many without (default %(default)s)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result, with hardware, versions, command")
+    args = parser.parse_args()
+    try:
+        programs = find_programs()
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 2
+    result: Json = {"run": {**provenance(), "kubernetes": programs.kube.parent.name.removeprefix("kube-")}, "pods": []}
+    with (
+        tempfile.TemporaryDirectory(prefix="plimsoll-bench-") as folder,
+        ApiServer(programs, Path(folder)) as server,
+        Direct(server.url, ADMIN, EMPTY) as admin,
+        Direct(server.url, FIRST, EMPTY) as operator,
+    ):
+        install(server)
+        admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": EMPTY}})
+        for count in args.pools:
+            found = measure(server, admin, operator, count, args.pods, args.rounds)
+            result["pods"].append({"pools": count, **found})
+    text = json.dumps(result, indent=2) + "\n"
+    print(text)
+    if args.json is not None:
+        args.json.write_text(text)
+    return 0
+
+
+def measure(server: ApiServer, admin: Direct, operator: Direct, count: int, pods: int, rounds: int) -> Json:
+    """Milliseconds that the creation of a pod takes in a namespace of so many RuntimePools."""
+    namespace = f"team-{count}"
+    admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    with Direct(server.url, ADMIN, namespace) as there:
+        for number in range(count):
+            there.create_pool(f"pool-{number}", SPEC)
+    assert until(lambda: is_allowed(operator, namespace)), "the API server does not learn of the pools"
+    binding = {part: admin.ask("GET", f"{BINDINGS}/{BINDING}")[part] for part in ("apiVersion", "kind", "spec")}
+    taken: dict[str, list[float]] = {"with": [], "without": []}
+    for turn in range(rounds):
+        taken["with"] += create_pods(operator, namespace, f"w{turn}", pods)
+        admin.ask("DELETE", f"{BINDINGS}/{BINDING}")
+        assert until(lambda: is_allowed(operator, EMPTY)), "the policy stays in force"
+        taken["without"] += create_pods(operator, namespace, f"o{turn}", pods)
+        admin.ask("POST", BINDINGS, {**binding, "metadata": {"name": BINDING}})
+        assert until(lambda: not is_allowed(operator, EMPTY)), "the policy does not come into force"
+    medians = {f"{name}_ms": round(statistics.median(values), 2) for name, values in taken.items()}
+    return {**medians, "more_ms": round(medians["with_ms"] - medians["without_ms"], 2), "samples": pods * rounds}
+
+
+def create_pods(operator: Direct, namespace: str, mark: str, count: int) -> list[float]:
+    """Create them one after the other; returns the milliseconds of each."""
+    taken = []
+    for number in range(count):
+        body = pod_in(namespace, f"{mark}-{number}")
+        began = time.perf_counter()
+        operator.ask("POST", f"/api/v1/namespaces/{namespace}/pods", body)
+        taken.append(1000 * (time.perf_counter() - began))
+    return taken
+
+
+def is_allowed(operator: Direct, namespace: str) -> bool:
+    """Whether a pod of a pool may be created there. The API server takes up objects and policies in the background."""
+    try:
+        operator.ask("POST", f"/api/v1/namespaces/{namespace}/pods", pod_in(namespace, "probe"), dryRun="All")
+    except Refused:
+        return False
+    return True
+
+
+def pod_in(namespace: str, suffix: str) -> Json:
+    """A pod of a pool, as the operator makes it."""
+    pool = read_pool(model("pool-0") | {"kind": "RuntimePool", "spec": SPEC})
+    pod = build_host(pool, Image("registry.example/runtime:1"), HostKey(b"o" * 32), suffix)
+    pod["metadata"]["namespace"] = namespace
+    return pod
+
+
+if __name__ == "__main__":
+    sys.exit(main())
