@@ -11,7 +11,6 @@ from operator_support.recording import IMAGE, Operator, RecordingClient
 
 from plimsoll_operator import own_pods
 from plimsoll_operator.actor import NotLeaderError
-from plimsoll_operator.api import ApiError
 from plimsoll_operator.build.budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod import build_pod
@@ -47,29 +46,6 @@ async def serve(operator: Operator, direct: Direct, key: ObjectKey) -> None:
         if len(operator.http.writes) == before and conditions(direct, key.name)["Progressing"][1] == "Settled":
             return
     raise AssertionError(f"not settled: {direct.model(key.name)['status']}")
-
-
-async def test_a_model_that_is_deleted_during_its_pass_is_gone_in_the_next(
-    operator: Operator, direct: Direct, key: ObjectKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The chart's policies refuse its pod, as the last object of ours in the namespace is gone."""
-    direct.create_model("m", SOURCE)
-    ask = operator.http.ask
-
-    async def ask_late(method: str, path: str, query: Any, *args: Any, **more: Any) -> Any:
-        if method == "POST" and path.endswith("/pods") and direct.models():
-            direct.delete_model("m")
-            while (await ask(method, path, {"dryRun": "All"}, *args, **more)).ok:
-                pass
-        return await ask(method, path, query, *args, **more)
-
-    monkeypatch.setattr(operator.http, "ask", ask_late)
-    with pytest.raises(ApiError, match="no params found for policy binding") as refused:
-        await operator.one_pass(key)
-    assert refused.value.is_passing
-    assert not refused.value.is_refusal
-    assert (await operator.one_pass(key)).gone
-    assert direct.pods("m") == []
 
 
 async def test_from_nothing_to_ready(operator: Operator, direct: Direct, key: ObjectKey) -> None:
