@@ -43,7 +43,7 @@ NAMESPACE_ENDS = "NamespaceTerminating"
 REFUSALS = frozenset({400, 403, 413, 422})
 PASSING = frozenset({None, 401, 404, 409, 410, 429, 503, 504})
 OWNER_UNSEEN = "no params found for policy binding"
-"""Part of the refusal (422) of a pod by the chart's admission policies: its namespace has no object of ours. It was
+"""Part of the refusal (422) of a pool's pod by the chart's admission policies: its namespace has no RuntimePool. It was
 deleted just now, or it was created just now and this API server has not seen it yet."""
 
 

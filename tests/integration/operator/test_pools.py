@@ -9,6 +9,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,17 @@ from operator_support.apiserver import RELEASE_NAMESPACE, SECOND, ApiServer, unt
 from operator_support.direct import Direct, Refused
 from operator_support.kubelets import Kubelets, holds
 from operator_support.objects import Json
+from operator_support.pooled import HOST_KEY
+from operator_support.recording import IMAGE, RecordingClient
 from operator_support.running import running
 
 from plimsoll_operator import work
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.api import Api, ApiError
+from plimsoll_operator.build.host import build_host as build_pod
+from plimsoll_operator.identity import POOL_LABEL, ObjectKey
 from plimsoll_operator.pools.book import HostPod
 from plimsoll_operator.pools.modelhost import build_host
+from plimsoll_operator.pools.spec import read_pool
 
 pytestmark = pytest.mark.usefixtures("lease")
 
@@ -226,6 +232,28 @@ async def test_pods_that_a_quota_refuses_are_made_once_it_lets_them(
         assert await asyncio.to_thread(until, lambda: len(direct.pods("a")) == 1, 20.0)
         assert await asyncio.to_thread(until, lambda: not refused(direct.pool("shared")), 20.0)
         assert await holds(lambda: not refused(direct.model("a")))
+
+
+def has_two_pods(direct: Direct, pool: str) -> bool:
+    path = f"/api/v1/namespaces/{direct.namespace}/pods"
+    return len(direct.ask("GET", path, labelSelector=f"{POOL_LABEL}={pool}")["items"]) == 2
+
+
+async def test_a_pod_that_is_refused_for_want_of_its_pool_is_tried_again(
+    server: ApiServer, http: RecordingClient, direct: Direct, keys: Path
+) -> None:
+    """The pool was just deleted, or the API server has not seen yet that it was just created."""
+    pool = {"metadata": {"namespace": direct.namespace, "name": "gone", "uid": "uid-1", "generation": 1}, "spec": POOL}
+    pod = build_pod(read_pool(pool), IMAGE, HOST_KEY, "x1y2z")
+    with pytest.raises(ApiError, match="no params found for policy binding") as refused:
+        await Api(http).create_pod(pod)
+    assert refused.value.is_passing
+    assert not refused.value.is_refusal
+    async with running(server, direct.namespace, "--host-keys", str(keys)):
+        for name in ("first", "second"):
+            direct.create_pool(name, POOL)
+            assert await holds(partial(has_two_pods, direct, name))
+            direct.delete_pool(name)
 
 
 def is_created(hands: Direct, path: str, body: Json) -> bool:

@@ -80,8 +80,8 @@ async def test_errors(api: Api, server: ApiServer, code: int, refusal: bool, pas
     assert (raised.value.code, raised.value.is_refusal, raised.value.is_passing) == (code, refusal, passing)
 
 
-async def test_a_refusal_for_want_of_an_object_of_ours_passes(api: Api, server: ApiServer) -> None:
-    """A later try meets the object, or finds that it is gone; the words of the other policies stay refusals."""
+async def test_a_refusal_for_want_of_its_pool_passes(api: Api, server: ApiServer) -> None:
+    """A later try meets the pool, or finds that it is gone; the words of the other policies stay refusals."""
     for words, passing in (("no params found for policy binding with `Deny`", True), ("failed expression", False)):
         server.status, server.text = 422, json.dumps({"message": f"ValidatingAdmissionPolicy 'p' denied: {words}"})
         with pytest.raises(ApiError) as raised:
