@@ -37,7 +37,8 @@ class Entry(Generic[T]):
 class Resource(Generic[T]):
     """A kind. `read` picks what is kept of an object; `selector` limits by labels which ones the server sends.
 
-    `hint` is what to do when the server does not know the kind. A kind without namespaces is watched as a whole.
+    `hint` is what to do when the server does not know the kind. A kind without namespaces is watched as a whole. `name`
+    limits it to the object of that name, so that a Role may do the same.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Resource(Generic[T]):
     selector: str = ""
     namespaced: bool = True
     hint: str = ""
+    name: str = ""
 
     def path(self, namespace: str | None) -> str:
         """The collection of one namespace; None means all."""

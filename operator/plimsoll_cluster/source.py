@@ -101,6 +101,8 @@ class KubernetesSource:
     async def _ask(self, patience: aiohttp.ClientTimeout, **query: str) -> aiohttp.ClientResponse:
         if self._resource.selector:
             query["labelSelector"] = self._resource.selector
+        if self._resource.name:
+            query["fieldSelector"] = f"metadata.name={self._resource.name}"
         try:
             response = await self._api.ask("GET", self._path, query, patience=patience)
             text = "" if response.status == 200 else await _text(response)

@@ -59,6 +59,18 @@ async def api() -> AsyncIterator[tuple[Api, Any]]:
             yield made, client
 
 
+async def test_one_object_is_asked_for_by_its_name(api: tuple[Api, Any]) -> None:
+    """So that a Role may name it."""
+    server, client = api
+    source = KubernetesSource(client, Resource("Thing", "/apis/x/v1", "things", lambda _: None, name="t1"), "ns")
+    assert [page async for page in source.list()]
+    watching = asyncio.create_task(anext(aiter(source.watch(9))))
+    await server.watched.wait()
+    watching.cancel()
+    assert "watch" in server.asked[-1][1]
+    assert {query["fieldSelector"] for _, query in server.asked} == {"metadata.name=t1"}
+
+
 async def test_a_list_comes_in_pages(api: tuple[Api, Any]) -> None:
     server, client = api
     pages = [page async for page in KubernetesSource(client, THINGS, "ns").list()]
