@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from plimsoll_cluster.keys import ObjectKey
+from plimsoll_cluster.served_names import NO_RULES, NamePolicy, NameRules, parse_record, record_store
 from plimsoll_cluster.store import Change, Store
 from plimsoll_gateway.live_table import LiveTable
 from plimsoll_gateway.objects import HOSTS, MODELS, PODS, Hosted, Served, hosted_replica, model_of
@@ -17,7 +19,7 @@ def _soon(publish: Callable[[], None]) -> None:
 
 
 class ClusterTable:
-    """Three stores, and the table that follows from them.
+    """Three stores, and the table that follows from them; a fourth one if there is a record of served names.
 
     Changes that come together become one table: `soon` calls what it is given a little later, once.
     """
@@ -27,28 +29,42 @@ class ClusterTable:
         namespaces: Sequence[str] | None,
         store: TableStore,
         soon: Callable[[Callable[[], None]], None] = _soon,
+        *,
+        rules: NameRules = NO_RULES,
+        record: ObjectKey | None = None,
     ) -> None:
+        """`record`: the ConfigMap with the record of served names."""
         self.models = Store(MODELS, namespaces)
         self.pods = Store(PODS, namespaces)
         self.hosts = Store(HOSTS, namespaces)
         self._store = store
         self._soon = soon
-        self._table = LiveTable()
+        self._table = LiveTable(NamePolicy(rules))
+        self.record = None if record is None else record_store(record)
         self._keys: dict[tuple[str, str], ObjectKey] = {}
         self._hosts_of: dict[ObjectKey, set[ObjectKey]] = {}
         self._dirty: set[ObjectKey] = set()
         self._due = False
+        self._renamed = False
+        if self.record is not None:
+            self.record.listen(self._record_changed, self._plan)
         self.models.listen(self._models_changed, self._plan)
         self.pods.listen(self._pods_changed, self._plan)
         self.hosts.listen(self._hosts_changed, self._plan)
 
+    def stores(self) -> tuple[Store[Any], ...]:
+        """Each store, to be followed."""
+        stores: tuple[Store[Any], ...] = (self.models, self.pods, self.hosts)
+        return stores if self.record is None else (*stores, self.record)
+
     def publish(self) -> None:
         """Bring the table up to date, and show it if it is another one than before. Nothing is shown half listed."""
         self._due = False
-        if not (self.models.synced and self.pods.synced and self.hosts.synced):
+        if not all(store.synced for store in self.stores()):
             return
-        changed = [self._renew(key) for key in self._dirty]
+        changed = [self._renamed, *(self._renew(key) for key in self._dirty)]
         self._dirty.clear()
+        self._renamed = False
         if any(changed) or self._store.current is None:
             self._store.replace(self._table.snapshot())
 
@@ -84,6 +100,12 @@ class ClusterTable:
             for hosted in change.after.value if change.after is not None else ():
                 self._hosts_of.setdefault(hosted.model, set()).add(change.key)
                 self._dirty.add(hosted.model)
+        self._plan()
+
+    def _record_changed(self, changes: Sequence[Change[Mapping[str, str]]]) -> None:
+        for change in changes:
+            data = {} if change.after is None else change.after.value
+            self._renamed = self._table.use_record(parse_record(data)) or self._renamed
         self._plan()
 
     def _plan(self) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from types import MappingProxyType
 
+from plimsoll_cluster.served_names import FREE, NamePolicy, Record
 from plimsoll_gateway.table import Model, ObjectKey, Table, age, build_table
 
 
 class LiveTable:
-    """The models, in order of age, and for each served name who claims it, the oldest first."""
+    """The models, in order of age, and for each served name the models that claim it, the oldest first.
 
-    def __init__(self) -> None:
+    `policy` refuses some of these claims.
+    """
+
+    def __init__(self, policy: NamePolicy = FREE) -> None:
+        self._policy = policy
         self._by_key: dict[ObjectKey, Model] = {}
         self._ordered: list[Model] = []
         self._claims: dict[str, list[Model]] = {}
@@ -26,7 +31,7 @@ class LiveTable:
         insort(self._ordered, model, key=age)
         for name in frozenset(model.served_names):
             insort(self._claims.setdefault(name, []), model, key=age)
-            self._owners[name] = self._claims[name][0]
+            self._own(name)
         return True
 
     def drop(self, key: ObjectKey) -> bool:
@@ -36,13 +41,17 @@ class LiveTable:
             return False
         _remove(self._ordered, model)
         for name in frozenset(model.served_names):
-            claims = self._claims[name]
-            _remove(claims, model)
-            if claims:
-                self._owners[name] = claims[0]
-            else:
-                del self._claims[name], self._owners[name]
+            _remove(self._claims[name], model)
+            self._own(name)
         return True
+
+    def use_record(self, record: Record) -> bool:
+        """Decide by another record of served names; return whether a name has another owner now."""
+        self._policy, names = self._policy.with_record(record)
+        before = [self._owners.get(name) for name in names]
+        for name in names & self._claims.keys():
+            self._own(name)
+        return before != [self._owners.get(name) for name in names]
 
     def snapshot(self) -> Table:
         """The table as it is now; it does not change any more."""
@@ -51,9 +60,20 @@ class LiveTable:
     def check_integrity(self) -> None:
         """Raise AssertionError where this is not the table that would be made of its models from nothing."""
         table = self.snapshot()
-        table.check_integrity()
-        assert table == build_table(self._by_key.values())
-        assert {name: claims[0] for name, claims in self._claims.items()} == self._owners
+        table.check_integrity(self._policy)
+        assert table == build_table(self._by_key.values(), self._policy)
+        assert all(self._claims.values()), "a name without claims is kept"
+
+    def _own(self, name: str) -> None:
+        """Give a name to the oldest claim that the policy does not refuse."""
+        claims = self._claims[name]
+        owner = next((model for model in claims if self._policy.refusal(name, model.key.namespace) is None), None)
+        if owner is None:
+            self._owners.pop(name, None)
+        else:
+            self._owners[name] = owner
+        if not claims:
+            del self._claims[name]
 
 
 def _remove(ordered: list[Model], model: Model) -> None:

@@ -121,4 +121,5 @@ async def _follow(options: Options, store: TableStore) -> None:
     # Imported here: laptop mode has no Kubernetes client installed.
     from plimsoll_gateway.watch import follow_cluster
 
-    await follow_cluster(None if options.namespaces is None else list(options.namespaces), store)
+    namespaces = None if options.namespaces is None else list(options.namespaces)
+    await follow_cluster(namespaces, store, options.name_rules, options.name_record)

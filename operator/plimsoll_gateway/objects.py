@@ -13,6 +13,7 @@ from plimsoll_cluster.keys import HOSTS_PLURAL as HOSTS_PLURAL
 from plimsoll_cluster.keys import PLURAL as PLURAL
 from plimsoll_cluster.pods import conditions_of, is_unheard, url_of
 from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_cluster.served_names import FREE, NamePolicy
 from plimsoll_gateway.table import Model, Replica, Table, build_table
 
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
@@ -207,6 +208,7 @@ def table_of(
     deployments: Iterable[Entry[Served]],
     pods: Iterable[Entry[Replica | None]],
     hosts: Iterable[Entry[tuple[Hosted, ...]]] = (),
+    policy: NamePolicy = FREE,
 ) -> Table:
     """The table of ModelDeployments, runtime pods and what those of pools have, made from nothing.
 
@@ -221,7 +223,7 @@ def table_of(
         if pod.owner is not None:
             by_owner.setdefault((pod.key.namespace, pod.owner.uid), []).append(pod)
     hosting = list(hosts)
-    return build_table(
+    models = (
         model_of(
             item,
             by_owner.get((item.key.namespace, item.uid), []),
@@ -229,6 +231,7 @@ def table_of(
         )
         for item in deployments
     )
+    return build_table(models, policy)
 
 
 def _canary(item: Object) -> Canary | None:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_cluster.served_names import NameRules, add_name_options
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
 from plimsoll_gateway.cors import ORIGIN
 from plimsoll_gateway.keys.terms import CLAIM
@@ -35,11 +37,13 @@ class Options:
     `keys`: a folder of API keys, None for a gateway that is open; with it comes `gateway_token_file`. `peers` None:
     this gateway shares the limits of keys with no other. `files_model`: whose replicas keep files and batches,
     `files_claim`: on which claim they are, each None for what ModelDeployments say. `origins`: whose web pages may use
-    the API.
+    the API. `name_rules` and `name_record` say which namespace may have which served name.
     """
 
     table: Path | None
     namespaces: tuple[str, ...] | None
+    name_rules: NameRules
+    name_record: ObjectKey | None
     host: str
     port: int
     fd: int | None
@@ -61,6 +65,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     given = parser.parse_args(arguments)
     if given.table is not None and (given.namespace or given.all_namespaces):
         parser.error("--table replaces the cluster: it does not go with --namespace or --all-namespaces")
+    if given.table is not None and (given.name_rules or given.name_record is not None):
+        parser.error("--table names one owner of each name: it does not go with --name-rule or --name-record")
     if given.namespace and given.all_namespaces:
         parser.error("--namespace and --all-namespaces contradict each other")
     if given.files_model is not None and given.files_claim is not None:
@@ -76,6 +82,8 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
     return Options(
         table=given.table,
         namespaces=namespaces,
+        name_rules=NameRules(given.name_rules),
+        name_record=given.name_record,
         host=given.host,
         port=given.port,
         fd=given.fd,
@@ -139,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--namespace", action="append", default=[], metavar="NS", help="watch NS (repeatable)")
     parser.add_argument("--all-namespaces", action="store_true", help="watch the whole cluster")
     parser.add_argument("--table", type=Path, metavar="FILE", help="take the models from a file, without a cluster")
+    add_name_options(parser)
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=_port, default=8080, help="port to listen on (%(default)s)")
     parser.add_argument("--fd", type=_descriptor, metavar="N", help="listen on this inherited socket instead")

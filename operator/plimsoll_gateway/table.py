@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from plimsoll_cluster.keys import ObjectKey as ObjectKey
+from plimsoll_cluster.served_names import FREE, NamePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All models, and the owner of each served name."""
+    """All models, and the owner of each served name that one may have."""
 
     models: tuple[Model, ...]
     owners: Mapping[str, Model]
@@ -120,26 +121,29 @@ class Table:
         """Every name that can be asked for, sorted."""
         return tuple(sorted(self.owners))
 
-    def check_integrity(self) -> None:
-        """Raise AssertionError where the records contradict each other."""
+    def check_integrity(self, policy: NamePolicy = FREE) -> None:
+        """Raise AssertionError where the records contradict each other, or `policy`."""
         keys = [model.key for model in self.models]
         assert len(keys) == len(set(keys)), f"a model twice: {keys}"
         assert keys == [m.key for m in sorted(self.models, key=age)], "models are not in order of age"
-        wanted = {name for model in self.models for name in model.served_names}
-        assert set(self.owners) == wanted, "a name without owner, or an owner without claim"
-        for name, owner in self.owners.items():
+        claimed = {name for model in self.models for name in model.served_names}
+        assert set(self.owners) <= claimed, "an owner without claim"
+        for name in claimed:
             claims = [model for model in self.models if name in model.served_names]
-            assert owner is claims[0], f"{name} belongs to {owner.key}, not to the oldest, {claims[0].key}"
+            allowed = [model for model in claims if policy.refusal(name, model.key.namespace) is None]
+            expected, owner = (allowed or [None])[0], self.owners.get(name)
+            assert owner is expected, f"{name} belongs to {owner}, not to the oldest that may have it, {expected}"
 
 
 class DuplicateModelError(ValueError):
     """Two models of one table have the same namespace and name."""
 
 
-def build_table(models: Iterable[Model]) -> Table:
+def build_table(models: Iterable[Model], policy: NamePolicy = FREE) -> Table:
     """Give each served name to the oldest model that claims it (by creation, then namespace, then name).
 
-    The result does not depend on the order of `models`. Raises DuplicateModelError for two models of one key.
+    `policy` refuses some of the claims. The result does not depend on the order of `models`. Raises DuplicateModelError
+    for two models of one key.
     """
     ordered = tuple(sorted(models, key=age))
     owners: dict[str, Model] = {}
@@ -149,7 +153,8 @@ def build_table(models: Iterable[Model]) -> Table:
             raise DuplicateModelError(f"model {model.key} is listed twice")
         keys.add(model.key)
         for name in model.served_names:
-            owners.setdefault(name, model)
+            if name not in owners and policy.refusal(name, model.key.namespace) is None:
+                owners[name] = model
     return Table(ordered, MappingProxyType(owners))
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_cluster.connect import connect
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_cluster.served_names import NameRules
 from plimsoll_cluster.source import follow
 from plimsoll_gateway.cluster_table import ClusterTable
 from plimsoll_gateway.table import TableStore
 
 
-async def follow_cluster(namespaces: Sequence[str] | None, store: TableStore) -> None:
+async def follow_cluster(
+    namespaces: Sequence[str] | None, store: TableStore, rules: NameRules, record: ObjectKey | None
+) -> None:
     """Follow the cluster of this process, or of the kubeconfig, for ever; `namespaces` None means all.
 
+    `rules` and `record` say who may have which served name, as in `ClusterTable`.
     Raises NoClusterError where neither is there.
     """
     async with await connect() as api:
-        table = ClusterTable(namespaces, store)
-        await follow(api, table.models, table.pods, table.hosts)
+        await follow(api, *ClusterTable(namespaces, store, rules=rules, record=record).stores())

@@ -10,6 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from plimsoll_cluster.served_names import Kept, NamePolicy, NameRules, Rule, format_record, parse_record
+from plimsoll_cluster.store import Store
 from plimsoll_gateway.cluster_table import ClusterTable
 from plimsoll_gateway.live_table import LiveTable
 from plimsoll_gateway.objects import table_of
@@ -22,14 +24,22 @@ STATES = st.sampled_from(["Resident", "InHost", "Fetching", "Absent"])
 SERVED = st.lists(st.sampled_from("abcd"), unique=True, max_size=3)
 
 
+RULES = NameRules([Rule(("a",), ("team",))])
+RECORD = ObjectKey("serving", "names")
+
+
 class Following(RuleBasedStateMachine):
-    """Objects that come, change, go and come again under the same name, told one by one or as a whole list."""
+    """Objects that come, change, go and come again under the same name, told one by one or as a whole list.
+
+    Namespace `team` alone may have the name `a`, and a record of served names comes and changes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.due: list[Callable[[], None]] = []
         self.store = TableStore()
-        self.table = ClusterTable(["team", "other"], self.store, soon=self.due.append)
+        self.table = ClusterTable(["team", "other"], self.store, soon=self.due.append, rules=RULES, record=RECORD)
+        self.data: dict[str, str] = {}
         self.version = 1
         self.truth: dict[str, dict[tuple[str, str], Json]] = {"models": {}, "pods": {}, "hosts": {}}
 
@@ -38,6 +48,20 @@ class Following(RuleBasedStateMachine):
         for kind in self.truth if listed else ():
             for space in ("team", "other"):
                 self.list_anew(kind, space, set())
+        if listed:
+            self.list_the_record()
+
+    @rule(namespaces=st.dictionaries(st.sampled_from("abcd"), SPACES), gone=st.booleans())
+    def tell_of_the_record(self, namespaces: dict[str, str], gone: bool) -> None:
+        self.data = format_record({name: Kept(space) for name, space in namespaces.items()})
+        if self._record.lists_done:
+            self._record.take({"type": "DELETED" if gone else "MODIFIED", "object": self._config_map()})
+            self.data = {} if gone else self.data
+
+    @rule()
+    def list_the_record(self) -> None:
+        entry = self._records.resource.entry(self._config_map())
+        self._record.end_list(self._record.begin_list(), {entry.key: entry}, self.version)
 
     @rule(space=SPACES, name=NAMES, uid=UIDS, second=st.integers(0, 2), served=SERVED, ready=st.booleans())
     def tell_of_a_model(self, space: str, name: str, uid: str, second: int, served: list[str], ready: bool) -> None:
@@ -116,18 +140,31 @@ class Following(RuleBasedStateMachine):
         self.table.hosts.check_integrity()
         if self.due:
             return
-        if not (self.table.models.synced and self.table.pods.synced and self.table.hosts.synced):
+        if not all(store.synced for store in self.table.stores()):
             assert self.store.current is None
             return
         assert self.store.current is not None
-        self.store.current.check_integrity()
+        policy = NamePolicy(RULES, parse_record(self.data))
+        self.store.current.check_integrity(policy)
         entries = [map(self._store(kind).resource.entry, self.truth[kind].values()) for kind in self.truth]
-        expected = table_of(*entries)
+        expected = table_of(*entries, policy=policy)
         assert self.store.current == expected
 
     def teardown(self) -> None:
         self.publish()
         self.the_table_is_the_one_made_from_nothing()
+
+    @property
+    def _records(self) -> Store[Any]:
+        assert self.table.record is not None
+        return self.table.record
+
+    @property
+    def _record(self) -> Any:
+        return self._records.part_of(RECORD.namespace)
+
+    def _config_map(self) -> Json:
+        return {"metadata": self._meta(*RECORD, "record"), "data": self.data}
 
     def _meta(self, space: str, name: str, uid: str) -> Json:
         self.version += 1
@@ -160,7 +197,8 @@ class Changing(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = LiveTable()
+        self.policy = NamePolicy(RULES)
+        self.table = LiveTable(self.policy)
         self.models: dict[ObjectKey, Model] = {}
 
     @rule(name=NAMES, served=SERVED, created=st.sampled_from([1.0, 2.0]), ready=st.booleans())
@@ -168,6 +206,12 @@ class Changing(RuleBasedStateMachine):
         made = model(name, *served, created=created, ready=ready)
         assert self.table.put(made) is (self.models.get(made.key) != made)
         self.models[made.key] = made
+
+    @rule(spaces=st.dictionaries(st.sampled_from("abcd"), SPACES))
+    def use_a_record(self, spaces: dict[str, str]) -> None:
+        before = self.table.snapshot()
+        self.policy = NamePolicy(RULES, {name: Kept(space) for name, space in spaces.items()})
+        assert self.table.use_record(self.policy.record) is (self.table.snapshot() != before)
 
     @rule(name=NAMES)
     def drop(self, name: str) -> None:
@@ -177,7 +221,7 @@ class Changing(RuleBasedStateMachine):
     @invariant()
     def check(self) -> None:
         self.table.check_integrity()
-        assert self.table.snapshot() == build_table(self.models.values())
+        assert self.table.snapshot() == build_table(self.models.values(), self.policy)
 
 
 Changing.TestCase.settings = settings(max_examples=100, deadline=None)
