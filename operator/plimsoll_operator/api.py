@@ -35,6 +35,7 @@ WRITE_SECONDS = 8.0
 """A write ends, well or not, within this time: who loses the Lease still counts on it (see lease.py)."""
 LEASE_SECONDS = 4.0
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 PLURALS = {KIND: PLURAL, POOL_KIND: POOLS_PLURAL, HOST_KIND: HOSTS_PLURAL}
 MODELS = f"/apis/{GROUP}/{VERSION}"
 MANAGED = {"fieldManager": FIELD_MANAGER}
@@ -169,6 +170,12 @@ class Api:
         """Create a ModelHost; returns it. An existing one is a 409."""
         path = f"{MODELS}/namespaces/{host['metadata']['namespace']}/{HOSTS_PLURAL}"
         return await self._ask("POST", path, host, query=MANAGED)
+
+    async def change_config_map(self, key: ObjectKey, version: int, data: Mapping[str, str | None]) -> Object:
+        """Merge into the data of a ConfigMap as it was at a version; returns it. A change since then is a 409."""
+        body = {"metadata": {"resourceVersion": str(version)}, "data": data}
+        path = f"/api/v1/namespaces/{key.namespace}/configmaps/{key.name}"
+        return await self._ask("PATCH", path, body, kind=MERGE, query=MANAGED)
 
     async def create_event(self, event: Object) -> None:
         """Record an event."""

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from plimsoll_cluster.connection import Connection
 from plimsoll_cluster.keys import Key
+from plimsoll_cluster.served_names import NamePolicy
 from plimsoll_cluster.source import follow, list_on_doubt
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api
@@ -31,6 +32,7 @@ from plimsoll_operator.identity import KIND, POOL_KIND, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.lease import MARGIN, Lease, LeaseLostError
 from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
+from plimsoll_operator.name_record import NameRecorder
 from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.nodes import NodeRegistry
 from plimsoll_operator.options import Options
@@ -91,7 +93,7 @@ class Controller:
         self._instance, identity = identities
         self._outstanding = outstanding or Outstanding(MARGIN)
         self._on_end = on_end
-        self._names = NameRegistry()
+        self._names = NameRegistry(NamePolicy(options.name_rules))
         self._nodes = NodeRegistry()
         self._host_key = read_key(options.host_keys) if options.host_keys is not None else None
         self._turns = Turns(options.max_rolling)
@@ -134,14 +136,16 @@ class Controller:
             raise
 
     async def _until_leader(self) -> None:
-        await await_prerequisites(self._api, self._options.namespaces, self._options.lease)
+        options = self._options
+        await await_prerequisites(self._api, options.namespaces, options.lease, options.name_record)
         self._able = True
         await self.lease.acquire()
         # Only what is listed from now on is sure to show what the last holder wrote.
         self.caches = Caches(
-            self._options.namespaces,
+            options.namespaces,
             with_nodes=await may_see_nodes(self._api),
             with_namespaces=await may_see_namespaces(self._api),
+            name_record=options.name_record,
         )
         self._work = asyncio.create_task(self._act(self.caches))
         self._work.add_done_callback(self._note_end)
@@ -172,10 +176,12 @@ class Controller:
             wake(caches, self._queue, common.expectations, self._nodes)
             pools = self._make_pools(common, session)
             scaler = Scaler(wake=self._wake)
+            self._names.follow(caches.models, self._wake)
+            if (record := self._options.name_record) is not None:
+                group.create_task(NameRecorder(common, record, self._options.name_grace, self._wake).run())
             group.create_task(self._follow(caches))
-            await caches.wait_synced()
-            for model in caches.models:  # every claim to a name and every turn, before the first pass decides by them
-                self._names.note(model.value)
+            await caches.wait_synced()  # every claim to a name is known before the first pass decides by them
+            for model in caches.models:  # and every turn
                 self._turns.learn(model.value)
             self._queue.last_success = time.monotonic()
             self._acting = True

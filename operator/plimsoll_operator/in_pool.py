@@ -43,7 +43,7 @@ class InPool:
         own = sum(pod.ready for pod in found if not any(a.uid == pod.uid for a in going))
         decision = self._decide(spec, item, picture)
         spec = spec if decision is None else spec.scaled(decision.replicas)
-        fields, conditions = describe_pooled(spec, picture, own, self.common.names.holders(spec))
+        fields, conditions = describe_pooled(spec, picture, own, self.common.names.losses(spec))
         conditions += replicas_ignored(item)
         await self.actor.write_status(item, fields | scaling_fields(decision), conditions)
         if decision is not None and (changed := news(decision)) is not None:

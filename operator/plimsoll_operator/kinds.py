@@ -12,6 +12,7 @@ from typing import Any
 
 from plimsoll_cluster.keys import Object
 from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_cluster.served_names import record_store
 from plimsoll_cluster.store import Store
 from plimsoll_operator.budget import FoundBudget, read_budget
 from plimsoll_operator.identity import (
@@ -91,11 +92,16 @@ class Caches:
     """What the operator knows of some namespaces; `namespaces` None means all.
 
     `with_nodes`, `with_namespaces`: whether those may be watched. They belong to no namespace, so the right to them is
-    one of its own.
+    one of its own. `name_record`: the ConfigMap that is the record of served names, if there is one.
     """
 
     def __init__(
-        self, namespaces: Sequence[str] | None, *, with_nodes: bool = False, with_namespaces: bool = False
+        self,
+        namespaces: Sequence[str] | None,
+        *,
+        with_nodes: bool = False,
+        with_namespaces: bool = False,
+        name_record: ObjectKey | None = None,
     ) -> None:
         self.watched = None if namespaces is None else frozenset(namespaces)
         self.models = Store(MODELS, namespaces)
@@ -107,6 +113,7 @@ class Caches:
         self.revisions = Store(REVISIONS, namespaces)
         self.nodes = Store(NODES, None) if with_nodes else None
         self.namespaces = Store(NAMESPACES, None) if with_namespaces else None
+        self.name_record = None if name_record is None else record_store(name_record)
 
     def primaries(self) -> tuple[Store[Object], ...]:
         """Of the kinds that people write. kopf watches them."""
@@ -125,7 +132,7 @@ class Caches:
             self.budgets,
             self.revisions,
         )
-        more = [store for store in (self.nodes, self.namespaces) if store is not None]
+        more = [store for store in (self.nodes, self.namespaces, self.name_record) if store is not None]
         return (*stores, *more)
 
     def watches(self, namespace: str) -> bool:

@@ -11,6 +11,7 @@ QUEUE = Gauge("plimsoll_operator_queue", "Objects that wait for a pass")
 LEADER = Gauge("plimsoll_operator_leader", "1 while this operator holds the Lease")
 LEADERLESS = Gauge("plimsoll_operator_leaderless_seconds", "Seconds since an operator was last seen to hold the Lease")
 UNFOLLOWED = Gauge("plimsoll_operator_unfollowed", "Lists and watches that failed when last tried")
+UNRECORDED = Gauge("plimsoll_operator_unrecorded_names", "Served names that the full record of names has no room for")
 REPORT_AGE = Histogram(
     "plimsoll_operator_report_age_seconds",
     "Age of the oldest host report that a plan for a pool was made from",

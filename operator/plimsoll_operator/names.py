@@ -1,22 +1,52 @@
-"""Who has which served name: of several objects that claim one, the oldest."""
+"""Which ModelDeployment has which served name: of several that claim one, the oldest that may have it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
+from plimsoll_cluster.served_names import FREE, TIME_FORMAT, Kept, NamePolicy, Record, Reserved
+from plimsoll_cluster.store import Change, Store
 from plimsoll_operator.identity import Object, ObjectKey, key_of
+from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec, created, served_names
 
 Rank = tuple[datetime, ObjectKey]
+SHOWN = 5
+"""Namespaces of a rule that a message lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A name that an object claims and does not have, and in a few words why."""
+
+    name: str
+    reason: Reason
+    why: str
 
 
 class NameRegistry:
-    """The claims of every ModelDeployment that is watched. What it answers takes as long as a name has claims."""
+    """The claims of every ModelDeployment that is watched. Each answer takes as long as a name has claims."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: NamePolicy = FREE) -> None:
+        self.policy = policy
         self._claims: dict[ObjectKey, tuple[Rank, frozenset[str]]] = {}
         self._by_name: dict[str, dict[ObjectKey, Rank]] = {}
+
+    def follow(self, models: Store[Object], wake: Callable[[ObjectKey], None]) -> None:
+        """Take the claims from a store, now and after each change. Calls `wake` with objects that win or lose a name by
+        another object's change."""
+
+        def changed(changes: Sequence[Change[Object]]) -> None:
+            for change in changes:
+                after = change.after
+                for key in self.forget(change.key) if after is None else self.note(after.value):
+                    wake(key)
+
+        for model in models:
+            self.note(model.value)
+        models.listen(changed)
 
     def note(self, item: Object) -> set[ObjectKey]:
         """Take note of an object; returns the others whose names this may give or take."""
@@ -28,27 +58,50 @@ class NameRegistry:
         self._claims[key] = (rank, names)
         for name in names:
             self._by_name.setdefault(name, {})[key] = rank
-        return self._sharing(before | names, key)
+        return self._sharing(before | names) - {key}
 
     def forget(self, key: ObjectKey) -> set[ObjectKey]:
         """An object is gone; returns those that may have its names now."""
-        return self._sharing(self._drop(key), key)
+        return self._sharing(self._drop(key)) - {key}
 
-    def holders(self, spec: Spec) -> tuple[tuple[str, str], ...]:
-        """(name, object) of each of the spec's names that an older object has."""
+    def use_record(self, record: Record) -> set[ObjectKey]:
+        """Decide by another record; returns the objects whose names this may give or take."""
+        self.policy, names = self.policy.with_record(record)
+        return self._sharing(names)
+
+    def owner(self, name: str) -> ObjectKey | None:
+        """The object that has a name."""
+        return min(self._allowed(name), default=(None, None))[1]
+
+    def is_claimed(self, name: str, namespace: str) -> bool:
+        """Whether an object of a namespace claims a name."""
+        return any(key.namespace == namespace for key in self._by_name.get(name, ()))
+
+    def losses(self, spec: Spec) -> tuple[Loss, ...]:
+        """The spec's names that it does not have."""
         mine = (spec.created, spec.key)
-        taken = []
+        found = []
         for name in spec.served_names:
-            claims = [rank for rank in self._by_name.get(name, {}).values() if rank < mine]
-            if claims:
-                taken.append((name, str(min(claims)[1])))
-        return tuple(taken)
+            refusal = self.policy.refusal(name, spec.key.namespace)
+            older = [rank for rank in self._allowed(name) if refusal is not None or rank < mine]
+            if isinstance(refusal, Reserved):
+                found.append(Loss(name, Reason.SERVED_NAME_RESERVED, _reserved(refusal)))
+            elif older:
+                found.append(Loss(name, Reason.SERVED_NAME_TAKEN, f"by {min(older)[1]}"))
+            elif refusal is not None:
+                found.append(Loss(name, Reason.SERVED_NAME_KEPT, _kept(refusal)))
+        return tuple(found)
 
     def check_integrity(self) -> None:
         """Raise AssertionError where the index and the claims contradict each other."""
         claims = {(name, key, rank) for key, (rank, names) in self._claims.items() for name in names}
         assert claims == {(name, key, rank) for name, found in self._by_name.items() for key, rank in found.items()}
         assert all(self._by_name.values()), "a name that nobody claims is kept"
+
+    def _allowed(self, name: str) -> list[Rank]:
+        """The claims to a name that the policy does not refuse."""
+        ranks = self._by_name.get(name, {}).values()
+        return [rank for rank in ranks if self.policy.refusal(name, rank[1].namespace) is None]
 
     def _drop(self, key: ObjectKey) -> frozenset[str]:
         """Returns the names that it had claimed."""
@@ -59,5 +112,40 @@ class NameRegistry:
                 del self._by_name[name]
         return names
 
-    def _sharing(self, names: Iterable[str], but: ObjectKey) -> set[ObjectKey]:
-        return {key for name in names for key in self._by_name.get(name, ())} - {but}
+    def _sharing(self, names: Iterable[str]) -> set[ObjectKey]:
+        return {key for name in names for key in self._by_name.get(name, ())}
+
+
+ADVICE = {
+    Reason.SERVED_NAME_TAKEN: ("taken", "choose others in spec.model.servedNames"),
+    Reason.SERVED_NAME_RESERVED: (
+        "reserved",
+        "choose others in spec.model.servedNames, or have the chart's servedNames.rules allow them here",
+    ),
+    Reason.SERVED_NAME_KEPT: (
+        "kept for the namespaces that served them",
+        "wait, choose others in spec.model.servedNames, or have the chart's servedNames.rules allow them here",
+    ),
+}
+"""By reason, what is the matter with names, and what to do."""
+
+
+def describe_losses(losses: Sequence[Loss]) -> tuple[Reason, str]:
+    """The reason of the first loss, and a message about all of them."""
+    parts = []
+    for reason in dict.fromkeys(loss.reason for loss in losses):
+        what, advice = ADVICE[reason]
+        listed = ", ".join(f"{loss.name} {loss.why}" for loss in losses if loss.reason is reason)
+        parts.append(f"names are {what}: {listed}; {advice}")
+    return losses[0].reason, ". ".join(parts)
+
+
+def _reserved(refusal: Reserved) -> str:
+    shown, more = refusal.namespaces[:SHOWN], len(refusal.namespaces) - SHOWN
+    listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return f"by the rule {refusal.pattern} (for {listed or 'no namespace'})"
+
+
+def _kept(refusal: Kept) -> str:
+    until = "" if refusal.until is None else f" until {refusal.until.strftime(TIME_FORMAT)}"
+    return f"for {refusal.namespace}{until}"

@@ -25,6 +25,7 @@ from plimsoll_operator.identity import (
     Object,
     controller_of,
 )
+from plimsoll_operator.names import Loss
 from plimsoll_operator.nodes import Node
 
 LOST_AFTER = timedelta(seconds=60)
@@ -95,7 +96,7 @@ class ServiceState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a plan is made from, beside the spec. `name_holders`: who else has which of our served names.
+    """Everything that a plan is made from, beside the spec. `lost_names`: served names that other objects have.
 
     `gave_up`: why the model has no replicas, if it was scaled to zero before one of its revision was ready.
     """
@@ -103,7 +104,7 @@ class Observed:
     pods: tuple[Pod, ...]
     service: ServiceState
     now: datetime
-    name_holders: tuple[tuple[str, str], ...] = ()
+    lost_names: tuple[Loss, ...] = ()
     gave_up: Failure | None = None
 
 

@@ -6,8 +6,10 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
+from plimsoll_cluster.served_names import NameRules, add_name_options
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.profiles import NO_PROFILES, Profiles
@@ -15,17 +17,26 @@ from plimsoll_operator.profiles_file import ProfilesError, read_profiles
 from plimsoll_operator.scaling.options import Gateways, gateways
 
 MAX_ROLLING = 4
+GRACE, MOST_GRACE = 86_400, 2_592_000
+"""Seconds."""
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator is started with. `namespaces` None means all."""
+    """What the operator is started with. `namespaces` None means all.
+
+    `name_rules` and `name_record` say which namespace may have which served name; `name_grace`: how long a name stays
+    with its namespace without an object.
+    """
 
     image: Image
     remote_code: bool
     max_rolling: int
     namespaces: tuple[str, ...] | None
+    name_rules: NameRules
+    name_record: ObjectKey | None
+    name_grace: timedelta
     lease: ObjectKey
     deployment: str | None
     health_port: int
@@ -76,6 +87,14 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         "--namespace", action="append", metavar="NS", help="watch this namespace; repeat for more (default: all)"
     )
     parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces")
+    add_name_options(parser)
+    parser.add_argument(
+        "--name-grace-seconds",
+        type=_seconds,
+        default=GRACE,
+        metavar="S",
+        help="how long a name in --name-record stays with its namespace after no object of it claims it (%(default)s)",
+    )
     parser.add_argument("--lease-namespace", required=True, metavar="NS", help="namespace of the Lease")
     parser.add_argument("--lease-name", default="plimsoll-operator", metavar="NAME", help="name of the Lease")
     parser.add_argument(
@@ -131,6 +150,9 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         remote_code=args.trust_remote_code,
         max_rolling=args.max_rolling_models,
         namespaces=tuple(args.namespace) if args.namespace else None,
+        name_rules=NameRules(args.name_rules),
+        name_record=args.name_record,
+        name_grace=timedelta(seconds=args.name_grace_seconds),
         lease=ObjectKey(args.lease_namespace, args.lease_name),
         deployment=args.deployment,
         health_port=args.health_port,
@@ -154,6 +176,12 @@ def _profiles(text: str) -> Profiles:
         return read_profiles(Path(text))
     except ProfilesError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> int:
+    if re.fullmatch("[0-9]{1,7}", text) is None or int(text) > MOST_GRACE:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number of seconds from 0 to {MOST_GRACE}")
+    return int(text)
 
 
 def _port(text: str) -> int:

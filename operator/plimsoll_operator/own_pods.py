@@ -72,7 +72,7 @@ class OwnPods:
             pods=found,
             service=state,
             now=now,
-            name_holders=self.common.names.holders(spec),
+            lost_names=self.common.names.losses(spec),
             gave_up=None if gave_up is None else gave_up.failure,
         )
         self.common.nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from plimsoll_operator.api import PLURALS, Api, ApiError
 from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, RIGHTS, Right
+from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, RECORD_RIGHTS, RIGHTS, Right
 
 logger = logging.getLogger(__name__)
 
@@ -27,12 +27,14 @@ class PrerequisiteError(Exception):
     """The operator cannot work here; the message says what is missing and what to do."""
 
 
-async def await_prerequisites(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) -> None:
+async def await_prerequisites(
+    api: Api, namespaces: Sequence[str] | None, lease: ObjectKey, record: ObjectKey | None = None
+) -> None:
     """Return once everything is there. Raises PrerequisiteError after a while; an outage is waited out."""
     left = PATIENCE_SECONDS
     while True:
         try:
-            lacking = await missing(api, namespaces, lease)
+            lacking = await missing(api, namespaces, lease, record)
         except ApiError as error:
             logger.warning("it cannot be told whether this operator can work here: %s", error)
             if error.is_refusal:
@@ -47,8 +49,10 @@ async def await_prerequisites(api: Api, namespaces: Sequence[str] | None, lease:
         await asyncio.sleep(RETRY_SECONDS)
 
 
-async def missing(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) -> list[str]:
-    """What is not there, in sentences. Raises ApiError."""
+async def missing(
+    api: Api, namespaces: Sequence[str] | None, lease: ObjectKey, record: ObjectKey | None = None
+) -> list[str]:
+    """What is not there, in sentences; `record` is the ConfigMap with the record of served names. Raises ApiError."""
     lacking = []
     if not await api.serves_models():
         lacking.append(f"the API server does not know {', '.join(f'{kind}s' for kind in PLURALS)}: {CRD_HINT}")
@@ -60,6 +64,10 @@ async def missing(api: Api, namespaces: Sequence[str] | None, lease: ObjectKey) 
     refused = [right for right in sorted(LEASE_RIGHTS) if not await _may_lease(api, right, lease)]
     if refused:
         lacking.append(_refused(refused, f"on the Lease {lease}"))
+    if record is not None:
+        refused = [right for right in sorted(RECORD_RIGHTS) if not await api.may(right, record.namespace, record.name)]
+        if refused:
+            lacking.append(_refused(refused, f"on the ConfigMap {record}"))
     return lacking
 
 

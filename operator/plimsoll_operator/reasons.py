@@ -34,6 +34,8 @@ class Reason(StrEnum):
     ROUTABLE = "Routable"
     NO_READY_REPLICA = "NoReadyReplica"
     SERVED_NAME_TAKEN = "ServedNameTaken"
+    SERVED_NAME_RESERVED = "ServedNameReserved"
+    SERVED_NAME_KEPT = "ServedNameKept"
     SERVICE_NAME_TAKEN = "ServiceNameTaken"
 
     SETTLED = "Settled"

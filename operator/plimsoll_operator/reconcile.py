@@ -55,8 +55,6 @@ class Reconciler:
         if not self._common.expectations.may_pass(key.of(KIND)):
             return Outcome(again=PATIENCE, put_off=True)
         model = self._common.caches.models.get(key)
-        names = self._common.names
-        self._wake_all(names.forget(key) if model is None else names.note(model.value))
         if model is None:
             self._forget(key)
             return Outcome(gone=True)

@@ -67,5 +67,10 @@ LEASE_RIGHTS: frozenset[Right] = frozenset(
 )
 """On its Lease. Who may create cannot be limited to a name; the others can."""
 
+RECORD_RIGHTS: frozenset[Right] = frozenset(
+    {("", "configmaps", "list"), ("", "configmaps", "watch"), ("", "configmaps", "patch")}
+)
+"""On the ConfigMap with the record of served names, if it keeps one."""
+
 OWNER_RIGHTS: frozenset[Right] = frozenset({("apps", "deployments", "get")})
 """On its own Deployment, which owns a Lease that it makes."""

@@ -18,6 +18,7 @@ from plimsoll_operator.conditions import (
     Condition,
 )
 from plimsoll_operator.identity import Object, selector
+from plimsoll_operator.names import describe_losses
 from plimsoll_operator.observe import Pod, ServiceState, selecting_uid
 from plimsoll_operator.reasons import NOT_LOADED, NOT_PLACED, Reason
 from plimsoll_operator.rollout import read_rollout
@@ -47,8 +48,8 @@ def describe(
     parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
     ready = _idle_of(parts[1:]) if spec.idle else ready_of(seen, parts)
     progressing = progressing_of(seen, parts, before)
-    taken = {name for name, _ in seen.observed.name_holders}
-    served = [name for name in spec.served_names if name not in taken]
+    lost = {loss.name for loss in seen.observed.lost_names}
+    served = [name for name in spec.served_names if name not in lost]
     fields = {
         "observedGeneration": spec.generation,
         "replicas": len(seen.live),
@@ -168,10 +169,8 @@ def _loaded(seen: View[Spec]) -> Condition:
 
 def _routable(seen: View[Spec], rejection: str | None) -> Condition:
     spec, observed = seen.spec, seen.observed
-    if observed.name_holders:
-        listed = ", ".join(f"{name} by {holder}" for name, holder in observed.name_holders)
-        message = f"names are taken: {listed}; choose others in spec.model.servedNames"
-        return Condition(ROUTABLE, False, Reason.SERVED_NAME_TAKEN, message)
+    if observed.lost_names:
+        return Condition(ROUTABLE, False, *describe_losses(observed.lost_names))
     if observed.service is ServiceState.FOREIGN:
         message = f"a Service {spec.key.name} that is not ours exists; rename the object or delete that Service"
         return Condition(ROUTABLE, False, Reason.SERVICE_NAME_TAKEN, message)

@@ -8,6 +8,7 @@ from typing import Any
 
 from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
 from plimsoll_operator.identity import POOL_KIND, Object, selector
+from plimsoll_operator.names import ADVICE, Loss, describe_losses
 from plimsoll_operator.pools.picture import UNDER_WAY, Copy, Picture, Where
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec
@@ -15,7 +16,7 @@ from plimsoll_operator.status import Fields, describe_unread, standard_of
 
 
 def describe_pooled(
-    spec: Spec, picture: Picture, own_ready: int, name_holders: Sequence[tuple[str, str]]
+    spec: Spec, picture: Picture, own_ready: int, lost_names: Sequence[Loss]
 ) -> tuple[Fields, list[Condition]]:
     """The status without its conditions, and the conditions.
 
@@ -23,10 +24,10 @@ def describe_pooled(
     """
     placement = spec.placement
     assert placement is not None
-    parts = [_placed(spec, picture), _loaded(spec, picture), _routable(spec, picture, own_ready, name_holders)]
+    parts = [_placed(spec, picture), _loaded(spec, picture), _routable(spec, picture, own_ready, lost_names)]
     ready, progressing = _ready(spec, picture, parts), _progressing(spec, picture, parts, own_ready)
-    taken = {name for name, _ in name_holders}
-    served = [name for name in spec.served_names if name not in taken]
+    lost = {loss.name for loss in lost_names}
+    served = [name for name in spec.served_names if name not in lost]
     fields = {
         "observedGeneration": spec.generation,
         "replicas": len(picture.copies) + own_ready,
@@ -110,11 +111,9 @@ def _loaded(spec: Spec, picture: Picture) -> Condition:
     return Condition(LOADED, False, Reason.LOADING, message)
 
 
-def _routable(spec: Spec, picture: Picture, own_ready: int, name_holders: Sequence[tuple[str, str]]) -> Condition:
-    if name_holders:
-        listed = ", ".join(f"{name} by {holder}" for name, holder in name_holders)
-        message = f"names are taken: {listed}; choose others in spec.model.servedNames"
-        return Condition(ROUTABLE, False, Reason.SERVED_NAME_TAKEN, message)
+def _routable(spec: Spec, picture: Picture, own_ready: int, lost_names: Sequence[Loss]) -> Condition:
+    if lost_names:
+        return Condition(ROUTABLE, False, *describe_losses(lost_names))
     names = ", ".join(spec.served_names)
     if picture.answering and picture.asleep:
         return Condition(ROUTABLE, True, Reason.ASLEEP, f"asleep on {picture.answering} hosts; a request wakes {names}")
@@ -132,7 +131,7 @@ def _ready(spec: Spec, picture: Picture, parts: Sequence[Condition]) -> Conditio
     if routable.status:
         reason = Reason.ASLEEP if routable.reason is Reason.ASLEEP else Reason.READY
         return Condition(READY, True, reason, routable.message)
-    if routable.reason is Reason.SERVED_NAME_TAKEN:
+    if routable.reason in ADVICE:
         return Condition(READY, False, routable.reason, routable.message)
     part = next((part for part in (placed, loaded) if not part.status), routable)
     return Condition(READY, False, part.reason, part.message)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.names import NameRegistry, describe_losses
 from plimsoll_operator.placement.model import Model, Need, Replicas
 from plimsoll_operator.pools.admission import refuse_namespace, refuse_options, refuse_source
 from plimsoll_operator.pools.book import HostBook, Known
@@ -18,7 +18,6 @@ from plimsoll_operator.pools.remembered import Pool
 from plimsoll_operator.pools.spec import PoolSpec
 from plimsoll_operator.pools.tokens import Found
 from plimsoll_operator.pools.wanted import Wanted, planned_model, wanted
-from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import SecretItem, Spec, read_spec
 from plimsoll_operator.template import SpecError
 
@@ -115,11 +114,11 @@ class Wishes:
         problem = refuse_source(read, spec) or refuse_options(read, spec)
         if problem is not None:
             return problem
-        holders = self._names.holders(read)
-        taken = {name for name, _ in holders}
-        names = [name for name in read.served_names if name not in taken]
+        losses = self._names.losses(read)
+        lost = {loss.name for loss in losses}
+        names = [name for name in read.served_names if name not in lost]
         if not names:
-            return _no_name(holders)
+            return Problem(*describe_losses(losses))
         token = tokens.get(read.token) if read.token is not None else None
         if isinstance(token, Problem):
             return token
@@ -165,9 +164,3 @@ class Wishes:
         need = Need(weights=first.weights, workspace=first.workspace, kv=first.kv, host=first.host_bytes)
         count = len(entries)
         return [Model(model, first.revision, (need,), Replicas(count, 0, count), first.priority)]
-
-
-def _no_name(holders: Sequence[tuple[str, str]]) -> Problem:
-    listed = ", ".join(f"{name} by {holder}" for name, holder in holders)
-    message = f"each of its names is taken: {listed}; choose others in spec.model.servedNames"
-    return Problem(Reason.SERVED_NAME_TAKEN, message)

@@ -33,12 +33,14 @@ def reconciler_of(
     turns: int = 99,
 ) -> Reconciler:
     """One that may act; `now` counts seconds since the epoch of the tests, `turns` is how many may roll at a time."""
+    names = NameRegistry()
+    names.follow(caches.models, wake)
     common = Common(
         api,
         caches,
         expectations,
         Image(image),
-        NameRegistry(),
+        names,
         nodes,
         "test",
         may_act=lambda: True,

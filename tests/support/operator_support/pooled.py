@@ -173,6 +173,7 @@ class Process:
             clock=lambda: EPOCH + timedelta(seconds=world.now),
         )
         wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        self.names.follow(self.caches.models, lambda key: self.queue.add(key.of(KIND)))
         self.pools = Pools(
             common,
             Turns(turns),

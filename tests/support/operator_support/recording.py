@@ -99,6 +99,7 @@ class Operator:
         """Each test has a namespace of its own, and is to list no other's objects."""
         if namespace not in self._reconcilers:
             caches = Caches([namespace])
+            self.names.follow(caches.models, self.woken.append)
             common = Common(
                 Api(self.http),
                 caches,

@@ -21,7 +21,7 @@ from plimsoll_operator.controller import Controller
 from plimsoll_operator.identity import KIND, Object, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.lease import Lease
-from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.names import Loss, NameRegistry
 from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.reasons import Reason
@@ -125,19 +125,19 @@ async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
 class FirstPass:
     """Stands for the Reconciler: keeps what is known when its first pass begins."""
 
-    holders: asyncio.Future[tuple[tuple[str, str], ...]]
+    losses: asyncio.Future[tuple[Loss, ...]]
     has_turn: bool
 
     def __init__(self, names: NameRegistry, turns: Turns) -> None:
         self._names, self._turns = names, turns
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
-        if not self.holders.done():
+        if not self.losses.done():
             newer = read_spec(
                 model("newer", created=EPOCH + timedelta(seconds=1), model={**SOURCE, "servedNames": ["g"]})
             )
             FirstPass.has_turn = self._turns.take(newer.key)
-            self.holders.set_result(self._names.holders(newer))
+            self.losses.set_result(self._names.losses(newer))
         return Outcome()
 
 
@@ -146,11 +146,11 @@ async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeyp
         return FirstPass(common.names, turns)
 
     monkeypatch.setattr(module, "Reconciler", make)
-    FirstPass.holders = asyncio.get_running_loop().create_future()
+    FirstPass.losses = asyncio.get_running_loop().create_future()
     controller = Controller(options("--max-rolling-models", "1"), Obtainable(), follow_two, ("us", "us"))
     await controller.start()
     try:
-        assert await asyncio.wait_for(FirstPass.holders, 60) == (("g", "team/older"),)
+        assert await asyncio.wait_for(FirstPass.losses, 60) == (Loss("g", Reason.SERVED_NAME_TAKEN, "by team/older"),)
     finally:
         await controller.stop()
     assert not FirstPass.has_turn

@@ -1,56 +1,114 @@
-"""Of several objects that claim a name, the oldest has it; and whoever's fate changes is told."""
+"""Of several objects that claim a name, the oldest that may have it has it; and the objects that this concerns wake."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.objects import EPOCH, Json, model
 
+from plimsoll_cluster.served_names import Kept, NamePolicy, NameRules, Record, Reserved, Rule
 from plimsoll_operator.identity import ObjectKey, key_of
-from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.names import Loss, NameRegistry, describe_losses
+from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import read_spec, served_names
 
-NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True)
-OBJECTS = st.builds(
-    lambda name, age, names: model(
-        name, created=EPOCH - timedelta(seconds=age), model={"source": "demo://x", "servedNames": names}
-    ),
-    st.sampled_from(["m1", "m2", "m3"]),
-    st.integers(0, 2),
-    NAMES,
-)
-STEPS = st.lists(OBJECTS | st.sampled_from(["m1", "m2", "m3"]), max_size=12)
+RULES = NameRules([Rule(("a",), ("team",)), Rule(("d*",), ())])
+END = datetime(2026, 11, 27, 10, tzinfo=UTC)
+SPACES = st.sampled_from(["team", "team", "other"])
+KEYS = st.builds(ObjectKey, SPACES, st.sampled_from(["m1", "m2", "m3"]))
+NAMES = st.lists(st.sampled_from("abcd"), min_size=1, max_size=3, unique=True)
+RECORDS = st.dictionaries(st.sampled_from("abcd"), st.builds(Kept, SPACES, st.sampled_from([None, END])))
 
 
-def expected(items: dict[ObjectKey, Json], key: ObjectKey) -> dict[str, str]:
-    """Who has each name of an object, other than itself."""
-    found = {}
-    for name in served_names(items[key]):
-        claims = [(i["metadata"]["creationTimestamp"], k) for k, i in items.items() if name in served_names(i)]
-        oldest = min(claims)[1]
-        if oldest != key:
-            found[name] = str(oldest)
+def claiming(key: ObjectKey, age: int, names: list[str]) -> Json:
+    created = EPOCH - timedelta(seconds=age)
+    found = model(key.name, created=created, model={"source": "demo://x", "servedNames": names})
+    found["metadata"]["namespace"] = key.namespace
     return found
 
 
-@given(STEPS)
-def test_who_has_which_name(steps: list[Json | str]) -> None:
-    registry, items = NameRegistry(), dict[ObjectKey, Json]()
+OBJECTS = st.builds(claiming, KEYS, st.integers(0, 2), NAMES)
+
+
+def expected(items: dict[ObjectKey, Json], key: ObjectKey, policy: NamePolicy) -> dict[str, Reason]:
+    """Why an object does not have names of its own."""
+    found = {}
+    for name in served_names(items[key]):
+        claims = [
+            (i["metadata"]["creationTimestamp"], k)
+            for k, i in items.items()
+            if name in served_names(i) and policy.refusal(name, k.namespace) is None
+        ]
+        refusal = policy.refusal(name, key.namespace)
+        if isinstance(refusal, Reserved):
+            found[name] = Reason.SERVED_NAME_RESERVED
+        elif claims and min(claims)[1] != key:
+            found[name] = Reason.SERVED_NAME_TAKEN
+        elif not claims:
+            found[name] = Reason.SERVED_NAME_KEPT
+    return found
+
+
+@given(st.lists(OBJECTS | KEYS | RECORDS, max_size=12))
+def test_which_object_has_which_name(steps: list[Json | ObjectKey | Record]) -> None:
+    registry, items = NameRegistry(NamePolicy(RULES)), dict[ObjectKey, Json]()
     for step in steps:
-        before = {key: expected(items, key) for key in items}
-        if isinstance(step, str):
-            changed = ObjectKey("team", step)
+        before = {key: registry.losses(read_spec(item)) for key, item in items.items()}
+        changed: ObjectKey | None = None
+        if isinstance(step, ObjectKey):
+            changed = step
             items.pop(changed, None)
-            told = registry.forget(changed)
+            woken = registry.forget(changed)
+        elif "metadata" in step:
+            changed = key_of(step)  # type: ignore[arg-type]
+            items[changed] = step  # type: ignore[assignment]
+            woken = registry.note(step)  # type: ignore[arg-type]
+            assert registry.note(step) == set()  # type: ignore[arg-type]
         else:
-            changed = key_of(step)
-            items[changed] = step
-            told = registry.note(step)
-            assert registry.note(step) == set()
+            woken = registry.use_record(step)  # type: ignore[arg-type]
         registry.check_integrity()
-        after = {key: expected(items, key) for key in items}
-        assert {k: dict(registry.holders(read_spec(i))) for k, i in items.items()} == after
+        after = {key: registry.losses(read_spec(item)) for key, item in items.items()}
+        for key, losses in after.items():
+            assert {loss.name: loss.reason for loss in losses} == expected(items, key, registry.policy)
+            for name in set(served_names(items[key])) - {loss.name for loss in losses}:
+                assert registry.owner(name) == key
         others = items.keys() & before.keys() - {changed}
-        assert {key for key in others if before[key] != after[key]} <= told <= others
+        assert {key for key in others if before[key] != after[key]} <= woken <= items.keys() - {changed}
+
+
+def test_a_condition_names_the_rule_and_says_what_to_do() -> None:
+    rules = NameRules([Rule(("llama-*",), ("team-a", "team-b")), Rule(("x",), ()), Rule(("y",), tuple("abcdefg"))])
+    registry = NameRegistry(NamePolicy(rules, {"chat": Kept("prod", END), "old": Kept("prod"), "free": Kept("team")}))
+    registry.note(claiming(ObjectKey("team", "older"), 9, ["taken"]))
+    mine = claiming(ObjectKey("team", "m"), 0, ["chat", "llama-3", "x", "y", "old", "taken", "free"])
+    registry.note(mine)
+    losses = registry.losses(read_spec(mine))
+    reason, message = describe_losses(losses)
+    assert reason is Reason.SERVED_NAME_KEPT
+    assert message == (
+        "names are kept for the namespaces that served them: chat for prod until 2026-11-27T10:00:00Z, old for prod; "
+        "wait, choose others in spec.model.servedNames, or have the chart's servedNames.rules allow them here. "
+        "names are reserved: llama-3 by the rule llama-* (for team-a, team-b), x by the rule x (for no namespace), "
+        "y by the rule y (for a, b, c, d, e and 2 more); choose others in spec.model.servedNames, or have the chart's "
+        "servedNames.rules allow them here. "
+        "names are taken: taken by team/older; choose others in spec.model.servedNames"
+    )
+
+
+@pytest.mark.parametrize("reason", [Reason.SERVED_NAME_TAKEN, Reason.SERVED_NAME_RESERVED, Reason.SERVED_NAME_KEPT])
+def test_the_reason_is_that_of_the_first_name(reason: Reason) -> None:
+    assert describe_losses((Loss("x", reason, "why"),))[0] is reason
+
+
+def test_a_name_that_served_elsewhere_is_not_taken_by_an_older_object() -> None:
+    """One that edits the name into its list, say."""
+    registry = NameRegistry(NamePolicy(NameRules(), {"chat": Kept("prod")}))
+    prod, older = claiming(ObjectKey("prod", "chat"), 0, ["chat"]), claiming(ObjectKey("team", "old"), 9, ["chat"])
+    registry.note(prod)
+    registry.note(older)
+    assert registry.owner("chat") == ObjectKey("prod", "chat")
+    assert registry.losses(read_spec(prod)) == ()
+    assert registry.losses(read_spec(older)) == (Loss("chat", Reason.SERVED_NAME_TAKEN, "by prod/chat"),)

@@ -48,6 +48,15 @@ async def test_nothing_is_missing() -> None:
     assert ("create pods", None, "") in cluster.asked
 
 
+async def test_the_record_of_served_names_is_asked_for_by_its_name() -> None:
+    record, cluster = ObjectKey("system", "names"), Cluster(("patch configmaps", "system"))
+    assert await missing(cluster, None, LEASE, record) == [
+        "the operator's ServiceAccount may not, on the ConfigMap system/names: patch configmaps; grant it what the "
+        "chart's roles do"
+    ]
+    assert ("watch configmaps", "system", "names") in cluster.asked
+
+
 def test_the_chart_gives_the_rights_on_the_lease() -> None:
     assert lease_verbs() == {verb for _, _, verb in LEASE_RIGHTS}
 

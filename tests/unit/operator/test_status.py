@@ -25,6 +25,7 @@ from plimsoll_operator.conditions import (
 )
 from plimsoll_operator.failure import Failure
 from plimsoll_operator.identity import selector
+from plimsoll_operator.names import Loss
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
 from plimsoll_operator.reasons import Reason
@@ -46,14 +47,14 @@ def told(
     *pods: SimulatedPod,
     service: ServiceState = ServiceState.OURS,
     rejections: Rejections = Rejections(),  # noqa: B008
-    holders: tuple[tuple[str, str], ...] = (),
+    lost: tuple[Loss, ...] = (),
     before: Sequence[Mapping[str, Any]] = (),
     age: timedelta = timedelta(0),
     nodes: Mapping[str, Node] | None = None,
     may_roll: bool = True,
 ) -> tuple[dict[str, Any], dict[str, Condition]]:
     """The fields and the conditions by type."""
-    observed = replace(World(list(pods), service, EPOCH + age, dict(nodes or {})).observed(), name_holders=holders)
+    observed = replace(World(list(pods), service, EPOCH + age, dict(nodes or {})).observed(), lost_names=lost)
     fields, conditions = describe(
         view(spec_of(replicas=replicas), fits_of("new"), observed, may_roll=may_roll), rejections, before
     )
@@ -230,7 +231,7 @@ def test_the_words_of_a_failure_name_the_pod() -> None:
 
 
 def test_names_that_others_have_are_not_served() -> None:
-    fields, conditions = told(1, pod("a"), holders=(("gemma", "team/older"),))
+    fields, conditions = told(1, pod("a"), lost=(Loss("gemma", Reason.SERVED_NAME_TAKEN, "by team/older"),))
     assert fields["servedNames"] == []
     assert (conditions[ROUTABLE].status, conditions[ROUTABLE].reason) == (False, Reason.SERVED_NAME_TAKEN)
     assert "gemma by team/older" in conditions[READY].message
