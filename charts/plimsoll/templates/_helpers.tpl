@@ -122,6 +122,19 @@ plimsoll.dev/role: host
 {{- end }}
 {{- end }}
 
+{{/* The ConfigMap in which the operator records names that have served. */}}
+{{- define "plimsoll.nameRecord" -}}{{ include "plimsoll.fullname" . }}-served-names{{- end }}
+
+{{/* The arguments that say which namespaces may have which served names. */}}
+{{- define "plimsoll.nameArgs" -}}
+{{- range .Values.servedNames.rules }}
+- {{ printf "--name-rule=%s=%s" (join "," .names) (join "," .namespaces) | quote }}
+{{- end }}
+{{- if .Values.servedNames.graceSeconds }}
+- --name-record={{ .Release.Namespace }}/{{ include "plimsoll.nameRecord" . }}
+{{- end }}
+{{- end }}
+
 {{/* What the pods of the operator and the gateway have in common: include "plimsoll.podSpec" (list "operator" .) */}}
 {{- define "plimsoll.podSpec" -}}
 {{- $root := index . 1 -}}

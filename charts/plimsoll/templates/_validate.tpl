@@ -35,6 +35,9 @@
 {{- fail (printf "ingress.hosts has the certificate %s for %s, and ingress.tls.enabled is false; set that, or leave secretName out" .secretName .host) -}}
 {{- end -}}
 {{- end -}}
+{{- if gt (len (toJson .Values.servedNames.rules)) 100000 -}}
+{{- fail (printf "servedNames.rules is %d characters of JSON, and 100000 fit in the arguments of a pod: use prefixes (team-a-*) instead of long lists" (len (toJson .Values.servedNames.rules))) -}}
+{{- end -}}
 {{- if and .Values.admissionPolicy.enabled (semverCompare "<1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 {{- fail (printf "admissionPolicy needs Kubernetes 1.30, this is %s; upgrade it, or set admissionPolicy.enabled=false and do without" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}

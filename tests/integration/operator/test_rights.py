@@ -22,6 +22,7 @@ from plimsoll_operator.rights import (
     NAMESPACE_RIGHTS,
     NODE_RIGHTS,
     OWNER_RIGHTS,
+    RECORD_RIGHTS,
     RIGHTS,
     TOKEN_RIGHTS,
     Right,
@@ -38,6 +39,7 @@ GATEWAY_RIGHTS: frozenset[Right] = frozenset(
     for group, resource in ((GROUP, PLURAL), (GROUP, HOSTS_PLURAL), ("", "pods"))
     for verb in ("list", "watch")
 )
+GATEWAY_RECORD_RIGHTS = frozenset(right for right in RECORD_RIGHTS if right[2] != "patch")
 CLUSTER_WIDE = NODE_RIGHTS | NAMESPACE_RIGHTS
 NEIGHBOURS = (
     ("", "secrets"),
@@ -129,6 +131,7 @@ class Hands:
         whole = verb in OF_COLLECTIONS or (verb == "create" and not sub)
         method = METHODS.get(verb, "GET")
         query = {"watch": "true", "timeoutSeconds": "1"} if verb == "watch" else {}
+        query |= {"fieldSelector": f"metadata.name={name}"} if verb in ("list", "watch") else {}
         query |= {} if method == "GET" else {"dryRun": "All"}
         kind_of_body = "application/merge-patch+json" if verb == "patch" else "application/json"
         body: Any = None if method == "GET" else {"metadata": {"name": name}} if "delete" not in verb else {}
@@ -212,10 +215,13 @@ def needed(who: str) -> dict[str | None, frozenset[Right]]:
     """By namespace, None for all: what the code asks for."""
     component, _, release = who.partition(" of ")
     if component == "gateway":
-        return {None: GATEWAY_RIGHTS} if release == RELEASE else {WATCHED: GATEWAY_RIGHTS, TOLD: GATEWAY_RIGHTS}
+        if release == RELEASE:
+            return {None: GATEWAY_RIGHTS, RELEASE_NAMESPACE: GATEWAY_RECORD_RIGHTS}
+        return {WATCHED: GATEWAY_RIGHTS, TOLD: GATEWAY_RIGHTS, NARROW_NAMESPACE: GATEWAY_RECORD_RIGHTS}
+    own = LEASE_RIGHTS | OWNER_RIGHTS | RECORD_RIGHTS
     if release == RELEASE:
-        return {None: RIGHTS | CLUSTER_WIDE, RELEASE_NAMESPACE: LEASE_RIGHTS | OWNER_RIGHTS}
-    return {WATCHED: RIGHTS, TOLD: RIGHTS | TOKEN_RIGHTS, NARROW_NAMESPACE: LEASE_RIGHTS | OWNER_RIGHTS}
+        return {None: RIGHTS | CLUSTER_WIDE, RELEASE_NAMESPACE: own}
+    return {WATCHED: RIGHTS, TOLD: RIGHTS | TOKEN_RIGHTS, NARROW_NAMESPACE: own}
 
 
 @pytest.mark.parametrize("who", ALL)

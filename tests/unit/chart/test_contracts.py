@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from operator_support.chart_rights import NAME, lease_rules
 from operator_support.objects import model
 
+from plimsoll_cluster.served_names import Reserved
 from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.cors import ORIGIN
 from plimsoll_gateway.credential import FORM
@@ -24,7 +26,15 @@ from plimsoll_operator.options import parse_options as operator_options
 from plimsoll_operator.pools.host_key import read_key
 from plimsoll_operator.profiles import NO_PROFILES, Profile
 from plimsoll_operator.profiles_file import read_profiles
-from plimsoll_operator.rights import LEASE_RIGHTS, NAMESPACE_RIGHTS, NODE_RIGHTS, OWNER_RIGHTS, RIGHTS, TOKEN_RIGHTS
+from plimsoll_operator.rights import (
+    LEASE_RIGHTS,
+    NAMESPACE_RIGHTS,
+    NODE_RIGHTS,
+    OWNER_RIGHTS,
+    RECORD_RIGHTS,
+    RIGHTS,
+    TOKEN_RIGHTS,
+)
 from plimsoll_operator.spec import read_spec
 from plimsoll_operator.template import Accelerator, read_template
 
@@ -195,7 +205,7 @@ def test_profiles_are_mounted_where_the_operator_reads_them_and_have_its_fields(
 def test_the_docs_example_of_profiles_is_what_the_docs_say(render: Render, tmp_path: Path) -> None:
     text = (CHART.parents[1] / "docs" / "install.md").read_text().partition("### Defaults and resource profiles")[2]
     values, asked = map(yaml.safe_load, re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[:2])
-    (data,) = [item["data"] for item in render(values) if item["kind"] == "ConfigMap"]
+    (data,) = [item["data"] for item in render(values) if item["metadata"]["name"].endswith("-profiles")]
     file = tmp_path / "profiles.json"
     file.write_text(data["profiles.json"])
     spec = read_spec(model(**asked["spec"]), read_profiles(file))
@@ -207,7 +217,7 @@ def test_the_docs_example_of_profiles_is_what_the_docs_say(render: Render, tmp_p
 
 def test_without_profiles_the_operator_mounts_none(render: Render) -> None:
     objects = render({})
-    assert not [item for item in objects if item["kind"] == "ConfigMap"]
+    assert not [item for item in objects if item["metadata"]["name"].endswith("-profiles")]
     assert operator_options(pod(objects, "operator")["containers"][0]["args"]).profiles == NO_PROFILES
 
 
@@ -305,7 +315,7 @@ def test_secrets_may_be_read_in_the_namespaces_that_are_listed_for_it_alone(
 
 def test_operator_may_do_with_its_lease_what_it_does_and_no_more(render: Render) -> None:
     objects = render({"fullnameOverride": NAME.removesuffix("-operator")})
-    (role,) = [item for item in objects if item["kind"] == "Role"]
+    (role,) = [item for item in objects if item["kind"] == "Role" and item["metadata"]["name"].endswith("-lease")]
     (lease,) = [item for item in objects if item["kind"] == "Lease"]
     assert "spec" not in lease
     assert role["rules"] == lease_rules()
@@ -319,6 +329,72 @@ def test_operator_may_do_with_its_lease_what_it_does_and_no_more(render: Render)
     assert options.deployment == deployment["metadata"]["name"]
     assert container["readinessProbe"]["httpGet"]["path"] == "/health"
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+RULES = [{"names": ["llama-*", "org/x:8b"], "namespaces": ["team-a", "prod-*"]}, {"names": ["*"], "namespaces": []}]
+
+
+@pytest.mark.parametrize("watched", [[], ["team-a"]])
+def test_operator_and_gateway_decide_about_served_names_by_the_same_rules_and_record(
+    render: Render, watched: list[str]
+) -> None:
+    objects = render({"watchNamespaces": watched, "servedNames": {"rules": RULES, "graceSeconds": 3600}})
+    arguments = {part: pod(objects, part)["containers"][0]["args"] for part in ("operator", "gateway")}
+    operator, gateway = operator_options(arguments["operator"]), gateway_options(arguments["gateway"])
+    given = [[text for text in found if text.startswith("--name-r")] for found in arguments.values()]
+    assert given[0] == given[1]
+    assert operator.name_grace == timedelta(hours=1)
+    assert operator.name_record == gateway.name_record
+    for rules in (operator.name_rules, gateway.name_rules):
+        assert rules.refusal("org/x:8b", "prod-eu") is None
+        assert rules.refusal("llama-3", "team-b") == Reserved("llama-*", ("team-a", "prod-*"))
+        assert rules.refusal("chat", "team-a") == Reserved("*", ())
+    (record,) = [item for item in objects if item["kind"] == "ConfigMap"]
+    assert str(operator.name_record) == f"{record['metadata']['namespace']}/{record['metadata']['name']}"
+    assert "data" not in record, "it is the operator's: no upgrade may write it"
+    roles = {
+        role["metadata"]["labels"]["app.kubernetes.io/component"]: role
+        for role in objects
+        if role["kind"] == "Role" and any("configmaps" in rule["resources"] for rule in role["rules"])
+    }
+    assert granted(roles["operator"]) == RECORD_RIGHTS
+    assert granted(roles["gateway"]) == {("", "configmaps", "list"), ("", "configmaps", "watch")}
+    for part, role in roles.items():
+        assert role["metadata"]["namespace"] == record["metadata"]["namespace"]
+        assert [rule["resourceNames"] for rule in role["rules"]] == [[record["metadata"]["name"]]]
+        (binding,) = [
+            item
+            for item in objects
+            if item["kind"] == "RoleBinding" and item["roleRef"]["name"] == role["metadata"]["name"]
+        ]
+        account = {"kind": "ServiceAccount", "name": f"pl-plimsoll-{part}", "namespace": "serving"}
+        assert binding["subjects"] == [account]
+
+
+def test_without_a_grace_there_is_no_record(render: Render) -> None:
+    objects = render({"servedNames": {"graceSeconds": 0}})
+    assert not [item for item in objects if item["kind"] == "ConfigMap"]
+    assert operator_options(pod(objects, "operator")["containers"][0]["args"]).name_record is None
+    assert gateway_options(pod(objects, "gateway")["containers"][0]["args"]).name_record is None
+    assert "configmaps" not in str([item for item in objects if "rules" in item])
+
+
+def test_the_default_grace_is_the_operators(render: Render) -> None:
+    least = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
+    (container,) = pod(render({}), "operator")["containers"]
+    assert operator_options(container["args"]).name_grace == operator_options(least).name_grace
+
+
+def test_what_the_chart_lets_pass_is_what_the_commands_take(render: Render, refused: type[Exception]) -> None:
+    """The longest pattern, and those that neither takes."""
+    name, namespace = "x" * 128, "n" * 63
+    for end in ("", "*"):
+        rules = [{"names": [name + end], "namespaces": [namespace + end]}]
+        (container,) = pod(render({"servedNames": {"rules": rules}}), "gateway")["containers"]
+        assert gateway_options(container["args"]).name_rules.refusal(name, namespace) is None
+    for names, namespaces in (([name + "x"], ["a"]), (["a,b"], ["a"]), (["a=b"], ["a"]), (["a"], [namespace + "n"])):
+        with pytest.raises(refused, match="/servedNames/rules/0/"):
+            render({"servedNames": {"rules": [{"names": names, "namespaces": namespaces}]}})
 
 
 def test_the_gateways_metrics_are_on_no_public_service(render: Render) -> None:

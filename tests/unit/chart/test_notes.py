@@ -36,6 +36,14 @@ def test_defaults(notes: Callable[[dict[str, Any]], str]) -> None:
     assert "takes away everything but the definitions of ModelDeployment, ModelHost, RuntimePool" in text
     names = [yaml.safe_load(crd.read_text())["metadata"]["name"] for crd in sorted((ROOT / "crds").glob("*.yaml"))]
     assert f"kubectl delete crd {' '.join(names)}\n" in text
+    assert "WARNING: servedNames.rules is empty." in text
+    assert "graceSeconds" not in text
+
+
+def test_names_that_are_reserved(notes: Callable[[dict[str, Any]], str]) -> None:
+    rules = [{"names": ["chat"], "namespaces": ["prod"]}]
+    assert "WARNING" not in notes({"servedNames": {"rules": rules}})
+    assert "WARNING: servedNames.graceSeconds is 0." in notes({"servedNames": {"rules": rules, "graceSeconds": 0}})
 
 
 def test_with_an_ingress(notes: Callable[[dict[str, Any]], str]) -> None:

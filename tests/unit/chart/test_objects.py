@@ -190,7 +190,9 @@ def test_watching_namespaces_needs_no_right_over_the_cluster(render: Render) -> 
     assert by_kind(objects, "ClusterRole") == by_kind(objects, "ClusterRoleBinding") == []
     places = sorted((item["metadata"]["namespace"], item["metadata"]["name"]) for item in by_kind(objects, "Role"))
     assert places == [
+        ("serving", "pl-plimsoll-gateway-names"),
         ("serving", "pl-plimsoll-operator-lease"),
+        ("serving", "pl-plimsoll-operator-names"),
         ("team-a", "pl-plimsoll-gateway"),
         ("team-a", "pl-plimsoll-operator"),
         ("team-b", "pl-plimsoll-gateway"),

@@ -51,6 +51,19 @@ Render = Callable[[dict[str, Any]], list[dict[str, Any]]]
         ({"runtime": {"image": {"registry": "reg.example.com/team/"}}}, "/runtime/image/registry"),
         ({"runtime": {"allowedImages": ["https://reg"]}}, "/runtime/allowedImages/0"),
         ({"admissionPolicy": {"extraVolumeTypes": ["hostPath"]}}, "/admissionPolicy/extraVolumeTypes/0"),
+        ({"servedNames": {"rules": [{"names": ["a*b"], "namespaces": []}]}}, "/servedNames/rules/0/names/0"),
+        ({"servedNames": {"rules": [{"names": ["a"], "namespaces": ["Team"]}]}}, "/servedNames/rules/0/namespaces/0"),
+        ({"servedNames": {"rules": [{"names": ["a"]}]}}, "missing property 'namespaces'"),
+        ({"servedNames": {"rules": [{"names": [], "namespaces": []}]}}, "/servedNames/rules/0/names"),
+        ({"servedNames": {"graceSeconds": 2592001}}, "/servedNames/graceSeconds"),
+        (
+            {
+                "servedNames": {
+                    "rules": [{"names": [f"{n}-{m:0120}" for m in range(64)], "namespaces": []} for n in range(20)]
+                }
+            },
+            "servedNames.rules is [0-9]+ characters of JSON, and 100000 fit .*use prefixes",
+        ),
         ({"fullnameOverride": "My_Release"}, "/fullnameOverride"),
         ({"fullnameOverride": "1st"}, "/fullnameOverride"),
         ({"nameOverride": "Mine"}, "/nameOverride"),
