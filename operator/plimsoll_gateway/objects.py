@@ -208,6 +208,7 @@ def table_of(
     deployments: Iterable[Entry[Served]],
     pods: Iterable[Entry[Replica | None]],
     hosts: Iterable[Entry[tuple[Hosted, ...]]] = (),
+    *,
     policy: NamePolicy = FREE,
 ) -> Table:
     """The table of ModelDeployments, runtime pods and what those of pools have, made from nothing.

@@ -131,7 +131,7 @@ class Table:
         for name in claimed:
             claims = [model for model in self.models if name in model.served_names]
             allowed = [model for model in claims if policy.refusal(name, model.key.namespace) is None]
-            expected, owner = (allowed or [None])[0], self.owners.get(name)
+            expected, owner = next(iter(allowed), None), self.owners.get(name)
             assert owner is expected, f"{name} belongs to {owner}, not to the oldest that may have it, {expected}"
 
 

@@ -117,15 +117,15 @@ class Names(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cluster, self.now, self.created = Cluster(), EPOCH, EPOCH
-        self.rules = NameRules()
+        self.name_rules = NameRules()
         self.claimed: dict[tuple[str, str], datetime] = {}
         self.held: dict[str, Kept] = {}
 
     @initialize(rules=RULES)
     def begin(self, rules: list[Rule]) -> None:
-        self.rules = NameRules(rules)
+        self.name_rules = NameRules(rules)
         self.shown, self.due = TableStore(), list[Callable[[], None]]()
-        self.gateway = ClusterTable(None, self.shown, soon=self.due.append, rules=self.rules, record=RECORD)
+        self.gateway = ClusterTable(None, self.shown, soon=self.due.append, rules=self.name_rules, record=RECORD)
         for store in (self.gateway.pods, self.gateway.hosts):
             part: Any = store.part_of("")
             part.end_list(part.begin_list(), {}, 1)
@@ -133,7 +133,7 @@ class Names(RuleBasedStateMachine):
 
     @rule()
     def restart_the_operator(self) -> None:
-        self.operator = Operator(self.cluster, self.rules, lambda: self.now)
+        self.operator = Operator(self.cluster, self.name_rules, lambda: self.now)
 
     @rule(space=SPACES, name=st.sampled_from(["m", "n"]), names=NAMED, older=st.booleans())
     def apply(self, space: str, name: str, names: set[str], older: bool) -> None:
@@ -244,7 +244,7 @@ class Names(RuleBasedStateMachine):
             if now is not None and now.namespace == kept.namespace:
                 continue
             ended = self.claimed[kept.namespace, name] + GRACE <= self.now + timedelta(seconds=1)
-            assert ended or self.rules.refusal(name, kept.namespace) is not None, f"{name} left {kept.namespace}"
+            assert ended or self.name_rules.refusal(name, kept.namespace) is not None, f"{name} left {kept.namespace}"
         self.held = stored
 
     @invariant()
@@ -253,15 +253,15 @@ class Names(RuleBasedStateMachine):
             return
         self.shown.current.check_integrity(self.policy())
         for name, owner in self.shown.current.owners.items():
-            assert self.rules.refusal(name, owner.key.namespace) is None
+            assert self.name_rules.refusal(name, owner.key.namespace) is None
             kept = self.policy().record.get(name)
-            assert kept is None or kept.namespace == owner.key.namespace or self.rules.refusal(name, kept.namespace)
+            assert kept is None or kept.namespace == owner.key.namespace or self.name_rules.refusal(name, kept.namespace)
 
     def policy(self) -> NamePolicy:
         """By what the gateway has seen of the record."""
         record = self.gateway.record
         entry = None if record is None else record.get(RECORD)
-        return NamePolicy(self.rules, {} if entry is None else parse_record(entry.value))
+        return NamePolicy(self.name_rules, {} if entry is None else parse_record(entry.value))
 
 
 Names.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

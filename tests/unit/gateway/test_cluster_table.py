@@ -146,7 +146,7 @@ class Following(RuleBasedStateMachine):
         assert self.store.current is not None
         policy = NamePolicy(RULES, parse_record(self.data))
         self.store.current.check_integrity(policy)
-        entries = [map(self._store(kind).resource.entry, self.truth[kind].values()) for kind in self.truth]
+        entries: list[Any] = [map(self._store(kind).resource.entry, self.truth[kind].values()) for kind in self.truth]
         expected = table_of(*entries, policy=policy)
         assert self.store.current == expected
 

@@ -63,12 +63,12 @@ def test_which_object_has_which_name(steps: list[Json | ObjectKey | Record]) -> 
             items.pop(changed, None)
             woken = registry.forget(changed)
         elif "metadata" in step:
-            changed = key_of(step)  # type: ignore[arg-type]
+            changed = key_of(step)
             items[changed] = step  # type: ignore[assignment]
-            woken = registry.note(step)  # type: ignore[arg-type]
-            assert registry.note(step) == set()  # type: ignore[arg-type]
+            woken = registry.note(step)
+            assert registry.note(step) == set()
         else:
-            woken = registry.use_record(step)  # type: ignore[arg-type]
+            woken = registry.use_record(step)
         registry.check_integrity()
         after = {key: registry.losses(read_spec(item)) for key, item in items.items()}
         for key, losses in after.items():

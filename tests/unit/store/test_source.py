@@ -64,7 +64,7 @@ async def test_one_object_is_asked_for_by_its_name(api: tuple[Api, Any]) -> None
     server, client = api
     source = KubernetesSource(client, Resource("Thing", "/apis/x/v1", "things", lambda _: None, name="t1"), "ns")
     assert [page async for page in source.list()]
-    watching = asyncio.create_task(anext(aiter(source.watch(9))))
+    watching = asyncio.create_task(source.watch(9).asend(None))
     await server.watched.wait()
     watching.cancel()
     assert "watch" in server.asked[-1][1]
