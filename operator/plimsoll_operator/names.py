@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 from plimsoll_cluster.served_names import FREE, TIME_FORMAT, Kept, NamePolicy, Record, Reserved
 from plimsoll_cluster.store import Change, Store
 from plimsoll_operator.identity import Object, ObjectKey, key_of
+from plimsoll_operator.losses import Loss
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec, created, served_names
 
 Rank = tuple[datetime, ObjectKey]
 SHOWN = 5
 """Namespaces of a rule that a message lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """A name that an object claims and does not have, and in a few words why."""
-
-    name: str
-    reason: Reason
-    why: str
 
 
 class NameRegistry:
@@ -114,30 +105,6 @@ class NameRegistry:
 
     def _sharing(self, names: Iterable[str]) -> set[ObjectKey]:
         return {key for name in names for key in self._by_name.get(name, ())}
-
-
-ADVICE = {
-    Reason.SERVED_NAME_TAKEN: ("taken", "choose others in spec.model.servedNames"),
-    Reason.SERVED_NAME_RESERVED: (
-        "reserved",
-        "choose others in spec.model.servedNames, or have the chart's servedNames.rules allow them here",
-    ),
-    Reason.SERVED_NAME_KEPT: (
-        "kept for the namespaces that served them",
-        "wait, choose others in spec.model.servedNames, or have the chart's servedNames.rules allow them here",
-    ),
-}
-"""By reason, what is the matter with names, and what to do."""
-
-
-def describe_losses(losses: Sequence[Loss]) -> tuple[Reason, str]:
-    """The reason of the first loss, and a message about all of them."""
-    parts = []
-    for reason in dict.fromkeys(loss.reason for loss in losses):
-        what, advice = ADVICE[reason]
-        listed = ", ".join(f"{loss.name} {loss.why}" for loss in losses if loss.reason is reason)
-        parts.append(f"names are {what}: {listed}; {advice}")
-    return losses[0].reason, ". ".join(parts)
 
 
 def _reserved(refusal: Reserved) -> str:

@@ -25,7 +25,7 @@ from plimsoll_operator.identity import (
     Object,
     controller_of,
 )
-from plimsoll_operator.names import Loss
+from plimsoll_operator.losses import Loss
 from plimsoll_operator.nodes import Node
 
 LOST_AFTER = timedelta(seconds=60)

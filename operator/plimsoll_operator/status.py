@@ -18,7 +18,7 @@ from plimsoll_operator.conditions import (
     Condition,
 )
 from plimsoll_operator.identity import Object, selector
-from plimsoll_operator.names import describe_losses
+from plimsoll_operator.losses import describe_losses
 from plimsoll_operator.observe import Pod, ServiceState, selecting_uid
 from plimsoll_operator.reasons import NOT_LOADED, NOT_PLACED, Reason
 from plimsoll_operator.rollout import read_rollout

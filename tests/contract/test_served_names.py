@@ -255,7 +255,9 @@ class Names(RuleBasedStateMachine):
         for name, owner in self.shown.current.owners.items():
             assert self.name_rules.refusal(name, owner.key.namespace) is None
             kept = self.policy().record.get(name)
-            assert kept is None or kept.namespace == owner.key.namespace or self.name_rules.refusal(name, kept.namespace)
+            assert (
+                kept is None or kept.namespace == owner.key.namespace or self.name_rules.refusal(name, kept.namespace)
+            )
 
     def policy(self) -> NamePolicy:
         """By what the gateway has seen of the record."""

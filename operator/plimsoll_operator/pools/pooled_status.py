@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll_operator.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
 from plimsoll_operator.identity import POOL_KIND, Object, selector
-from plimsoll_operator.names import ADVICE, Loss, describe_losses
+from plimsoll_operator.losses import ADVICE, Loss, describe_losses
 from plimsoll_operator.pools.picture import UNDER_WAY, Copy, Picture, Where
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import Spec

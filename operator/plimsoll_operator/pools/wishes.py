@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry, describe_losses
+from plimsoll_operator.losses import describe_losses
+from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.placement.model import Model, Need, Replicas
 from plimsoll_operator.pools.admission import refuse_namespace, refuse_options, refuse_source
 from plimsoll_operator.pools.book import HostBook, Known

@@ -130,7 +130,7 @@ class Hands:
         one = f"{path}/{name}" + (f"/{sub}" if sub else "")
         whole = verb in OF_COLLECTIONS or (verb == "create" and not sub)
         method = METHODS.get(verb, "GET")
-        query = {"watch": "true", "timeoutSeconds": "1"} if verb == "watch" else {}
+        query = {"watch": "true", "timeoutSeconds": "1", "resourceVersion": "0"} if verb == "watch" else {}
         query |= {"fieldSelector": f"metadata.name={name}"} if verb in ("list", "watch") else {}
         query |= {} if method == "GET" else {"dryRun": "All"}
         kind_of_body = "application/merge-patch+json" if verb == "patch" else "application/json"

@@ -21,7 +21,8 @@ from plimsoll_operator.controller import Controller
 from plimsoll_operator.identity import KIND, Object, ObjectKey
 from plimsoll_operator.kinds import Caches
 from plimsoll_operator.lease import Lease
-from plimsoll_operator.names import Loss, NameRegistry
+from plimsoll_operator.losses import Loss
+from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.options import Options, parse_options
 from plimsoll_operator.outcome import Outcome
 from plimsoll_operator.reasons import Reason

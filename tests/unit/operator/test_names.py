@@ -11,7 +11,8 @@ from operator_support.objects import EPOCH, Json, model
 
 from plimsoll_cluster.served_names import Kept, NamePolicy, NameRules, Record, Reserved, Rule
 from plimsoll_operator.identity import ObjectKey, key_of
-from plimsoll_operator.names import Loss, NameRegistry, describe_losses
+from plimsoll_operator.losses import Loss, describe_losses
+from plimsoll_operator.names import NameRegistry
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import read_spec, served_names
 

@@ -25,7 +25,7 @@ from plimsoll_operator.conditions import (
 )
 from plimsoll_operator.failure import Failure
 from plimsoll_operator.identity import selector
-from plimsoll_operator.names import Loss
+from plimsoll_operator.losses import Loss
 from plimsoll_operator.nodes import Node
 from plimsoll_operator.observe import ServiceState
 from plimsoll_operator.reasons import Reason
