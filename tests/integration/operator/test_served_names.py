@@ -1,0 +1,53 @@
+"""A served name stays with its namespace while its object is made again and the operator is started again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from operator_support.apiserver import FIRST, RELEASE, RELEASE_NAMESPACE, ApiServer, until
+from operator_support.direct import Direct
+from operator_support.process import running_operator
+
+MAPS = f"/api/v1/namespaces/{RELEASE_NAMESPACE}/configmaps"
+RECORD = f"{RELEASE}-served-names"
+MODEL = {"model": {"source": "demo://gemma-3-270m", "servedNames": ["chat"]}}
+MORE = ("--name-record", f"{RELEASE_NAMESPACE}/{RECORD}")
+WAIT_SECONDS = 60.0
+
+
+@pytest.fixture
+def record(direct: Direct) -> Iterator[None]:
+    """As the chart makes it: empty."""
+    direct.ask("POST", MAPS, {"metadata": {"name": RECORD}})
+    yield
+    direct.ask("DELETE", f"{MAPS}/{RECORD}")
+
+
+@pytest.mark.usefixtures("lease", "record")
+def test_a_name_stays_while_its_object_is_made_again(
+    server: ApiServer, direct: Direct, other: Direct, tmp_path: Path
+) -> None:
+    with running_operator(server, FIRST, tmp_path, namespace=None, more=MORE) as running:
+        direct.create_model("m", MODEL)
+        assert until(lambda: _routable(direct) == "True", WAIT_SECONDS)
+        assert until(lambda: direct.namespace in direct.ask("GET", f"{MAPS}/{RECORD}").get("data", {}), WAIT_SECONDS)
+        running.process.terminate()
+        assert running.process.wait(WAIT_SECONDS) == 0
+    direct.delete_model("m")
+    other.create_model("m", MODEL)
+    with running_operator(server, FIRST, tmp_path, namespace=None, more=MORE):
+        assert until(lambda: _routable(other) == "ServedNameKept", WAIT_SECONDS)
+        direct.create_model("m", MODEL)
+        assert until(lambda: _routable(direct) == "True", WAIT_SECONDS)
+        assert until(lambda: _routable(other) == "ServedNameTaken", WAIT_SECONDS), "the younger has it"
+
+
+def _routable(direct: Direct) -> str:
+    """Play the kubelet; whether the object can be asked for, "True" or why not."""
+    direct.make_ready("m")
+    for condition in direct.model("m").get("status", {}).get("conditions", []):
+        if condition["type"] == "Routable":
+            return "True" if condition["status"] == "True" else str(condition["reason"])
+    return ""
