@@ -135,6 +135,8 @@ def _install(target: Target) -> None:
         "ingress.enabled": "true",
         "ingress.host": HOST,
         "ingress.className": "contour" if target.own else "",
+        # Scenarios serve one name from one namespace after the other.
+        "servedNames.graceSeconds": "0",
     }
     if target.own:
         values |= {
