@@ -107,7 +107,9 @@ async def test_a_model_that_does_not_load_is_never_ready_and_is_tried_again_when
     server: ApiServer, direct: Direct, gateway: StubGateway, port: int, key: ObjectKey
 ) -> None:
     direct.create_model("m", scaled() | {"template": {"startupDeadlineSeconds": 30}})
-    ended = {"terminated": {"exitCode": 3, "reason": "Error", "message": "hf://no/such-model is not there"}}
+    ended = {
+        "terminated": {"exitCode": 3, "reason": "Error", "message": "model-source: hf://no/such-model is not there"}
+    }
     waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
     async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         assert await holds(lambda: live(direct) == 1)
