@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from operator_support.apiserver import FIRST, RELEASE, RELEASE_NAMESPACE, ApiServer, until
-from operator_support.direct import MODELS, Direct
+from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.process import running_operator
 
@@ -19,13 +19,11 @@ WAIT_SECONDS = 60.0
 
 
 @pytest.fixture
-def record(direct: Direct, other: Direct) -> Iterator[None]:
-    """As the chart makes it: empty. Objects of the test are gone afterwards: they would have its name."""
+def record(direct: Direct) -> Iterator[None]:
+    """As the chart makes it: empty."""
     direct.ask("POST", MAPS, {"metadata": {"name": RECORD}})
     yield
     direct.ask("DELETE", f"{MAPS}/{RECORD}")
-    for hands in (direct, other):
-        hands.ask("DELETE", MODELS.format(hands.namespace))
 
 
 @pytest.mark.usefixtures("lease", "record")

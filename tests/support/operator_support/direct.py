@@ -100,6 +100,11 @@ class Direct:
     def delete_model(self, name: str) -> None:
         self.ask("DELETE", self._models(name), {"propagationPolicy": "Background"})
 
+    def delete_ours(self) -> None:
+        """All objects of our kinds."""
+        for plural in ("modeldeployments", "runtimepools", "modelhosts"):
+            self.ask("DELETE", self._of_ours(plural))
+
     def pods(self, name: str) -> list[Json]:
         found: list[Json] = self.ask("GET", self._core("pods"), labelSelector=selector(name))["items"]
         return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"] + pod["metadata"]["name"]))

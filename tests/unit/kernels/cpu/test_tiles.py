@@ -97,19 +97,16 @@ def test_a_refusal_is_told_once_and_vectors_compute() -> None:
     assert line.startswith("the system grants this process no AMX tiles: No space left on device; the CPU kernels take")
 
 
-def test_tiles_win_the_trial_here() -> None:
-    """One of three: a machine that others keep busy may hold up all calls of one."""
-    taken: list[bytes] = []
-    while len(taken) < 3 and b"amx" not in taken:
-        library._best.cache_clear()
-        found = kernels(torch.bfloat16)
-        assert found is not None
-        taken.append(found.name)
-    assert b"amx" in taken
+def test_tiles_that_win_the_trial_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their speed is told of this process. Whether they do win is no test's: it depends on what else a machine does."""
+    monkeypatch.setattr(library, "product_seconds", lambda systems, rows: [one.name != b"amx" for one in systems])
+    found = kernels(torch.bfloat16)
+    assert found is not None
+    assert found.name == b"amx"
     told = library.speed(torch.bfloat16)
     assert told is not None
-    assert (told.instructions, told.best) == ("amx", "amx")
-    assert 0 < told.rate < told.peak
+    assert told.instructions == "amx"
+    assert min(told.rate, told.peak) > 0
 
 
 def test_float32_needs_no_tiles() -> None:
