@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plimsoll_cluster.connect import connect
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.served_names import NameRules
+from plimsoll_cluster.name_rules import NameRules
 from plimsoll_cluster.source import follow
 from plimsoll_gateway.cluster_table import ClusterTable
 from plimsoll_gateway.table import TableStore

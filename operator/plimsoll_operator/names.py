@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from plimsoll_cluster.served_names import FREE, TIME_FORMAT, Kept, NamePolicy, Record, Reserved
+from plimsoll_cluster.name_policy import FREE, NamePolicy
+from plimsoll_cluster.name_record import TIME_FORMAT, Kept, Record
+from plimsoll_cluster.name_rules import Reserved
 from plimsoll_cluster.store import Change, Store
 from plimsoll_operator.identity import Object, ObjectKey, key_of
 from plimsoll_operator.losses import Loss

@@ -1,0 +1,36 @@
+"""Which namespace may have which served name: the rules, and the record of names that have served.
+
+Operator and gateways decide with `NamePolicy` alone, so that they agree. It reads no clock: what the record says holds
+until the operator removes it.
+"""
+
+from __future__ import annotations
+
+from plimsoll_cluster.name_record import EMPTY, Kept, Record
+from plimsoll_cluster.name_rules import NO_RULES, NameRules, Reserved
+
+
+class NamePolicy:
+    """The rules, and the record as it is stored now. A rule wins over the record."""
+
+    def __init__(self, rules: NameRules = NO_RULES, record: Record = EMPTY) -> None:
+        self.rules = rules
+        self.record = record
+
+    def refusal(self, name: str, namespace: str) -> Reserved | Kept | None:
+        """Why objects of a namespace cannot have a name; None if the oldest of them may."""
+        if (reserved := self.rules.refusal(name, namespace)) is not None:
+            return reserved
+        kept = self.record.get(name)
+        if kept is None or kept.namespace == namespace or self.rules.refusal(name, kept.namespace) is not None:
+            return None
+        return kept
+
+    def with_record(self, record: Record) -> tuple[NamePolicy, set[str]]:
+        """The policy by another record, and the names about which the two differ."""
+        names = self.record.keys() | record.keys()
+        return NamePolicy(self.rules, record), {name for name in names if self.record.get(name) != record.get(name)}
+
+
+FREE = NamePolicy()
+"""Without rules and record: whoever claims a name first has it."""

@@ -1,0 +1,56 @@
+"""Which namespaces may have which served names: the rules of an installation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Reserves names for namespaces. Each of both is exact, or a prefix that ends in `*`; no namespace means none."""
+
+    names: tuple[str, ...]
+    namespaces: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Why a claim is refused: the pattern of a rule reserves the name for other namespaces."""
+
+    pattern: str
+    namespaces: tuple[str, ...]
+
+
+class NameRules:
+    """The rules of an installation. Of several patterns that match a name, the most specific decides: an exact name,
+    then the longest prefix. Rules with the same pattern add up."""
+
+    def __init__(self, rules: Iterable[Rule] = ()) -> None:
+        self._reserved: dict[str, tuple[str, ...]] = {}
+        for rule in rules:
+            for pattern in rule.names:
+                before = self._reserved.get(pattern, ())
+                self._reserved[pattern] = tuple(dict.fromkeys((*before, *rule.namespaces)))
+        lengths = {len(pattern) - 1 for pattern in self._reserved if pattern.endswith("*")}
+        self._lengths = sorted(lengths, reverse=True)
+
+    def refusal(self, name: str, namespace: str) -> Reserved | None:
+        """Why a namespace may not claim a name; None if it may."""
+        pattern = self._deciding(name)
+        if pattern is None or any(_matches(one, namespace) for one in self._reserved[pattern]):
+            return None
+        return Reserved(pattern, self._reserved[pattern])
+
+    def _deciding(self, name: str) -> str | None:
+        if name in self._reserved:
+            return name
+        prefixes = (f"{name[:length]}*" for length in self._lengths if length <= len(name))
+        return next((pattern for pattern in prefixes if pattern in self._reserved), None)
+
+
+NO_RULES = NameRules()
+
+
+def _matches(pattern: str, text: str) -> bool:
+    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
