@@ -230,7 +230,7 @@ class Part(Generic[T]):
         is_gone = event["type"] == "DELETED"
         if is_gone:
             self._deleted[entry.key] = entry.version
-            if len(self._deleted) > MAX_DELETED:
+            if len(self._deleted) > MAX_DELETED and not self.outdated:
                 self.doubt()
         if not is_gone or self._store.get(entry.key) is not None:
             self._store._tell([self._store._put(entry.key, None if is_gone else entry)])

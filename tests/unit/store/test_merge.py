@@ -166,11 +166,16 @@ def test_deletions_are_remembered_up_to_a_number_and_then_listed(monkeypatch: py
     store: Store[Any] = Store(THINGS, None)
     part = store.parts[None]
     part.end_list(part.begin_list(), {}, 1)
+    asked: list[None] = []
+    part.on_doubt(lambda: asked.append(None))
     for number in range(4):
         assert not part.outdated
         part.merge(event("DELETED", thing(f"t{number}", number + 2)))
     assert part.outdated
-    part.end_list(part.begin_list(), {}, 9)
+    part.begin_list()
+    part.merge(event("DELETED", thing("t4", 6)))
+    part.end_list(part.lists_begun, {}, 9)
+    assert len(asked) == 1
     part.merge(event("DELETED", thing("t9", 10)))
     assert not part.outdated, "the list has made the others needless"
 
