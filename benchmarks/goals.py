@@ -229,7 +229,10 @@ def _product(rows: int, wanted: str, *others: str) -> Goal:
         case = next((case for case in found["cases"] if case["rows"] == rows), None)
         if case is None or found["used"] is None:
             raise NotMeasured(f"no kernels of ours multiplied {rows} rows")
-        return min(float(case["bfloat16"][found["used"]][other]) for other in others)
+        ratios = [case["bfloat16"][found["used"]][other] for other in others]
+        if None in ratios:
+            raise NotMeasured("oneDNN packs no bfloat16 on this processor")
+        return min(map(float, ratios))
 
     return Goal("instructions", f"a product of {rows} rows: 0.9x {wanted}", 0.9, value, form=TIMES)
 

@@ -21,7 +21,7 @@ import question
 from options import Options
 from plimsoll_kernels.cpu.library import INSTRUCTION_SETS, kernels, speed
 from plimsoll_kernels.cpu.linear import PackedLinear
-from serving.roofline import onednn_product
+from serving.roofline import onednn_packs_bfloat16, onednn_product
 from tables import NOT_APPLICABLE, Sheet
 
 INPUTS, COLUMNS = 2048, 8192
@@ -77,7 +77,8 @@ def _systems(weight: Tensor) -> dict[tuple[str, str], Product]:
             if (found := kernels(dtype, name)) is not None:
                 systems[name, dtype_name] = PackedLinear(found, typed)
         systems["torch", dtype_name] = lambda x, typed=typed: torch.nn.functional.linear(x, typed)  # type: ignore[misc]
-    systems["onednn", "bfloat16"] = onednn_product(weight.bfloat16(), 64)
+    if onednn_packs_bfloat16():
+        systems["onednn", "bfloat16"] = onednn_product(weight.bfloat16(), 64)
     systems["memory", "bfloat16"] = _reading(weight.numel() * torch.bfloat16.itemsize)
     return systems
 

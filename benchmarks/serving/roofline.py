@@ -6,6 +6,7 @@ are left out. The floor of a workload is the sum over steps of the larger of the
 perfectly and what they share computed once.
 
 The matrix rate of a CPU is the better of two: oneDNN's product, the fastest in stock torch, and our own kernels'.
+oneDNN multiplies float32 where the processor has no AVX-512: it packs no bfloat16 there.
 """
 
 from __future__ import annotations
@@ -85,11 +86,17 @@ def _cpu_flops() -> float:
     """Of oneDNN's product with a weight in its own layout, or of ours, whichever is faster here."""
     rows = torch.randn(512, 2048, dtype=torch.bfloat16)
     weight = torch.randn(4096, 2048, dtype=torch.bfloat16)
-    products = [onednn_product(weight, 512)]
+    packs = onednn_packs_bfloat16()
+    theirs = onednn_product(weight if packs else weight.float(), 512)
+    products = [partial(theirs, rows if packs else rows.float())]
     if (found := kernels(torch.bfloat16)) is not None:
-        ours, buffer = PackedLinear(found, weight), Buffer()
-        products.insert(0, lambda x: ours(x, buffer))
-    return max(2 * 512 * 2048 * 4096 / _seconds(partial(product, rows)) for product in products for _ in range(10))
+        products.insert(0, partial(PackedLinear(found, weight), rows, Buffer()))
+    return max(2 * 512 * 2048 * 4096 / _seconds(product) for product in products for _ in range(10))
+
+
+def onednn_packs_bfloat16() -> bool:
+    """Whether it has a layout of its own for such weights here; that takes AVX-512."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def onednn_product(weight: torch.Tensor, rows: int) -> Callable[[torch.Tensor], torch.Tensor]:

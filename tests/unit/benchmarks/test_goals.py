@@ -108,7 +108,7 @@ def test_each_kind_of_processor_has_the_goals_that_are_its_own() -> None:
     assert of_kind("avx2") == GOALS
 
 
-def product_results(**over: float) -> Results:
+def product_results(**over: float | None) -> Results:
     cases = [{"rows": rows, "bfloat16": {"amx": over, "avx2": dict.fromkeys(over, 0.1)}} for rows in (16, 64)]
     return Results([], {"instructions": {"used": "amx", "cases": cases}})
 
@@ -119,6 +119,13 @@ def test_products_are_judged_in_the_instructions_that_are_used() -> None:
     assert verdict(results, "instructions", "16 rows").status is Status.MISSED
     assert verdict(results, "instructions", "64 rows").value == 1.2
     assert verdict(results, "instructions", "512 rows").status is Status.NOT_MEASURED
+
+
+def test_without_onednns_layout_there_is_no_ratio_to_its_product() -> None:
+    found = verdict(product_results(over_onednn=None, over_memory=0.95), "instructions", "16 rows")
+
+    assert found.status is Status.NOT_MEASURED
+    assert "oneDNN packs no bfloat16" in found.figure
 
 
 OF_ALL_KINDS = [*GOALS, *(goal for goals in OF_KIND.values() for goal in goals)]

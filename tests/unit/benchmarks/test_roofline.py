@@ -1,11 +1,19 @@
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+import torch
+
+from plimsoll_kernels.cpu.library import kernels
 from serving.models import MIXTURE, SMALL, TINY
 from serving.roofline import Machine, burst_seconds, floor_seconds
 from serving.workloads import Request, Workload
 
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SLOW_MEMORY = Machine(bandwidth=1e9, flops=1e30)
 SLOW_PRODUCT = Machine(bandwidth=1e30, flops=1e9)
 
@@ -67,3 +75,33 @@ def test_more_requests_than_users_take_more_steps() -> None:
 def test_the_burst_is_the_prefill_of_those_that_arrive_first() -> None:
     expected = 2 * (TINY.body * 24 + 2 * TINY.head)
     assert burst_seconds(ask((8, 4), (16, 4), (500, 4), users=2), SLOW_PRODUCT) == pytest.approx(expected / 1e9)
+
+
+WITHOUT_AVX512 = """
+import torch
+from instructions import run
+from serving.roofline import _cpu_flops, onednn_packs_bfloat16
+
+assert not onednn_packs_bfloat16()
+assert _cpu_flops() > 0
+torch.set_num_threads(1)
+run.READ_BYTES = 2**22
+found = run._case(run._systems(torch.randn(64, run.INPUTS)), 8, 1)["bfloat16"]["avx2"]
+assert found["over_onednn"] is None, found
+assert found["over_memory"] is not None, found
+"""
+
+
+def test_a_processor_with_avx2_alone_has_a_roofline() -> None:
+    """oneDNN takes the limit for what the processor has: it then packs no bfloat16, as where there is no AVX-512."""
+    found = kernels(torch.bfloat16, "avx2")
+    if found is None:
+        pytest.skip("no CPU kernels for AVX2 here")
+    environment = os.environ | {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "PLIMSOLL_CPU_ISA": "avx2",
+        "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), *sys.path]),
+    }
+    command = [sys.executable, "-c", WITHOUT_AVX512]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
