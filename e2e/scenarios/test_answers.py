@@ -73,7 +73,7 @@ def test_a_model_deployment_answers(
     )
     texts = [c.choices[0].text for c in long if c.choices]
     assert "".join(texts) == expected.continued
-    assert len([t for t in texts if t]) > TOKENS / 2, "the answer came in a few lumps, so something buffers it"
+    assert len([t for t in texts if t]) > TOKENS / 8, "the answer came in a few lumps, so something buffers it"
 
     with pytest.raises(openai.NotFoundError, match=name):
         client.chat.completions.create(model="nobody", messages=QUESTION)

@@ -29,5 +29,5 @@ def test_each_host_name_answers_whole_and_as_a_stream(
             answers.add(client.completions.create(**asked).choices[0].text)
             texts = [chunk.choices[0].text for chunk in client.completions.create(**asked, stream=True)]
             answers.add("".join(texts))
-            assert len([text for text in texts if text]) > TOKENS / 2, "something buffers the stream"
+            assert len([text for text in texts if text]) > TOKENS / 8, "something buffers the stream"
     assert len(answers) == 1
