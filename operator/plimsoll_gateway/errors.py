@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 import msgspec
 
@@ -14,6 +15,8 @@ from plimsoll_gateway.table import Model
 
 # An error that lists every model of a large cluster would help nobody.
 MOST_NAMES_LISTED = 50
+MOST_NAMES_COMPARED = 200
+LONGEST_NAME_COMPARED = 128
 RETRY_AFTER_SECONDS = 5
 UNAVAILABLE = 503
 ANTHROPIC_OVERLOADED = 529
@@ -195,10 +198,9 @@ def wrong_method(method: str, path: str, allowed: str) -> Refusal:
 
 
 def unknown_model(name: str, known: Sequence[str]) -> Refusal:
-    """404 with the names that would work."""
-    return Refusal(
-        404, f"The model '{_shortened(name)}' does not exist. {_listed(known)}", code="model_not_found", param="model"
-    )
+    """404 with the names that would work, and the one that is most like it."""
+    message = f"The model '{_shortened(name)}' does not exist. {_listed(known)}{_did_you_mean(name, known)}"
+    return Refusal(404, message, code="model_not_found", param="model")
 
 
 def response_not_found(response: str) -> Refusal:
@@ -265,6 +267,13 @@ def _listed(known: Sequence[str]) -> str:
         return "There are no models here yet."
     more = f" and {len(known) - MOST_NAMES_LISTED} more (GET /v1/models)" if len(known) > MOST_NAMES_LISTED else ""
     return f"Known models: {', '.join(known[:MOST_NAMES_LISTED])}{more}."
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    """` Did you mean 'chat'?` where a known name is like this one; comparing takes time that grows with both."""
+    by_lower = {one.lower(): one for one in known[:MOST_NAMES_COMPARED]}
+    found = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.7) if len(name) <= LONGEST_NAME_COMPARED else []
+    return f" Did you mean '{by_lower[found[0]]}'?" if found else ""
 
 
 def not_ready(name: str, model: Model) -> Refusal:

@@ -15,6 +15,7 @@ from plimsoll_runtime.api.tasks import task_of
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import EngineStats
 from plimsoll_runtime.engine.pooling import Task
+from plimsoll_runtime.nearest import did_you_mean
 
 NAMES_TOLD = 20
 """How many names the error for an unknown one lists."""
@@ -90,7 +91,7 @@ def unknown_model(name: str, names: Iterable[str]) -> ApiError:
     more = f" and {len(known) - NAMES_TOLD} more" if len(known) > NAMES_TOLD else ""
     told = f"{', '.join(known[:NAMES_TOLD])}{more}" if known else "no model yet"
     return ApiError(
-        f"The model '{name[:200]}' does not exist; this server has {told}.",
+        f"The model '{name[:200]}' does not exist; this server has {told}.{did_you_mean(name, known)}",
         status=HTTPStatus.NOT_FOUND,
         param="model",
         code="model_not_found",

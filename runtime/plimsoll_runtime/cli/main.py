@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from plimsoll_runtime import __version__
@@ -12,6 +13,7 @@ from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.cli import ask, batch, chat, down, fetch, host, models, planner, profiling, serve, status, up
 from plimsoll_runtime.cli.server_options import termination_log
 from plimsoll_runtime.errors import PlimsollError, UsageError
+from plimsoll_runtime.nearest import did_you_mean
 
 INTERRUPTED = 130
 
@@ -21,8 +23,26 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
+        message += self._meant(message)
         write_last_words(termination_log(), UsageError(message))
         super().error(message)
+
+    def _meant(self, message: str) -> str:
+        """The command or option that is most like the one that is wrong."""
+        if (choice := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)) is not None:
+            return did_you_mean(choice[1], re.findall(r"[^\s',]+", choice[2]))
+        if (option := re.search(r"unrecognized arguments: (--[^\s=]+)", message)) is not None:
+            return did_you_mean(option[1], _options(self))
+        return ""
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Of a parser and its commands: an option that none of them knows is the whole command line's error."""
+    for action in parser._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _options(command)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

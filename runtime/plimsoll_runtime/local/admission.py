@@ -1,12 +1,14 @@
-"""What the API server would say to an object: all of it at once, in its words."""
+"""What the API server would say to an object: all of it at once, in its words, with the lines of the file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from plimsoll_runtime.local import crd
+from plimsoll_runtime.local.advice import error_advice, unknown_advice
 from plimsoll_runtime.local.defaults import unknown_fields, with_defaults
 from plimsoll_runtime.local.fielderror import FieldError
 from plimsoll_runtime.local.manifest import Document
@@ -24,13 +26,7 @@ LABEL_HELP = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end "
     f"with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{LABEL}')"
 )
-SKIPPED = FieldError(
-    "",
-    "Invalid value",
-    None,
-    "some validation rules were not checked because the object was invalid; correct the existing errors to "
-    "complete validation",
-)
+SKIPPED = "rules over several fields were not checked: correct these first"
 
 
 class RefusedError(Exception):
@@ -50,13 +46,16 @@ def admit(document: Document) -> dict[str, Any]:
     schema = crd.schema()
     problems: list[str] = []
     if unknown := unknown_fields(body, schema):
-        fields = ", ".join(f'unknown field "{path}"' for path in unknown)
-        problems.append(f"{document.origin}: {kind} {_title(body)}: strict decoding error: {fields}")
+        fields = ", ".join(f'unknown field "{one.path}"' for one in unknown)
+        meant = "".join(map(partial(unknown_advice, document), unknown))
+        problems.append(f"{document.origin}: {kind} {_title(body)}: strict decoding error: {fields}{meant}")
     filled: dict[str, Any] = with_defaults(body, schema)
     errors = _name_errors(filled) + schema_errors(filled, schema)
-    errors += [SKIPPED] if any(error.blocks_rules for error in errors) else rule_errors(filled, schema)
+    skips = any(error.blocks_rules for error in errors)
+    errors += [] if skips else rule_errors(filled, schema)
     if errors:
-        listed = f" {errors[0]}" if len(errors) == 1 else "".join(f"\n* {error}" for error in errors)
+        told = [f"{error}{error_advice(document, error)}" for error in errors] + [SKIPPED] * skips
+        listed = f" {told[0]}" if len(told) == 1 else "".join(f"\n* {one}" for one in told)
         problems.append(f"{document.origin}: The {kind} {_title(body)} is invalid:{listed}")
     if problems:
         raise RefusedError(problems)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_runtime.local.crd import Schema, child_schema
@@ -28,8 +29,16 @@ OBJECT_META = (
 ANYTHING = {"x-kubernetes-preserve-unknown-fields": True}
 
 
-def unknown_fields(body: Mapping[str, Any], schema: Schema) -> list[str]:
-    """Paths of the fields that the schema does not know, in the order of the file."""
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A field that the schema does not know, and those that it knows beside it."""
+
+    path: str
+    known: tuple[str, ...]
+
+
+def unknown_fields(body: Mapping[str, Any], schema: Schema) -> list[Unknown]:
+    """The fields that the schema does not know, in the order of the file."""
     root = {
         **schema,
         "properties": {
@@ -42,8 +51,8 @@ def unknown_fields(body: Mapping[str, Any], schema: Schema) -> list[str]:
     return _unknown(body, root, "")
 
 
-def _unknown(value: Any, schema: Schema, path: str) -> list[str]:
-    found: list[str] = []
+def _unknown(value: Any, schema: Schema, path: str) -> list[Unknown]:
+    found: list[Unknown] = []
     if isinstance(value, dict):
         for key, item in value.items():
             where = f"{path}.{key}" if path else key
@@ -51,7 +60,7 @@ def _unknown(value: Any, schema: Schema, path: str) -> list[str]:
             if inner is not None:
                 found += _unknown(item, inner, where)
             elif "properties" in schema and not schema.get("x-kubernetes-preserve-unknown-fields"):
-                found.append(where)
+                found.append(Unknown(where, tuple(schema["properties"])))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             found += _unknown(item, schema.get("items", {}), f"{path}[{index}]")

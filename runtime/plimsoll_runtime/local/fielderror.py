@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 # Kinds whose value is not repeated in the message.
@@ -14,12 +15,17 @@ BLOCKING = frozenset(["Required value", "Unsupported value", "Too long", "Too ma
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """`path` such as `spec.replicas`; `kind` as the API server titles it ("Type" reads "Invalid value" there)."""
+    """`path` such as `spec.replicas`; `kind` as the API server titles it ("Type" reads "Invalid value" there).
+
+    Where the type is wrong `value` is its name, `found` what is there, and `wanted` the schema of what may be.
+    """
 
     path: str
     kind: str
     value: Any
     detail: str
+    found: Any = None
+    wanted: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         title = "Invalid value" if self.kind == "Type" else self.kind
@@ -31,6 +37,14 @@ class FieldError:
     def blocks_rules(self) -> bool:
         """Whether rules over several fields are skipped because of this error."""
         return self.kind in BLOCKING
+
+
+def field_path(parts: Sequence[str | int]) -> str:
+    """`spec.template.env[0].name`."""
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
 
 
 def _shown(value: Any) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
 
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local.fielderror import field_path
 
 STDIN = "-"
 # Kubernetes holds whole numbers in 64 bits and everything beyond as floating point.
@@ -22,10 +23,13 @@ UNREAD_TAGS = ("tag:yaml.org,2002:timestamp",)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One object of a file. `origin` names the file, and the document where there are several."""
+    """One object of a file. `origin` names the file, and the document where there are several; `lines` has the line of
+    each field (`spec.template.env[0].name`), from 1.
+    """
 
     origin: str
     body: Mapping[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_documents(sources: Sequence[str], stdin: TextIO) -> list[Document]:
@@ -45,15 +49,15 @@ def _read(source: str, stdin: TextIO) -> list[Document]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{title}: not UTF-8 text (byte {error.start})") from None
     try:
-        bodies = list(_parse(text, title))
+        parsed = list(_parse(text, title))
     except yaml.YAMLError as error:
         raise UsageError(f"{title}: error converting YAML to JSON: {error}") from None
     except RecursionError:
         raise UsageError(f"{title}: nested too deeply") from None
-    several = len(bodies) > 1
+    several = len(parsed) > 1
     return [
-        Document(f"{title} (document {index})" if several else title, _object(title, body))
-        for index, body in enumerate(bodies, 1)
+        Document(f"{title} (document {index})" if several else title, _object(title, body), lines)
+        for index, (body, lines) in enumerate(parsed, 1)
     ]
 
 
@@ -63,17 +67,33 @@ def _object(title: str, body: Any) -> Mapping[str, Any]:
     return body
 
 
-def _parse(text: str, title: str) -> Iterator[Any]:
-    """The documents that are not empty; errors name the place as one in `title`."""
+def _parse(text: str, title: str) -> Iterator[tuple[Any, Mapping[str, int]]]:
+    """The documents that are not empty, and the lines of their fields; errors name the place as one in `title`."""
     loader = _Loader(text)
     loader.name = title
     try:
-        while loader.check_data():  # type: ignore[no-untyped-call]
-            body = loader.get_data()
-            if body is not None:
-                yield body
+        while loader.check_node():
+            node = loader.get_node()
+            body = None if node is None else loader.construct_document(node)
+            if node is not None and body is not None:
+                yield body, dict(_lines(node, (), set()))
     finally:
         loader.dispose()
+
+
+def _lines(node: yaml.Node, path: tuple[str | int, ...], seen: set[int]) -> Iterator[tuple[str, int]]:
+    """The line on which each field begins. What an alias repeats has none: each node is looked at once."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    members: list[tuple[str | int, yaml.Node, yaml.Node]] = []
+    if isinstance(node, yaml.MappingNode):
+        members = [(str(key.value), key, value) for key, value in node.value]
+    elif isinstance(node, yaml.SequenceNode):
+        members = [(index, value, value) for index, value in enumerate(node.value)]
+    for part, at, value in members:
+        yield field_path((*path, part)), at.start_mark.line + 1
+        yield from _lines(value, (*path, part), seen)
 
 
 class _Loader(yaml.SafeLoader):

@@ -9,7 +9,7 @@ from jsonschema import Draft4Validator
 from jsonschema.exceptions import ValidationError
 
 from plimsoll_runtime.local.crd import Schema, child_schema
-from plimsoll_runtime.local.fielderror import FieldError
+from plimsoll_runtime.local.fielderror import FieldError, field_path
 
 
 def schema_errors(body: Mapping[str, Any], schema: Schema) -> list[FieldError]:
@@ -47,14 +47,6 @@ def _as_json_schema(node: Any) -> Any:
     return converted
 
 
-def field_path(parts: Sequence[str | int]) -> str:
-    """`spec.template.env[0].name`."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path
-
-
 def _translate(error: ValidationError) -> Iterator[FieldError]:
     path = field_path(list(error.absolute_path))
     word = str(error.validator)
@@ -87,6 +79,11 @@ def _value(error: ValidationError) -> Any:
     return error.instance
 
 
+def _schema(error: ValidationError) -> Mapping[str, Any]:
+    """All that it says about the place."""
+    return error.schema if isinstance(error.schema, Mapping) else {}
+
+
 def _in_body(path: str) -> str:
     return f"{path} in body" if path else "in body"
 
@@ -95,7 +92,8 @@ def _type(path: str, error: ValidationError) -> FieldError:
     wanted = _said(error)
     names = wanted if isinstance(wanted, str) else ",".join(name for name in wanted if name != "null")
     shown = _type_name(_value(error))
-    return FieldError(path, "Type", shown, f'{_in_body(path)} must be of type {names}: "{shown}"')
+    detail = f'{_in_body(path)} must be of type {names}: "{shown}"'
+    return FieldError(path, "Type", shown, detail, found=_value(error), wanted=_schema(error))
 
 
 def _type_name(value: Any) -> str:
