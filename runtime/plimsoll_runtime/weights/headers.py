@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plimsoll_runtime.errors import ModelError, SourceError
+from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.gguf.metadata import MAX_BYTES, read_metadata
 from plimsoll_runtime.weights.hub import Access, errors_of, fetch_snapshot, hub_name, modules_in
@@ -26,7 +27,7 @@ FIRST = 2**17
 """Bytes that are fetched of a file at first: 97 % of safetensors' headers on the hub are in 100,000."""
 MOST = 2 * MAX_BYTES
 """Bytes of a header that are fetched at most."""
-DESCRIBED = ("config.json", "generation_config.json", INDEX, MODELOPT, MODULES, *SETTINGS)
+DESCRIBED = ("config.json", "generation_config.json", ADAPTER_CONFIG, INDEX, MODELOPT, MODULES, *SETTINGS)
 """Files that say what a model is, which are fetched whole."""
 
 

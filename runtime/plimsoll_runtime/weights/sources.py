@@ -11,6 +11,7 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.progress import Progress, silent
+from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG, refuse_adapter, refuse_gguf_adapter
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import PARTS, ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
@@ -99,12 +100,17 @@ def resolve_config(model: str, revision: str | None = None, progress: Progress |
     model_id, revision, file = parse_hub_id(rest, revision)
     if file is not None:
         return dict(resolve(model, revision).config)
-    root = fetch_snapshot(model_id, revision, patterns=["config.json"])
+    root = fetch_snapshot(model_id, revision, patterns=["config.json", ADAPTER_CONFIG])
+    refuse_adapter(root, model_id, listing=False)
     return _read_json(root / "config.json", needed=True)
 
 
 def open_folder(root: Path, name: str) -> ModelFiles:
-    """A folder as Transformers saves it: config.json beside safetensors, single or with an index."""
+    """A folder as Transformers saves it: config.json beside safetensors, single or with an index.
+
+    Raises ModelError for a folder that is no model, or that holds an adapter.
+    """
+    refuse_adapter(root, name)
     config = _read_json(root / "config.json", needed=True)
     modules = described_modules(root, _read_any)
     if modules is not None:
@@ -158,6 +164,7 @@ def open_gguf(path: Path) -> ModelFiles:
     if missing := [each.name for each in paths if not each.is_file()]:
         raise ModelError(f"{path.parent} has no {missing[0]}, which is a part of the model")
     metadata = [read_metadata(each) for each in paths]
+    refuse_gguf_adapter(path, metadata[0].values)
     places = {name: (each, t) for each, m in zip(paths, metadata, strict=True) for name, t in m.tensors.items()}
     factors = None if ROPE_FACTORS not in places else read_floats(*places[ROPE_FACTORS])
     config = translate(metadata[0].values, frozenset(places), factors)
