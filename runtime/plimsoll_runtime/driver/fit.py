@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from plimsoll_runtime.driver.graph_memory import graph_bytes
-from plimsoll_runtime.driver.model import backends_of, outline_of
+from plimsoll_runtime.driver.model import backends_of, settle
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
@@ -57,8 +57,8 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     """
     device = choose(config.device)
     dtype = NAMES[config.dtype]
-    described = served_as(files.config, task_of(files.config))
-    outline = outline_of(described, config.model_impl, config.max_model_len, gguf=files.format == "gguf")
+    settled = settle(config, files, served_as(files.config, task_of(files.config)))
+    files, outline = settled.files, settled.outline
     if isinstance(outline, Program):
         checked_source(files, outline)
     facts = outline.facts

@@ -60,7 +60,7 @@ def load_model(
     files = resolve(config.model, config.revision, progress=progress, trust_remote_code=config.trust_remote_code)
     model = from_files(config, files, device)
     _check_weights(model, _weights_of(model, image), grant)
-    decoder = _read(config, model, files, image, progress)
+    decoder = _read(config, model, model.files or files, image, progress)
     taken = decoder.weight_bytes if image is None else _weights_of(model, image)
     return Loaded(model, decoder, taken, woken=False, findings=found)
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from plimsoll_runtime.execution.attention.select import backend_called, candidat
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.execution.states import snapshot_rows
+from plimsoll_runtime.models.agreement.heads import own_head, untied
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.foreign.outline import transformers_outline
 from plimsoll_runtime.models.foreign.shipped import own_code
@@ -137,20 +138,45 @@ def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dt
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
-    told = _with_task(config, files)
-    outline = outline_of(
-        told,
-        config.model_impl,
-        config.max_model_len,
-        gguf=files.format == "gguf",
-        code=files.root if files.trusted else None,
-    )
+    settled = settle(config, files, _with_task(config, files))
+    files, told, outline = settled.files, settled.config, settled.outline
     ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
     backends = backends_of(config, outline, device, dtype)
     described, pooling = json.dumps(told).encode(), _pooling(told, outline)
     snapshots = snapshot_rows(config, outline.facts)
     return Model(outline, described, pooling, dtype, device, backends, end_ids(files), files, snapshots)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """A model whose statements agree: `config` is its config.json with what it is served for."""
+
+    files: ModelFiles
+    config: Mapping[str, Any]
+    outline: Outline
+
+
+def settle(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> Settled:
+    """Log each contradiction between a model's statements, and follow one of them. `told`: see `Settled.config`.
+
+    Raises ModelError for what cannot be served or settled, UsageError for options that cannot be had.
+    """
+    outline = _outlined(config, files, told)
+    own = own_head(files, outline)
+    if own is None:
+        return Settled(files, told, outline)
+    logger.warning("%s: %s", files.name, own.warning(files.config))
+    files, told = replace(files, config=untied(files.config)), untied(told)
+    outline = _outlined(config, files, told)
+    if own_head(files, outline) is not None:
+        raise ModelError(own.refusal(outline.facts.architecture))
+    return Settled(files, told, outline)
+
+
+def _outlined(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> Outline:
+    code = files.root if files.trusted else None
+    return outline_of(told, config.model_impl, config.max_model_len, gguf=files.format == "gguf", code=code)
 
 
 def _with_task(config: EngineConfig, files: ModelFiles) -> Mapping[str, Any]:

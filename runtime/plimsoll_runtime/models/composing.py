@@ -82,9 +82,21 @@ class _Composer:
             pooling=pooling,
             second_text=spec.vocab_size if spec.embedding.texts > 1 else 0,
         )
+        own = f"{names.head}.weight"
         unread = spec.head.tied or logits not in head.weights()
-        ignored = (*names.ignored, f"{names.head}.weight") if unread else names.ignored
-        return Program(facts, tuple(ops), head, tuple(starts), ignored, names.beyond, spec.is_part, self._lasting())
+        ignored = (*names.ignored, own) if unread else names.ignored
+        reads_table = any(weight.name == table.name for weight in head.weights())
+        return Program(
+            facts,
+            tuple(ops),
+            head,
+            tuple(starts),
+            ignored,
+            names.beyond,
+            spec.is_part,
+            self._lasting(),
+            (own, table.name) if reads_table else None,
+        )
 
     def _lasting(self) -> int:
         return sum(each.width for each in (self.inputs, self.streams) if each is not None)

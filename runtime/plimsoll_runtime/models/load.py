@@ -15,15 +15,13 @@ from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.tensors import check_tensors
+from plimsoll_runtime.models.tensors import check_tensors, tensors_of
 from plimsoll_runtime.models.weights import ShapeReader, WeightReader
 from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
-from plimsoll_runtime.weights.part import PartTensors
-from plimsoll_runtime.weights.tensors import TensorSource, open_tensors
-from plimsoll_runtime.weights.whole import whole
+from plimsoll_runtime.weights.tensors import TensorSource
 
 _HEADER_BYTES = 64 * 2**10
 _PLACE_BYTES = 48
@@ -53,10 +51,7 @@ def load_decoder(
 
 def checked_source(files: ModelFiles, program: Program) -> TensorSource:
     """The tensors that a program needs, of which the headers are read. Raises ModelError as `load_decoder` does."""
-    source = open_tensors(files, program.stored_shapes())
-    if program.is_part:
-        source = PartTensors(source, program.stored_shapes())
-    source = whole(source, program.stored_shapes())
+    source = tensors_of(files, program)
     check_tensors(program, source.shapes)
     return source
 

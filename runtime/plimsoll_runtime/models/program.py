@@ -73,7 +73,8 @@ class Program:
 
     `layers`: where each layer begins in `ops`, and where the last one ends. `ignored`: tensors of the files whose names
     end so are not read; `beyond`: those whose names begin so. `is_part`: the files are of a larger model. `lasting`:
-    columns of values that live through all layers, beside the states.
+    columns of values that live through all layers, beside the states. `tied`: the names of a head's matrix that the
+    files need not have, and of the embedding that stands for it.
     """
 
     facts: Facts
@@ -84,6 +85,7 @@ class Program:
     beyond: tuple[str, ...] = ()
     is_part: bool = False
     lasting: int = 0
+    tied: tuple[str, str] | None = None
 
     @property
     def result(self) -> str:

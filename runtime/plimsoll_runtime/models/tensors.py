@@ -1,4 +1,4 @@
-"""The tensors of a program against those of a model's files."""
+"""The tensors of a program in a model's files, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,25 @@ from collections.abc import Mapping
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.part import PartTensors
+from plimsoll_runtime.weights.tensors import TensorSource, open_tensors
+from plimsoll_runtime.weights.whole import whole
 
 _NAMED = 5
 """How many tensors an error lists."""
+
+
+def tensors_of(files: ModelFiles, program: Program, more: Mapping[str, tuple[int, ...]] | None = None) -> TensorSource:
+    """The tensors of the files under the program's names, of which the headers are read; `more`: others with shapes.
+
+    Raises ModelError for a file that is not what it says.
+    """
+    wanted = {**program.stored_shapes(), **(more or {})}
+    source = open_tensors(files, wanted)
+    if program.is_part:
+        source = PartTensors(source, wanted)
+    return whole(source, wanted)
 
 
 def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> None:
