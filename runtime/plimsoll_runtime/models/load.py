@@ -8,14 +8,19 @@ from __future__ import annotations
 import torch
 
 from plimsoll_kernels.cpu.places import OWN, Places
+from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.heap import give_back
+from plimsoll_runtime.models.agreement.deciding import deciding, what_to_do
+from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
+from plimsoll_runtime.models.families.parts import text_part
 from plimsoll_runtime.models.foreign import load as foreign
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.tensors import check_tensors, tensors_of
+from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.tensors import TensorsError, check_tensors, tensors_of
 from plimsoll_runtime.models.weights import ShapeReader, WeightReader
 from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.weights.files import ModelFiles
@@ -52,8 +57,22 @@ def load_decoder(
 def checked_source(files: ModelFiles, program: Program) -> TensorSource:
     """The tensors that a program needs, of which the headers are read. Raises ModelError as `load_decoder` does."""
     source = tensors_of(files, program)
-    check_tensors(program, source.shapes)
+    try:
+        check_tensors(program, source.shapes)
+    except TensorsError as error:
+        raise ModelError(f"{error}; {_what_config_says(files, program, error.name, source)}") from error
     return source
+
+
+def _what_config_says(files: ModelFiles, program: Program, name: str, source: TensorSource) -> str:
+    """The other statement about a tensor, and what to do."""
+    if files.format == "gguf":
+        return "the file's metadata and tensors do not belong together: fetch it again"
+    config = text_part(files.config) or files.config
+    if program.facts.pooling is not None:
+        config = {**config, "architectures": None}  # the class may be one without a head
+    fields = deciding(config, name, source.shapes, lambda each: program_of(describe(each)).stored_shapes())
+    return what_to_do(fields)
 
 
 def _load_program(

@@ -27,8 +27,16 @@ def tensors_of(files: ModelFiles, program: Program, more: Mapping[str, tuple[int
     return whole(source, wanted)
 
 
+class TensorsError(ModelError):
+    """The files have other tensors than a program needs; `name` is the first of them."""
+
+    def __init__(self, message: str, name: str) -> None:
+        super().__init__(message)
+        self.name = name
+
+
 def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse missing, unexpected and mis-shaped tensors by name.
+    """Refuse missing, unexpected and mis-shaped tensors by name, with a TensorsError.
 
     Buffers that are computed anyway are ignored, the copy of tied embeddings that some files carry, and layers beyond
     the last one.
@@ -36,13 +44,15 @@ def check_tensors(program: Program, found: Mapping[str, tuple[int, ...]]) -> Non
     expected = program.stored_shapes()
     unread = {n for n in found if n.endswith(program.ignored) or n.startswith(program.beyond)}
     unexpected = [n for n in found if n not in expected and n not in unread]
-    wrong = [f"{n} {list(found[n])} instead of {list(s)}" for n, s in expected.items() if n in found and found[n] != s]
+    wrong = {n: f"{n} {list(found[n])} instead of {list(s)}" for n, s in expected.items() if found.get(n, s) != s}
     missing = [n for n in expected if n not in found]
     for problem, names in (
         ("lack", missing),
         ("have unexpected tensors:", unexpected),
-        ("have a wrong shape:", wrong),
+        ("have a wrong shape:", list(wrong)),
     ):
         if names:
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            raise ModelError(f"{program.facts.architecture}: the weights {problem} {', '.join(names[:_NAMED])}{more}")
+            listed = ", ".join(wrong.get(name, name) for name in names[:_NAMED])
+            message = f"{program.facts.architecture}: the weights {problem} {listed}{more}"
+            raise TensorsError(message, names[0])

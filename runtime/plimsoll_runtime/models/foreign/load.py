@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from plimsoll_kernels.cpu.places import Places
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.agreement.deciding import deciding, what_to_do
 from plimsoll_runtime.models.foreign.classes import class_of
 from plimsoll_runtime.models.foreign.decoder import TransformersDecoder
 from plimsoll_runtime.models.foreign.interface import NAME, register
@@ -44,7 +47,7 @@ def load(
         raise ModelError(
             f"{files.name}: {outline.facts.architecture} runs on Transformers' code, which is given safetensors only"
         )
-    SafetensorsFiles(files.weights, FLOATS | OTHERS)  # which looks into the header of each
+    stored = SafetensorsFiles(files.weights, FLOATS | OTHERS)  # which looks into the header of each
     kind, config = class_of(files.config, outline.code)
     register()
     with _silent():
@@ -59,7 +62,7 @@ def load(
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
-    _check(outline, found)
+    _check(outline, found, stored.shapes)
     _check_kept(outline, model, dtype)
     if places is not None:
         put(model, lambda _, tensor: places.keep(tensor))
@@ -102,16 +105,31 @@ def _check_kept(outline: TransformersOutline, model: Any, dtype: torch.dtype) ->
         raise ModelError(f"{outline.facts.architecture}: Transformers keeps {odd[0]}, where its code says {odd[1]}")
 
 
-def _check(outline: TransformersOutline, found: dict[str, Any]) -> None:
-    wrong = [f"{name} {list(stored)} instead of {list(wanted)}" for name, stored, wanted in found["mismatched_keys"]]
+def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collection[str]) -> None:
+    shapes = {
+        name: f"{name} {list(there)} instead of {list(wanted)}" for name, there, wanted in found["mismatched_keys"]
+    }
+    if errors := found.get("error_msgs", ()):
+        raise ModelError(f"{outline.facts.architecture}: the weights cannot be read: {_named(errors)}")
     for problem, names in (
         ("lack", found["missing_keys"]),
         ("have unexpected tensors:", found["unexpected_keys"]),
-        ("have a wrong shape:", wrong),
-        ("cannot be read:", found.get("error_msgs", ())),
+        ("have a wrong shape:", shapes),
     ):
         if names:
-            raise ModelError(f"{outline.facts.architecture}: the weights {problem} {_named(names)}")
+            listed = _named(shapes.get(name, name) for name in names)
+            fields = deciding(outline.config, min(names), stored, partial(_shapes_of, code=outline.code))
+            raise ModelError(f"{outline.facts.architecture}: the weights {problem} {listed}; {what_to_do(fields)}")
+
+
+def _shapes_of(config: Mapping[str, Any], code: Path | None) -> dict[str, tuple[int, ...]]:
+    """The tensors of a config's class. Raises ModelError for a config that the class does not take."""
+    kind, theirs = class_of(config, code)
+    try:
+        model = skeleton(kind, theirs, torch.bfloat16, attention=None)
+    except Exception as error:
+        raise ModelError(f"config.json: {kind.__name__} does not take it: {error}") from error
+    return {name: tuple(tensor.shape) for name, tensor in stored_tensors(model)}
 
 
 def _named(names: Iterable[str]) -> str:

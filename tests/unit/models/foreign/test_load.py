@@ -116,9 +116,9 @@ def cut(tensors: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (dropped, r"the weights lack model\.layers\.1\.mlp\.up_proj\.weight$"),
-        (added, r"the weights have unexpected tensors: model\.layers\.1\.mlp\.extra$"),
-        (cut, r"the weights have a wrong shape: model\.norm\.weight \[7\] instead of \[48\]$"),
+        (dropped, r"the weights lack model\.layers\.1\.mlp\.up_proj\.weight; "),
+        (added, r"the weights have unexpected tensors: model\.layers\.1\.mlp\.extra; "),
+        (cut, r"the weights have a wrong shape: model\.norm\.weight \[7\] instead of \[48\]; "),
     ],
     ids=["missing", "unexpected", "cut"],
 )
