@@ -24,6 +24,7 @@ from plimsoll_runtime.execution.attention.select import backend_called, candidat
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.execution.states import snapshot_rows
+from plimsoll_runtime.models.agreement.check import contradictions
 from plimsoll_runtime.models.agreement.heads import own_head, untied
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.foreign.outline import transformers_outline
@@ -163,6 +164,8 @@ def settle(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> 
     Raises ModelError for what cannot be served or settled, UsageError for options that cannot be had.
     """
     outline = _outlined(config, files, told)
+    for warning in contradictions(files, told, outline):
+        logger.warning("%s: %s", files.name, warning)
     own = own_head(files, outline)
     if own is None:
         return Settled(files, told, outline)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,45 +13,81 @@ from plimsoll_runtime.text.settings import WHAT_TO_DO, TokenizerSettings, read_s
 from plimsoll_runtime.unreadable import UNREADABLE
 from plimsoll_runtime.weights.files import LARGEST_TOKENIZER, ModelFiles, check_size
 
+logger = logging.getLogger(__name__)
+
+TOKENIZER = "tokenizer_config.json"
+
 
 class _AddedToken(msgspec.Struct):
     id: int
     content: str
 
 
+class _Model(msgspec.Struct):
+    vocab: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class _TokenizerFile(msgspec.Struct):
     """What of a tokenizer.json matters here: reading the rest as Python objects takes a second."""
 
     added_tokens: list[_AddedToken] = []
+    model: _Model = msgspec.field(default_factory=_Model)
 
 
 def end_ids(files: ModelFiles) -> tuple[int, ...]:
     """Ids of generation_config.json, of config.json and of the tokenizer's end-of-text token, the smallest first.
 
-    A fine-tune often changes one of the three and leaves the others as they were. A GGUF file's own are in its config.
-    Raises ModelError.
+    A fine-tune often changes one of the three and leaves the others as they were: if none of them has all ids, the log
+    names them. A GGUF file's own are in its config. Raises ModelError.
     """
-    ids = set(files.eos_token_ids)
-    if files.format != "gguf":
-        ids |= _of_tokenizer(files.root)
-    return tuple(sorted(ids))
+    stated = dict(files.stated_ends)
+    if files.format != "gguf" and (token := read_settings(files.root).tokens.get("eos_token")) is not None:
+        found = _ids_of(files.root, token)
+        if found:
+            stated[f"{TOKENIZER} ({token})"] = found
+        else:
+            logger.warning(
+                "%s: eos_token in %s is %r, which is no token: it ends nothing", files.name, TOKENIZER, token
+            )
+    for warning in _warnings(stated, files.config.get("vocab_size")):
+        logger.warning("%s: %s", files.name, warning)
+    return tuple(sorted({end for ids in stated.values() for end in ids}))
 
 
-def _of_tokenizer(folder: Path) -> set[int]:
+def _warnings(stated: Mapping[str, tuple[int, ...]], vocab_size: object) -> Iterator[str]:
+    every = {end for ids in stated.values() for end in ids}
+    if not any(every == set(ids) for ids in stated.values()) and every:
+        said = ", ".join(f"{sorted(set(ids))} by {file}" for file, ids in stated.items())
+        yield f"the tokens that end an answer are {said}: each of them ends it"
+    if isinstance(vocab_size, int) and (beyond := sorted(end for end in every if end >= vocab_size)):
+        yield f"the tokens {beyond} are to end an answer, and vocab_size is {vocab_size}: they never come"
+
+
+def _ids_of(folder: Path, token: str) -> tuple[int, ...]:
+    """The ids of a token, as tokenizer.json has it; if it has none, as the settings next to it say."""
     settings = read_settings(folder)
-    text = settings.tokens.get("eos_token")
-    return set() if text is None else {i for i, content in _added(folder, settings).items() if content == text}
+    return _in_tokenizer(folder / "tokenizer.json", token) or _in_settings(settings, token)
 
 
-def _added(folder: Path, settings: TokenizerSettings) -> dict[int, str]:
-    """Tokens that were added to a vocabulary: those that end a text are among them."""
-    found = {token_id: token.content for token_id, token in settings.added.items()}
-    path = folder / "tokenizer.json"
-    if found or not path.is_file():
-        return found
+def _in_settings(settings: TokenizerSettings, token: str) -> tuple[int, ...]:
+    return tuple(token_id for token_id, added in settings.added.items() if added.content == token)
+
+
+def _in_tokenizer(path: Path, token: str) -> tuple[int, ...]:
+    if not path.is_file():
+        return ()
     check_size(path, LARGEST_TOKENIZER)
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
+        added = tuple(each.id for each in file.added_tokens if each.content == token)
+        return added or _in_vocabulary(file.model.vocab, token)
     except (OSError, *UNREADABLE) as error:
         raise ModelError(f"{path} cannot be read: {error}; {WHAT_TO_DO}") from error
-    return {token.id: token.content for token in file.added_tokens}
+
+
+def _in_vocabulary(raw: msgspec.Raw, token: str) -> tuple[int, ...]:
+    """Ids by piece, or of a Unigram model pieces with their scores."""
+    pieces = msgspec.json.decode(raw, type=dict[str, int] | list[tuple[str, float]])
+    if isinstance(pieces, dict):
+        return (pieces[token],) if token in pieces else ()
+    return tuple(token_id for token_id, (piece, _) in enumerate(pieces) if piece == token)

@@ -68,20 +68,20 @@ class TokenizerSettings:
 
 def read_settings(folder: Path, template: str | None = None) -> TokenizerSettings:
     """The settings in a model's folder; `template` goes before the folder's own. Raises ModelError, SourceError."""
-    config = _read_fields(folder / "tokenizer_config.json")
+    config = read_fields(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:
-        config |= {k: v for k, v in _read_fields(folder / "special_tokens_map.json").items() if v}
-    named = {key: _content(value) for key, value in config.items() if key.endswith("_token")}
+        config |= {k: v for k, v in read_fields(folder / "special_tokens_map.json").items() if v}
+    named = {key: content_of(value) for key, value in config.items() if key.endswith("_token")}
     extra = config.get("extra_special_tokens") or config.get("additional_special_tokens") or []
     return TokenizerSettings(
         tokens={key: content for key, content in named.items() if content is not None},
-        extra=[content for content in map(_content, extra) if content is not None],
+        extra=[content for content in map(content_of, extra) if content is not None],
         added=config.get("added_tokens_decoder") or {},
         templates={"default": template} if template else _read_templates(folder, config),
     )
 
 
-def _content(token: Any) -> str | None:
+def content_of(token: Any) -> str | None:
     """A token's text, written as it is or as an object."""
     if isinstance(token, _Token):
         return token.content
@@ -91,7 +91,7 @@ def _content(token: Any) -> str | None:
 
 def _read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Chat templates by name: chat_template.jinja, else tokenizer_config.json's, else chat_template.json's."""
-    found = config.get("chat_template") or _read_fields(folder / "chat_template.json").get("chat_template")
+    found = config.get("chat_template") or read_fields(folder / "chat_template.json").get("chat_template")
     if isinstance(found, list):
         templates = {entry.name: entry.template for entry in found}
     elif isinstance(found, dict):
@@ -100,18 +100,18 @@ def _read_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
         templates = {"default": found} if found else {}
     file = folder / "chat_template.jinja"
     if file.is_file():
-        templates = {"default": _read_text(file)}
+        templates = {"default": read_text(file)}
     for extra in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[extra.stem] = _read_text(extra)
+        templates[extra.stem] = read_text(extra)
     return templates
 
 
-def _read_fields(path: Path) -> dict[str, Any]:
+def read_fields(path: Path) -> dict[str, Any]:
     """The fields of a file, those that matter here as what they are to be."""
     if not path.is_file():
         return {}
     try:
-        content = json.loads(_read_text(path))
+        content = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{path} is not valid JSON: {error}; {WHAT_TO_DO}") from error
     if not isinstance(content, dict):
@@ -126,7 +126,8 @@ def _typed(path: Path, name: str, value: Any) -> Any:
         raise ModelError(f"{path}: {name}: {error}; {WHAT_TO_DO}") from error
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """A small text. Raises ModelError for one that is none, SourceError for one that cannot be read."""
     check_size(path)
     try:
         return path.read_text(encoding="utf-8")

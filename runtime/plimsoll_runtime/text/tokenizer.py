@@ -7,6 +7,7 @@ applied as Transformers does; `clean_up_tokenization_spaces` is not, since it wo
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 import tokenizers
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.text.agreement import tokenizer_warnings
 from plimsoll_runtime.text.backend import read_backend
 from plimsoll_runtime.text.chat import ChatTemplate
 from plimsoll_runtime.text.convert import tokenizer_folder
@@ -24,6 +26,8 @@ from plimsoll_runtime.text.spelling import read_spelling
 
 if TYPE_CHECKING:
     from plimsoll_runtime.weights.files import ModelFiles
+
+logger = logging.getLogger(__name__)
 
 _PANIC_MODULE = "pyo3_runtime"
 """Of the exceptions, derived from BaseException, as which the tokenizers library's panics in Rust come."""
@@ -36,6 +40,7 @@ class TextError(ValueError):
 def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a model and its chat template; converted once and cached where there is no tokenizer.json.
 
+    Statements of its files that contradict each other are logged.
     Raises ModelError when the model's files describe none that can be used.
     """
     folder = tokenizer_folder(files)
@@ -49,6 +54,8 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
         raise ModelError(f"the tokenizer in {folder} cannot be used: {error}; {WHAT_TO_DO}") from error
     if not tokenizer.vocab_size:
         raise ModelError(f"{path} has no tokens; {WHAT_TO_DO}")
+    for warning in tokenizer_warnings(files, folder, tokenizer):
+        logger.warning("%s: %s", files.name, warning)
     return tokenizer
 
 

@@ -47,19 +47,20 @@ class ModelFiles:
     modules: Mapping[str, Path] = field(default_factory=dict)
 
     @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """Ids that end a generation: of generation_config.json and of config.json; may be empty.
+    def stated_ends(self) -> Mapping[str, tuple[int, ...]]:
+        """Ids that end a generation, by the file that says so; none of a file that says nothing.
 
         What the tokenizer adds to them: text.ends. Raises ModelError when they are no ids.
         """
-        ids: dict[int, None] = {}
-        for config in (self.generation_config, self.config):
+        found = {}
+        for file, config in (("generation_config.json", self.generation_config), ("config.json", self.config)):
             value = config.get("eos_token_id")
-            found = value if isinstance(value, list | tuple) else () if value is None else (value,)
-            if not all(type(i) is int and i >= 0 for i in found):
+            ids = value if isinstance(value, list | tuple) else () if value is None else (value,)
+            if not all(type(i) is int and i >= 0 for i in ids):
                 raise ModelError(f"{self.name}: eos_token_id is {value!r}, and not a token id or a list of them")
-            ids |= dict.fromkeys(found)
-        return tuple(ids)
+            if ids:
+                found[file] = tuple(ids)
+        return found
 
 
 def check_size(path: Path, most: int = LARGEST_JSON) -> None:

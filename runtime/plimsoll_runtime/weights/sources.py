@@ -102,7 +102,7 @@ def resolve_config(model: str, revision: str | None = None, progress: Progress |
         return dict(resolve(model, revision).config)
     root = fetch_snapshot(model_id, revision, patterns=["config.json", ADAPTER_CONFIG])
     refuse_adapter(root, model_id, listing=False)
-    return _read_json(root / "config.json", needed=True)
+    return read_json(root / "config.json", needed=True)
 
 
 def open_folder(root: Path, name: str) -> ModelFiles:
@@ -111,7 +111,7 @@ def open_folder(root: Path, name: str) -> ModelFiles:
     Raises ModelError for a folder that is no model, or that holds an adapter.
     """
     refuse_adapter(root, name)
-    config = _read_json(root / "config.json", needed=True)
+    config = read_json(root / "config.json", needed=True)
     modules = described_modules(root, _read_any)
     if modules is not None:
         config = {**config, PARTS: modules}
@@ -125,7 +125,7 @@ def open_folder(root: Path, name: str) -> ModelFiles:
         format="safetensors",
         config=_with_quantisation(root, config),
         weights=weights,
-        generation_config=_read_json(root / "generation_config.json"),
+        generation_config=read_json(root / "generation_config.json"),
         modules=_module_weights(root, modules or {}),
     )
 
@@ -139,7 +139,7 @@ def _module_weights(root: Path, modules: Mapping[str, Any]) -> dict[str, Path]:
 
 def _with_quantisation(root: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The config; what ModelOpt says of the weights it may say in a file of its own."""
-    said = {} if "quantization_config" in config else _read_json(root / MODELOPT).get("quantization")
+    said = {} if "quantization_config" in config else read_json(root / MODELOPT).get("quantization")
     return (
         {**config, "quantization_config": {"quant_method": "modelopt", **said}}
         if isinstance(said, dict) and said
@@ -149,7 +149,7 @@ def _with_quantisation(root: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 def _shards(index: Path) -> tuple[Path, ...]:
     """The files that an index names; all lie beside it."""
-    weight_map = _read_json(index, needed=True).get("weight_map")
+    weight_map = read_json(index, needed=True).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelError(f"{index} has no weight_map")
     for shard in weight_map.values():
@@ -171,7 +171,8 @@ def open_gguf(path: Path) -> ModelFiles:
     return ModelFiles(name=path.stem, root=path.parent, format="gguf", config=config, weights=tuple(paths))
 
 
-def _read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
+def read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:
+    """The object in a file, an empty one if the file is missing and not `needed`. Raises ModelError, SourceError."""
     if needed and not path.is_file():
         raise ModelError(f"{path.parent} has no {path.name}, so it is no model folder")
     values = _read_any(path)

@@ -143,5 +143,6 @@ def test_tensors_that_the_config_does_not_expect(tmp_path: Path) -> None:
     save_model(make_model("Qwen3Config", WIDE), tmp_path)
     files = resolve(str(tmp_path))
     files.config["num_hidden_layers"] = 5  # type: ignore[index]
+    del files.config["layer_types"]  # type: ignore[attr-defined]
     with pytest.raises(ModelError, match=r"the weights lack model\.layers\.3"):
         fit(files, CONFIG)

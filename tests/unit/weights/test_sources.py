@@ -160,13 +160,12 @@ def model(config: Any, generation: Any) -> ModelFiles:
 
 
 def test_ends_of_a_generation() -> None:
-    assert model(2, [3, 4]).eos_token_ids == (3, 4, 2)
-    assert model(2, None).eos_token_ids == (2,)
-    assert ModelFiles("m", Path(), "safetensors", {"eos_token_id": 2}, ()).eos_token_ids == (2,)
-    assert ModelFiles("m", Path(), "safetensors", {}, ()).eos_token_ids == ()
+    assert model(2, [3, 4]).stated_ends == {"generation_config.json": (3, 4), "config.json": (2,)}
+    assert model(2, None).stated_ends == {"config.json": (2,)}
+    assert ModelFiles("m", Path(), "safetensors", {}, ()).stated_ends == {}
 
 
 @pytest.mark.parametrize("value", ["</s>", -1, [2, "x"], True, 2.0, {"a": 1}])
 def test_ends_that_are_no_ids(value: Any) -> None:
     with pytest.raises(PlimsollError, match="m: eos_token_id is"):
-        _ = model(value, value).eos_token_ids
+        _ = model(value, value).stated_ends

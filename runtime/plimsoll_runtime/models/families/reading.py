@@ -9,7 +9,7 @@ from typing import Any
 from plimsoll_kernels.activation.reference import Activation
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.families.fields import T, typed
-from plimsoll_runtime.models.families.ropes import rope_spec
+from plimsoll_runtime.models.families.ropes import check_dictionaries, rope_spec
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
 MAX_LAYERS = 4096
@@ -112,8 +112,7 @@ class Config:
         `partial`: the share of a head that turns where the config does not say it; None: all of it, and none less.
         """
         newer, older = self.mapping("rope_parameters"), self.mapping("rope_scaling")
-        if newer and older and newer != older:
-            raise ModelError("config.json: rope_parameters and rope_scaling say different things; keep one of them")
+        check_dictionaries(newer, older)
         values = dict(newer or older)
         if partial is None:
             self.refuse_unless(partial_rotary_factor=1.0)

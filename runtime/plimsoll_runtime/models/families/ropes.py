@@ -25,6 +25,15 @@ _ROPE_KEYS: Mapping[str, frozenset[str]] = {
 }
 
 
+def check_dictionaries(newer: Mapping[str, Any], older: Mapping[str, Any]) -> None:
+    """Raises ModelError if a config has rope_parameters and rope_scaling, and they differ."""
+    if newer and older and newer != older:
+        raise ModelError(
+            f"config.json: rope_parameters = {dict(newer)!r} and rope_scaling = {dict(older)!r} say different things; "
+            "keep one of them"
+        )
+
+
 def rope_spec(values: Mapping[str, Any], head_dim: int, theta: float, max_positions: int) -> RopeSpec:
     """A RopeSpec from one dictionary of rope parameters; `theta` is for one that does not say it.
 
