@@ -1,4 +1,4 @@
-"""`plimsoll up FILE...`: the models of ModelDeployment files on this machine, behind one OpenAI endpoint."""
+"""`plimsoll up FILE|SOURCE...`: models on this machine, behind one OpenAI endpoint."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `up` to the command line."""
     parser = subparsers.add_parser(
         "up",
-        help="run ModelDeployment files on this machine, without a cluster",
-        description="Run the models of ModelDeployment files on this machine behind one OpenAI endpoint, as a "
-        "cluster would. The files are checked against the same schema as the cluster's.",
+        help="run models or ModelDeployment files on this machine, without a cluster",
+        description="Run models on this machine behind one OpenAI endpoint, as a cluster would. Files are checked "
+        "against the same schema as the cluster's. For a source, the ModelDeployment that it stands for is printed.",
         allow_abbrev=False,
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML of one or more ModelDeployments; - for stdin")
+    parser.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE|SOURCE",
+        help="YAML of one or more ModelDeployments, - for stdin; or a model: demo://NAME, "
+        "hf://ORG/NAME[@REVISION][:FILE], a folder with config.json, a .gguf file",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address of the endpoint (default: %(default)s)")
     parser.add_argument(
         "--port", type=values.port, default=8000, help="port of the endpoint, 0 for any (default: %(default)s)"
@@ -90,13 +96,15 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     from plimsoll_runtime.local.ports import base_url, listen
     from plimsoll_runtime.local.run import Run, RunOptions
     from plimsoll_runtime.local.run_folder import RunFolder
+    from plimsoll_runtime.local.source import manifests_of
     from plimsoll_runtime.weights.demo import unseen_terms
 
     if args.once and args.ask is None:
         raise UsageError("--once ends after the answer to a question: give one with --ask")
     if args.together is False and (args.line is not None or args.sleepers is not None):
         raise UsageError("--line and --sleepers are for models that share a process: leave out --apart")
-    models = load_models(args.files, sys.stdin)
+    made = manifests_of(args.files)
+    models = load_models(args.files, sys.stdin, made)
     if args.ask is not None and models[0].replicas == 0:
         raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, nobody would answer")
     if not args.trust_remote_code and (bringing := [model.name for model in models if model.brings_code]):
@@ -105,6 +113,10 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
             "--trust-remote-code as well if you trust whoever wrote that code"
         )
     console = Console(stderr=True, highlight=False)
+    for argument, text in made.items():
+        console.print(
+            f"# {argument} as a file, for `plimsoll up` and `kubectl apply`:\n{text}", markup=False, soft_wrap=True
+        )
     models = _shared(models, args, console)
     for note in (note for model in models for note in model.notes):
         console.print(note, style="yellow", markup=False, soft_wrap=True)

@@ -32,22 +32,20 @@ class Document:
     lines: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_documents(sources: Sequence[str], stdin: TextIO) -> list[Document]:
-    """All objects of the files, in order; `-` is standard input. Raises UsageError naming file and line."""
-    documents = [document for source in sources for document in _read(source, stdin)]
+def read_documents(sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None) -> list[Document]:
+    """All objects of the files, in order; `-` is standard input. Raises UsageError naming file and line.
+
+    `texts`: the content of sources that are no files.
+    """
+    documents = [document for source in sources for document in _read(source, stdin, texts or {})]
     if not documents:
         raise UsageError(f"{', '.join(sources)}: no object found; expected a ModelDeployment")
     return documents
 
 
-def _read(source: str, stdin: TextIO) -> list[Document]:
+def _read(source: str, stdin: TextIO, texts: Mapping[str, str]) -> list[Document]:
     title = "standard input" if source == STDIN else source
-    try:
-        text = stdin.read() if source == STDIN else Path(source).read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{title}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{title}: not UTF-8 text (byte {error.start})") from None
+    text = texts[source] if source in texts else _text(source, title, stdin)
     try:
         parsed = list(_parse(text, title))
     except yaml.YAMLError as error:
@@ -59,6 +57,15 @@ def _read(source: str, stdin: TextIO) -> list[Document]:
         Document(f"{title} (document {index})" if several else title, _object(title, body), lines)
         for index, (body, lines) in enumerate(parsed, 1)
     ]
+
+
+def _text(source: str, title: str, stdin: TextIO) -> str:
+    try:
+        return stdin.read() if source == STDIN else Path(source).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{title}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{title}: not UTF-8 text (byte {error.start})") from None
 
 
 def _object(title: str, body: Any) -> Mapping[str, Any]:

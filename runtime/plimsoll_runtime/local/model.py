@@ -44,11 +44,14 @@ class LocalModel:
         return bool(self.spec.get("model", {}).get("trustRemoteCode"))
 
 
-def load_models(sources: Sequence[str], stdin: TextIO) -> list[LocalModel]:
-    """All models of the files. Raises UsageError that says everything that is wrong with any of them."""
+def load_models(sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None) -> list[LocalModel]:
+    """All models of the files. Raises UsageError that says everything that is wrong with any of them.
+
+    `texts`: as of `read_documents`.
+    """
     models: list[LocalModel] = []
     problems: list[str] = []
-    for document in read_documents(sources, stdin):
+    for document in read_documents(sources, stdin, texts):
         try:
             models.append(_model(document))
         except RefusedError as refused:

@@ -250,6 +250,18 @@ def test_a_second_signal_stops_at_once(laptop: Laptop, port: int) -> None:
     assert gone([replicas(record)[0]["pid"]])
 
 
+def test_a_source_runs_and_its_file_is_printed(laptop: Laptop, port: int) -> None:
+    arguments = ("demo://gemma-3-270m", "--port", str(port), "--ask", "What is the capital of France?", "--once")
+    answer, said = laptop.up(*arguments).communicate(timeout=PATIENCE)
+    assert answer == "The capital of France is Paris.\n"
+    _, _, printed = said.partition("as a file, for `plimsoll up` and `kubectl apply`:\n")
+    file = laptop.folder / "printed.yaml"
+    file.write_text(printed.partition("\n\n")[0])
+    again = laptop.up(str(file), *arguments[1:])
+    assert again.communicate(timeout=PATIENCE)[0] == answer
+    assert again.returncode == 0
+
+
 def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
     process = laptop.up(laptop.write(model("bad", "demo://crash")), "--port", str(port), "--ask", "?", "--once")
     answer, said = process.communicate(timeout=PATIENCE)
