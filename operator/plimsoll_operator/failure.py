@@ -22,6 +22,8 @@ LAST_WORDS = {
     5: "out-of-memory",
     6: "engine-died",
     8: "device-failed",
+    9: "model-fetch",
+    10: "address-unavailable",
 }
 """How the line begins that the runtime writes to its termination log, by its exit code (a contract test compares)."""
 

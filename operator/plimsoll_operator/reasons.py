@@ -25,6 +25,7 @@ class Reason(StrEnum):
     CONTAINER_NOT_STARTED = "ContainerNotStarted"
     INVALID_OPTIONS = "InvalidOptions"
     MODEL_SOURCE_NOT_FOUND = "ModelSourceNotFound"
+    MODEL_FETCH_FAILED = "ModelFetchFailed"
     MODEL_INVALID = "ModelInvalid"
     OUT_OF_MEMORY = "OutOfMemory"
     ENGINE_DIED = "EngineDied"
@@ -102,6 +103,8 @@ EXIT_REASONS = {
     5: Reason.OUT_OF_MEMORY,
     6: Reason.ENGINE_DIED,
     8: Reason.DEVICE_FAILED,
+    9: Reason.MODEL_FETCH_FAILED,
+    10: Reason.INVALID_OPTIONS,
 }
 """What the runtime's exit codes mean (plimsoll_runtime.errors; a contract test compares)."""
 

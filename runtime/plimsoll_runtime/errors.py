@@ -14,11 +14,18 @@ class ErrorKind(Enum):
     MEMORY = "out-of-memory"
     ENGINE = "engine-died"
     DEVICE = "device-failed"
+    FETCH = "model-fetch"
+    ADDRESS = "address-unavailable"
 
     @property
     def exit_code(self) -> int:
         """Exit code of the process (the operator turns it into a condition's reason)."""
         return _EXIT_CODES[self]
+
+    @property
+    def cured_by_restart(self) -> bool:
+        """Whether the same command may succeed later although nobody has changed anything."""
+        return self in _TRANSIENT
 
 
 _EXIT_CODES = {
@@ -28,7 +35,10 @@ _EXIT_CODES = {
     ErrorKind.MEMORY: 5,
     ErrorKind.ENGINE: 6,
     ErrorKind.DEVICE: 8,
+    ErrorKind.FETCH: 9,
+    ErrorKind.ADDRESS: 10,
 }
+_TRANSIENT = frozenset({ErrorKind.ENGINE, ErrorKind.DEVICE, ErrorKind.FETCH, ErrorKind.ADDRESS})
 
 
 class PlimsollError(Exception):
@@ -41,10 +51,22 @@ class UsageError(PlimsollError):
     """An option is impossible or does not go with another."""
 
 
+class AddressError(UsageError):
+    """An address to listen on cannot be had: another process may hold its port."""
+
+    kind = ErrorKind.ADDRESS
+
+
 class SourceError(PlimsollError):
     """The model's files cannot be found, fetched or read."""
 
     kind = ErrorKind.SOURCE
+
+
+class FetchError(SourceError):
+    """The hub cannot be reached, fails or breaks off: a later try may succeed."""
+
+    kind = ErrorKind.FETCH
 
 
 class ModelError(PlimsollError):

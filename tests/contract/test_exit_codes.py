@@ -23,6 +23,8 @@ REASONS = {
     ErrorKind.MEMORY: Reason.OUT_OF_MEMORY,
     ErrorKind.ENGINE: Reason.ENGINE_DIED,
     ErrorKind.DEVICE: Reason.DEVICE_FAILED,
+    ErrorKind.FETCH: Reason.MODEL_FETCH_FAILED,
+    ErrorKind.ADDRESS: Reason.INVALID_OPTIONS,
 }
 
 

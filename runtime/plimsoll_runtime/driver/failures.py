@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from plimsoll_runtime.errors import (
+    AddressError,
     DeviceFailedError,
     DeviceLostError,
     EngineDeadError,
     ErrorKind,
+    FetchError,
     MemoryLimitError,
     ModelError,
     PlimsollError,
@@ -21,6 +23,8 @@ _ERRORS: dict[ErrorKind, type[PlimsollError]] = {
     ErrorKind.MEMORY: MemoryLimitError,
     ErrorKind.ENGINE: EngineDeadError,
     ErrorKind.DEVICE: DeviceFailedError,
+    ErrorKind.FETCH: FetchError,
+    ErrorKind.ADDRESS: AddressError,
 }
 
 

@@ -43,7 +43,7 @@ def _answer(wanted: Wanted) -> Answer:
     try:
         return Fetched(str(fetch_snapshot(wanted.model_id, wanted.revision, wanted.access, wanted.file)))
     except SourceError as error:
-        return Failed(str(error))
+        return Failed(error.kind.value, str(error))
 
 
 def _end_with_input() -> None:

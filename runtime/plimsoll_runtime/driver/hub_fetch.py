@@ -15,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
-from plimsoll_runtime.driver.failures import exit_text
+from plimsoll_runtime.driver.failures import error_of, exit_text
 from plimsoll_runtime.driver.footprint import footprint
-from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.errors import FetchError, SourceError
 from plimsoll_runtime.weights.hub import Access
 
 END_SECONDS = 5.0
@@ -48,8 +48,9 @@ class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """What a SourceError says."""
+    """What a SourceError says; `kind` is the value of its ErrorKind."""
 
+    kind: str
     message: str
 
 
@@ -119,9 +120,9 @@ class HubFetch:
             raise _called_off(wanted)
         if answer is None:
             how = exit_text(code)
-            raise SourceError(f"hf://{wanted.model_id} cannot be fetched: the process that fetches it {how}")
+            raise FetchError(f"hf://{wanted.model_id} cannot be fetched: the process that fetches it {how}")
         if isinstance(answer, Failed):
-            raise SourceError(answer.message)
+            raise error_of(answer.kind, answer.message)
         return Path(answer.path)
 
     def _begin(self, wanted: Wanted) -> subprocess.Popen[bytes]:

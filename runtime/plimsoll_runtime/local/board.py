@@ -16,6 +16,7 @@ class Phase(Enum):
     READY = "ready"
     UNREADY = "not ready"  # it runs, and says that it cannot serve
     WAITING = "waiting"  # it has ended and will be started again
+    FAILED = "failed"  # it has ended, and starting it again would not help
     STOPPED = "stopped"
 
 
@@ -47,6 +48,8 @@ class Status:
                 return f"loading: {self.stage or 'model'}{percent}"
             case Phase.WAITING:
                 return f"{first_line(self.error)}; starting again in {self.wait:.1f} s"
+            case Phase.FAILED:
+                return f"failed: {first_line(self.error)}"
             case _:
                 return str(self.phase.value)
 

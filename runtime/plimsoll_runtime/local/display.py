@@ -18,6 +18,7 @@ STYLES = {
     Phase.READY: "green",
     Phase.UNREADY: "yellow",
     Phase.WAITING: "red",
+    Phase.FAILED: "red",
     Phase.STOPPED: "dim",
 }
 REFRESHES_PER_SECOND = 4
@@ -82,6 +83,9 @@ class Display:
         if now.phase is Phase.WAITING:
             self.line(f"{slot}: {now.error}", "red")
             self.line(f"{slot}: starting again in {now.wait:.1f} s")
+        elif now.phase is Phase.FAILED:
+            self.line(f"{slot}: {now.error}", "red")
+            self.line(f"{slot}: a restart would not help; correct this, then run `plimsoll up` again")
         elif now.phase is Phase.READY and before.phase is not Phase.READY:
             self.line(f"{slot}: ready after {now.took:.1f} s", "green")
         elif now.phase is Phase.UNREADY and before.phase is Phase.READY:

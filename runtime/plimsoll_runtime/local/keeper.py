@@ -1,4 +1,4 @@
-"""Keeps one process running: starts it, asks how it is, starts it again when it dies, ends it when told to."""
+"""Keeps one process running: starts it, asks how it is, starts it again if that may help, ends it when told to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import aiohttp
 
+from plimsoll_runtime.errors import ErrorKind
 from plimsoll_runtime.local.backoff import Backoff
 from plimsoll_runtime.local.board import Board, Phase, Status
 from plimsoll_runtime.local.child import Child, Launch
@@ -17,6 +18,7 @@ from plimsoll_runtime.local.health import State, ask_health
 LOADING_POLL_SECONDS = 0.2
 READY_POLL_SECONDS = 1.0
 CANNOT_START = 127
+INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if not kind.cured_by_restart)
 
 PHASES = {
     State.SILENT: Phase.STARTING,
@@ -46,6 +48,7 @@ class Keeper:
         self._gone = asyncio.Event()
         self._child: Child | None = None
         self._ends = 0
+        self._was_ready = False
 
     @property
     def is_alive(self) -> bool:
@@ -53,12 +56,17 @@ class Keeper:
         return self._child is not None
 
     async def run(self) -> None:
-        """Keep it running until `stop` or `kill`."""
+        """Keep it running until `stop` or `kill`; after an error that a restart does not cure, wait for these."""
         try:
             while not self._stop.is_set():
                 began = time.monotonic()
                 ended = await self._live(began)
-                if not self._stop.is_set():
+                if self._stop.is_set():
+                    break
+                if self._is_final(ended):
+                    self._report(replace(ended, phase=Phase.FAILED))
+                    await self._stop.wait()
+                else:
                     await self._wait(ended, self._backoff.after(time.monotonic() - began))
         finally:
             self.kill()
@@ -82,6 +90,12 @@ class Keeper:
         self._stop.set()
         if self._child is not None:
             self._child.kill()
+
+    def _is_final(self, ended: Status) -> bool:
+        """Whether starting it again would end it in the same way. What once fitted into memory may fit again."""
+        if ended.code == ErrorKind.MEMORY.exit_code and self._was_ready:
+            return False
+        return ended.code in INCURABLE
 
     async def _live(self, began: float) -> Status:
         """One life; returns how it ended."""
@@ -115,8 +129,9 @@ class Keeper:
                 return
             health = await ask_health(self._session, f"{launch.url}/health")
             took = status.took
-            if health.state is State.READY and not took:
-                took = time.monotonic() - began
+            if health.state is State.READY:
+                self._was_ready = True
+                took = took or time.monotonic() - began
             phase = PHASES[health.state]
             if phase is Phase.STARTING and ready:
                 phase = Phase.UNREADY

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 import aiohttp
 from rich.console import Console
 
-from plimsoll_runtime.errors import ErrorKind
 from plimsoll_runtime.local.ask import ask
 from plimsoll_runtime.local.backoff import Backoff
 from plimsoll_runtime.local.board import Board, Phase, Status
@@ -34,8 +33,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # After the gateway has let its answers finish, a runtime has nothing to do but end.
 RUNTIME_STOP_SECONDS = 5.0
 GATEWAY_STOP_MARGIN = 3.0
-# With --once, nobody waits for a cause that a restart does not cure, nor for ever.
-INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if kind not in (ErrorKind.ENGINE, ErrorKind.DEVICE))
+# With --once, nobody waits for ever.
 MOST_ENDS = 3
 
 
@@ -103,32 +101,56 @@ class Run:
         self._keepers[GATEWAY_SLOT] = Keeper(GATEWAY_SLOT, gateway, self._board, session, Backoff())
 
     async def _until_done(self, session: aiohttp.ClientSession, kept: Sequence[asyncio.Task[None]]) -> int:
-        """The exit code: of the question with `once`, else 0 when told to stop."""
+        """The exit code: of the question with `once`, of the failure if nothing can run, else 0 when told to stop."""
         talk = asyncio.create_task(self._talk(session))
         stop = asyncio.create_task(self._stop.wait())
+        over = asyncio.create_task(self._until_all_failed())
+        tasks = {talk, stop, over}
         try:
-            await asyncio.wait({talk, stop, *kept}, return_when=asyncio.FIRST_COMPLETED)
-            return talk.result() if talk.done() else 0
+            await asyncio.wait({*tasks, *kept}, return_when=asyncio.FIRST_COMPLETED)
+            ended = next((task for task in (talk, over) if task.done()), None)
+            return 0 if ended is None else ended.result()
         finally:
-            talk.cancel()
-            stop.cancel()
-            await asyncio.wait({talk, stop})
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _until_all_failed(self) -> int:
+        """Wait until no model can be served whatever is awaited; the exit code. With `once`, `_talk` decides."""
+        slots = {slot for model in self._options.models for slot in replica_slots(model)}
+        statuses = self._board.statuses
+
+        def failed() -> list[Status]:
+            gateway = statuses[GATEWAY_SLOT]
+            if gateway.phase is Phase.FAILED:
+                return [gateway]
+            ended = [statuses[slot] for slot in slots if statuses[slot].phase is Phase.FAILED]
+            return ended if len(ended) == len(slots) else []
+
+        if self._options.once:
+            await asyncio.Event().wait()
+        await self._board.until(lambda: bool(failed()))
+        return failed()[0].code or 1
 
     async def _talk(self, session: aiohttp.ClientSession) -> int:
         """Wait until Ready, put the question, tell how to go on; returns only with `once`."""
         options = self._options
         asked = options.models[0]
-        await self._board.until(lambda: self._is_ready(asked) or (options.once and self._failure(asked) is not None))
-        if options.once and (failure := self._failure(asked)) is not None:
-            slot, status = failure
-            self._display.line(f"plimsoll up: {slot} cannot be made ready: {status.error}", "red")
-            return status.code if status.code in INCURABLE else 1
+        await self._board.until(lambda: self._is_ready(asked) or self._failure(asked) is not None)
         code = 0
         if options.question is not None:
-            code = await self._put_question(session, asked, options.question)
+            failure = None if self._is_ready(asked) else self._failure(asked)
+            if failure is None:
+                code = await self._put_question(session, asked, options.question)
+            else:
+                slot, status = failure
+                self._display.line(f"plimsoll up: {slot} cannot be made ready: {status.error}", "red")
+                code = (status.code or 1) if status.phase is Phase.FAILED else 1
         if options.once:
             return code
-        self._display.line(_how_to_go_on(options.url, asked, options.question or "Hello!"))
+        await self._board.until(lambda: any(map(self._is_ready, options.models)))
+        ready = next(model for model in options.models if self._is_ready(model))
+        self._display.line(_how_to_go_on(options.url, ready, options.question or "Hello!"))
         await asyncio.Event().wait()
         return code
 
@@ -152,10 +174,11 @@ class Run:
         return statuses[GATEWAY_SLOT].phase is Phase.READY and (Phase.READY in phases or not phases)
 
     def _failure(self, model: LocalModel) -> tuple[str, Status] | None:
-        """A process that the question depends on and that will not become ready by being started again."""
+        """A process that the question depends on and that will not become ready; with `once`, nor soon."""
         for slot in (*replica_slots(model), GATEWAY_SLOT):
             status = self._board.statuses[slot]
-            if status.phase is Phase.WAITING and (status.code in INCURABLE or status.ends >= MOST_ENDS):
+            tired = self._options.once and status.phase is Phase.WAITING and status.ends >= MOST_ENDS
+            if status.phase is Phase.FAILED or tired:
                 return slot, status
         return None
 

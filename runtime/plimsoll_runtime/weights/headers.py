@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plimsoll_runtime.errors import ModelError, SourceError
+from plimsoll_runtime.errors import FetchError, ModelError
 from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.gguf.metadata import MAX_BYTES, read_metadata
@@ -118,5 +118,5 @@ def _beginning(api: HfApi, model_id: str, revision: str | None, name: str, count
                 break
         whole = answer.headers.get("Content-Range", "").rpartition("/")[2] or answer.headers.get("Content-Length", "")
     if not whole.isdecimal() or len(found) < min(count, int(whole)):
-        raise SourceError(f"hf://{model_id}: the hub sent {len(found)} bytes of {name}, of {whole or 'unknown'}")
+        raise FetchError(f"hf://{model_id}: the hub sent {len(found)} bytes of {name}, of {whole or 'unknown'}")
     return bytes(found[:count]), int(whole)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from plimsoll_runtime.errors import PlimsollError, SourceError
+from plimsoll_runtime.errors import FetchError, PlimsollError, SourceError
 from plimsoll_runtime.weights.files import check_size
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, module_paths
@@ -22,6 +23,12 @@ IGNORED = ["*/*", "consolidated*.safetensors"]
 
 OF_MODULES = ("config.json", DENSE_WEIGHTS)
 """What is wanted of the folders that sentence-transformers' modules have for themselves."""
+
+TRANSIENT = (408, 429)
+"""The hub's refusals that end by themselves: a timeout, and too many requests."""
+UNSENDABLE = ("LocalProtocolError", "UnsupportedProtocol", "InvalidURL")
+"""What httpx, or httpx2 in newer versions of the library, raises for a token or an HF_ENDPOINT that it cannot send."""
+NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,7 @@ def _gguf_files(
 
 @contextmanager
 def errors_of(name: str, model_id: str, revision: str | None, access: Access | None) -> Iterator[None]:
-    """Turns what the library raises into SourceErrors."""
+    """Turns what the library raises into SourceErrors; into FetchErrors if a later try may succeed."""
     from huggingface_hub.errors import (
         GatedRepoError,
         HFValidationError,
@@ -133,7 +140,7 @@ def errors_of(name: str, model_id: str, revision: str | None, access: Access | N
     except RevisionNotFoundError as error:
         raise SourceError(f"{name}: the hub has no revision {revision!r} of it") from error
     except LocalEntryNotFoundError as error:
-        raise SourceError(
+        raise _kind(error.__cause__)(
             f"{name} is not in the cache and the hub cannot be reached ({_first_line(error)}): "
             "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
         ) from error
@@ -143,8 +150,21 @@ def errors_of(name: str, model_id: str, revision: str | None, access: Access | N
         # The library lets through what its HTTP client raises, and what a mirror's odd answers lead to.
         words = f"{name} cannot be fetched: {type(error).__name__}: {_first_line(error)}"
         if access is None:
-            raise SourceError(words) from error
-        raise SourceError(access.hide(words)) from None  # what it comes from may have the token
+            raise _kind(error)(words) from error
+        raise _kind(error)(access.hide(words)) from None  # what it comes from may have the token
+
+
+def _kind(error: BaseException | None) -> type[SourceError]:
+    """SourceError if the hub refuses, may not be asked, or this machine cannot keep the files; else FetchError."""
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    if isinstance(error, HfHubHTTPError):
+        refused = 400 <= error.response.status_code < 500 and error.response.status_code not in TRANSIENT
+    elif isinstance(error, OfflineModeIsEnabled) or type(error).__name__ in UNSENDABLE:
+        refused = True
+    else:
+        refused = isinstance(error, OSError) and error.errno in NO_PLACE
+    return SourceError if refused else FetchError
 
 
 def _with_token(access: Access | None) -> str:

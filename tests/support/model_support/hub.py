@@ -33,6 +33,7 @@ TOKEN = "hf_right"
 class Hub:
     """What the stand-in serves: repositories by kind of access, and how it fails.
 
+    `refuses`: the status of all its answers.
     `ranges`: it sends parts of files where it is asked for them; `sent`: so many bytes.
     `stalls`: it begins to send weights and never ends. `stalled` tells that it does, `hung_up` that the client is gone.
     """
@@ -45,6 +46,7 @@ class Hub:
     revisions: dict[str, str] = field(default_factory=lambda: {"main": MAIN, "v1": OLD})
     cut: bool = False
     nonsense: bool = False
+    refuses: int = 0
     stalls: bool = False
     ranges: bool = True
     sent: int = 0
@@ -62,7 +64,9 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             hub.tokens_seen.add((self.headers.get("Authorization") or "").removeprefix("Bearer "))
             hub.asked.append(f"{self.command} {path}")
             parts = path.strip("/").split("/")
-            if hub.nonsense:
+            if hub.refuses:
+                self.refuse(hub.refuses, "")
+            elif hub.nonsense:
                 self.answer(b"<html>Please log in to the network</html>")
             elif refusal := self.refusal("/".join(parts[2:4] if parts[0] == "api" else parts[:2])):
                 self.refuse(*refusal)

@@ -1,6 +1,7 @@
 """A stand-in for `plimsoll serve`: the same options and endpoints, no model. What it does is said in its MODEL.
 
-`demo://ok` answers; `demo://crash` ends with code 4 and last words; `demo://stuck` ignores SIGTERM while it loads.
+`demo://ok` answers; `demo://crash` ends with code 4 and last words, `demo://exit-N` with code N; `demo://tight` runs
+out of memory once it is ready; `demo://stuck` ignores SIGTERM while it loads.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def main() -> None:
         print("reading the files", flush=True)
         Path(os.environ["PLIMSOLL_TERMINATION_LOG"]).write_text("unknown architecture 'Nonsense'\n")
         sys.exit(4)
+    if args.model.startswith("demo://exit-"):
+        sys.exit(int(args.model.removeprefix("demo://exit-")))
     Path(os.environ["PLIMSOLL_FINDINGS"]).write_text("a MIG slice: 20 GiB\nno bfloat16\n")
     asyncio.run(serve(args))
 
@@ -51,6 +54,8 @@ async def serve(args: argparse.Namespace) -> None:
         if args.model == "demo://stuck" or asks <= 2:
             body = {"status": "loading", "stage": "reading weights", "fraction": 0.25 * asks}
             return web.json_response(body, status=503)
+        if args.model == "demo://tight" and asks > 4:
+            os._exit(5)
         return web.json_response({"status": "ready"})
 
     async def chat(request: web.Request) -> web.StreamResponse:

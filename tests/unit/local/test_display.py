@@ -21,6 +21,7 @@ def test_lines_where_there_is_no_terminal() -> None:
         board.report("m-0", Status(Phase.READY, took=2.5))
         board.report("m-0", Status(Phase.UNREADY))
         board.report("m-0", Status(Phase.WAITING, error="killed by SIGKILL: [a]\nb" + "x" * 50, wait=1.0))
+        board.report("m-0", Status(Phase.FAILED, error="exited with code 3: there is no such model"))
     assert out.getvalue().splitlines() == [
         "m-0: loading: reading weights 0%",
         "m-0: loading: reading weights 10%",
@@ -31,6 +32,8 @@ def test_lines_where_there_is_no_terminal() -> None:
         "m-0: killed by SIGKILL: [a]",
         "b" + "x" * 50,
         "m-0: starting again in 1.0 s",
+        "m-0: exited with code 3: there is no such model",
+        "m-0: a restart would not help; correct this, then run `plimsoll up` again",
     ]
 
 

@@ -273,9 +273,34 @@ def test_once_fails_with_the_reason(laptop: Laptop, port: int) -> None:
 def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> None:
     file = laptop.write(model("gemma", "demo://gemma-3-270m"), model("bad", "demo://crash"))
     laptop.up(file, "--port", str(port))
-    laptop.until(port, lambda now: replicas(now)[0]["phase"] == "ready" and replicas(now)[1]["restarts"] >= 1)
-    known = laptop.until(port, lambda now: "unknown architecture" in str(replicas(now)[1]))
-    assert replicas(known)[0]["phase"] == "ready"
+    known = laptop.until(port, lambda now: [one["phase"] for one in replicas(now)] == ["ready", "failed"])
+    assert replicas(known)[1]["detail"] == "failed: exited with code 4: unknown architecture 'Nonsense'"
+    listed = {entry["id"]: entry for entry in get(f"http://127.0.0.1:{port}/v1/models")["data"]}
+    assert "unknown architecture" in listed["bad"]["message"]
+
+
+def test_only_what_a_restart_may_cure_is_started_again(laptop: Laptop, port: int) -> None:
+    """A model that was ready once fitted into memory, and may fit again."""
+    final, passing = (2, 3, 4, 5), (1, 6, 8, 9, 10)
+    sources = [f"demo://exit-{code}" for code in (*final, *passing)] + ["demo://tight"]
+    laptop.up(laptop.write(*(model(f"m{i}", source) for i, source in enumerate(sources))), "--port", str(port))
+    known = laptop.until(port, lambda now: all(one["restarts"] >= 2 for one in replicas(now)[len(final) :]))
+    failed, again = replicas(known)[: len(final)], replicas(known)[len(final) :]
+    assert [(one["phase"], one["restarts"], one["pid"]) for one in failed] == [("failed", 1, None)] * len(final)
+    assert "failed" not in {one["phase"] for one in again}
+
+
+def test_it_ends_where_no_model_is_left(laptop: Laptop, port: int) -> None:
+    file = laptop.write(
+        model("a", "demo://exit-3"), model("b", "demo://exit-3", replicas=2), model("c", "demo://x", replicas=0)
+    )
+    process = laptop.up(file, "--port", str(port), "--ask", "Are you there?")
+    _, said = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3
+    assert "b-1: exited with code 3" in said
+    assert "a-0: a restart would not help; correct this, then run `plimsoll up` again" in said
+    assert "starting again" not in said
+    assert laptop.record(port) is None
 
 
 def test_a_terminal_gets_a_live_table_and_the_answer(laptop: Laptop, port: int) -> None:

@@ -161,24 +161,40 @@ def test_a_token_is_in_no_error(hub: Hub, tmp_path: Path) -> None:
 
 def test_a_hub_that_cannot_be_reached(hub: Hub, tmp_path: Path) -> None:
     [nobody] = fetch(hub, tmp_path, "org/model", HF_ENDPOINT="http://127.0.0.1:9")
-    assert nobody.startswith("SourceError hf://org/model is not in the cache and the hub cannot be reached (Got: Conn")
+    assert nobody.startswith("FetchError hf://org/model is not in the cache and the hub cannot be reached (Got: Conn")
     assert nobody.endswith(
         "check the network, HF_ENDPOINT, HF_HUB_OFFLINE and HF_HOME; if you meant a folder, it is not there"
     )
     [offline] = fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1")
+    assert offline.startswith("SourceError "), "a later try would not help"
     assert "is not in the cache and the hub cannot be reached" in offline
 
 
 def test_a_mirror_that_answers_nonsense(hub: Hub, tmp_path: Path) -> None:
     hub.nonsense = True
     [line] = fetch(hub, tmp_path, "org/model")
-    assert line.startswith("SourceError hf://org/model cannot be fetched: JSONDecodeError")
+    assert line.startswith("FetchError hf://org/model cannot be fetched: JSONDecodeError")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, "SourceError"), (408, "FetchError"), (429, "FetchError"), (451, "SourceError")]
+)
+def test_a_hub_that_refuses(hub: Hub, tmp_path: Path, status: int, kind: str) -> None:
+    """FetchErrors are tried again."""
+    hub.refuses = status
+    [line] = fetch(hub, tmp_path, "org/model", HF_HUB_DOWNLOAD_TIMEOUT="1")
+    assert line.startswith(f"{kind} hf://org/model "), line
+
+
+def test_an_address_that_cannot_be_asked(hub: Hub, tmp_path: Path) -> None:
+    [line] = fetch(hub, tmp_path, "org/model", HF_ENDPOINT="gopher://127.0.0.1")
+    assert line.startswith("SourceError hf://org/model "), line
 
 
 def test_a_cut_download_leaves_nothing_that_looks_whole(hub: Hub, tmp_path: Path) -> None:
     hub.cut = True
     [line] = fetch(hub, tmp_path, "org/model")
-    assert line.startswith("SourceError hf://org/model cannot be fetched: ")
+    assert line.startswith("FetchError hf://org/model cannot be fetched: ")
     [offline] = fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1")
     assert offline.startswith("SourceError hf://org/model is not in the cache")
     hub.cut = False

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from plimsoll_runtime.api.http.door import Certificate, Door
 from plimsoll_runtime.api.http.protocol import PatientProtocol
-from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.errors import AddressError
 
 CLOSE_SECONDS = 2.0
 """How long open connections may take to close once nothing is in flight."""
@@ -22,14 +22,14 @@ CERTIFICATE_TICKS = 50
 
 
 def listen(host: str, port: int, options: str = "--host or --port") -> socket.socket:
-    """A listening socket. Raises UsageError when the address cannot be had; `options` are those that choose it."""
+    """A listening socket. Raises AddressError when the address cannot be had; `options` are those that choose it."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise UsageError(f"cannot listen on {host}:{port} ({error}); choose another {options}") from error
+        raise AddressError(f"cannot listen on {host}:{port} ({error}); choose another {options}") from error
     # Opened again by its descriptor it knows that it is TCP; only then does asyncio switch Nagle's algorithm off
     # for what it accepts. Otherwise the events of a stream wait for acknowledgements, 40 ms at a time.
     listener = socket.socket(fileno=listener.detach())
