@@ -15,6 +15,7 @@ from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.transfer import DOWNLOAD, Transfer
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.sources import resolve
 
@@ -31,9 +32,18 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
     def from_thread(stage: str, fraction: float) -> None:
         loop.call_soon_threadsafe(state.loading, stage, fraction)
 
+    def downloads(transfer: Transfer) -> None:
+        loop.call_soon_threadsafe(state.loading, DOWNLOAD, transfer.fraction, transfer)
+
     def find() -> ModelFiles:
         engine = config.engine
-        return resolve(engine.model, engine.revision, progress=from_thread, trust_remote_code=engine.trust_remote_code)
+        return resolve(
+            engine.model,
+            engine.revision,
+            progress=from_thread,
+            trust_remote_code=engine.trust_remote_code,
+            on_transfer=downloads,
+        )
 
     def read() -> Tokenizer:
         tokenizer = load_tokenizer(files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -14,6 +14,7 @@ from plimsoll_runtime.api.callers.tenants import Tenants
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
+from plimsoll_runtime.transfer import Transfer
 
 
 class Phase(Enum):
@@ -36,6 +37,7 @@ class ServerState:
     phase: Phase = Phase.LOADING
     stage: str = "start"
     fraction: float = 0.0
+    transfer: Transfer | None = None
     reason: str = ""
     models: ModelTable | None = None
     in_flight: int = 0
@@ -45,9 +47,9 @@ class ServerState:
     def __post_init__(self) -> None:
         self.idle.set()
 
-    def loading(self, stage: str, fraction: float) -> None:
-        """A stage of the start, and how far it is from 0 to 1."""
-        self.stage, self.fraction = stage, fraction
+    def loading(self, stage: str, fraction: float, transfer: Transfer | None = None) -> None:
+        """A stage of the start, and how far it is from 0 to 1; of a download its bytes as well."""
+        self.stage, self.fraction, self.transfer = stage, fraction, transfer
 
     def ready(self, models: ModelTable) -> None:
         """There are models to ask. Too late when the server is already on its way out."""
@@ -100,7 +102,8 @@ class ServerState:
     def report(self) -> dict[str, Any]:
         """What /health says."""
         if self.phase is Phase.LOADING:
-            return {"status": self.phase.value, "stage": self.stage, "fraction": round(self.fraction, 3)}
+            said = {"status": self.phase.value, "stage": self.stage, "fraction": round(self.fraction, 3)}
+            return said if self.transfer is None else {**said, "bytes": asdict(self.transfer)}
         if self.phase is Phase.FAILED:
             return {"status": self.phase.value, "reason": self.reason}
         return {"status": self.phase.value}

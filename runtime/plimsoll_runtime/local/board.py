@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from plimsoll_runtime.transfer import Transfer, transfer_text
+
 
 class Phase(Enum):
     """The life of one process slot."""
@@ -26,6 +28,7 @@ class Status:
 
     `url` is where it listens, `pid` its process while there is one. `error` and `code` tell how the last process
     ended, `ends` how often one has; `wait` is in seconds until the next start, `took` from start to ready.
+    `transfer` is how far a download is, `rate` its bytes a second.
     """
 
     phase: Phase = Phase.STARTING
@@ -38,6 +41,8 @@ class Status:
     ends: int = 0
     wait: float = 0.0
     took: float = 0.0
+    transfer: Transfer | None = None
+    rate: float | None = None
 
     @property
     def detail(self) -> str:
@@ -45,7 +50,8 @@ class Status:
         match self.phase:
             case Phase.LOADING:
                 percent = "" if self.fraction is None else f" {self.fraction:.0%}"
-                return f"loading: {self.stage or 'model'}{percent}"
+                loaded = "" if self.transfer is None else f", {transfer_text(self.transfer, self.rate)}"
+                return f"loading: {self.stage or 'model'}{percent}{loaded}"
             case Phase.WAITING:
                 return f"{first_line(self.error)}; starting again in {self.wait:.1f} s"
             case Phase.FAILED:

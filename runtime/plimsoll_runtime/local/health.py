@@ -8,6 +8,8 @@ from enum import Enum
 
 import aiohttp
 
+from plimsoll_runtime.transfer import Transfer
+
 TIMEOUT = aiohttp.ClientTimeout(total=5)
 
 
@@ -22,11 +24,12 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """One answer; `fraction` (0 to 1) of `stage` while loading, where it is known."""
+    """One answer; `fraction` (0 to 1) of `stage` while loading, if it is known, and `transfer` while it downloads."""
 
     state: State
     stage: str = ""
     fraction: float | None = None
+    transfer: Transfer | None = None
 
 
 async def ask_health(session: aiohttp.ClientSession, url: str) -> Health:
@@ -50,4 +53,11 @@ def _read(status: int, text: str) -> Health:
         return Health(State.UNREADY)
     fraction = body.get("fraction")
     known = float(fraction) if isinstance(fraction, int | float) else None
-    return Health(State.LOADING, str(body.get("stage") or ""), known)
+    return Health(State.LOADING, str(body.get("stage") or ""), known, _transfer(body.get("bytes")))
+
+
+def _transfer(told: object) -> Transfer | None:
+    if not isinstance(told, dict):
+        return None
+    done, total = told.get("done"), told.get("total")
+    return Transfer(done, total) if isinstance(done, int) and isinstance(total, int) else None

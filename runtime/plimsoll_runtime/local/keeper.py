@@ -14,9 +14,11 @@ from plimsoll_runtime.local.backoff import Backoff
 from plimsoll_runtime.local.board import Board, Phase, Status
 from plimsoll_runtime.local.child import Child, Launch
 from plimsoll_runtime.local.health import State, ask_health
+from plimsoll_runtime.transfer import Rate
 
 LOADING_POLL_SECONDS = 0.2
-READY_POLL_SECONDS = 1.0
+SELDOM_POLL_SECONDS = 1.0
+"""While nothing is expected soon: each change is written to files."""
 CANNOT_START = 127
 INCURABLE = frozenset(kind.exit_code for kind in ErrorKind if not kind.cured_by_restart)
 
@@ -122,9 +124,11 @@ class Keeper:
         """Report how it is, for as long as it lives."""
         status = Status(Phase.STARTING, url=launch.url, pid=child.pid, ends=self._ends)
         self._report(status)
+        rate = Rate()
         while not ended.done():
             ready = status.phase is Phase.READY
-            await asyncio.wait({ended}, timeout=READY_POLL_SECONDS if ready else LOADING_POLL_SECONDS)
+            seldom = ready or status.transfer is not None
+            await asyncio.wait({ended}, timeout=SELDOM_POLL_SECONDS if seldom else LOADING_POLL_SECONDS)
             if ended.done():
                 return
             health = await ask_health(self._session, f"{launch.url}/health")
@@ -135,7 +139,16 @@ class Keeper:
             phase = PHASES[health.state]
             if phase is Phase.STARTING and ready:
                 phase = Phase.UNREADY
-            status = replace(status, phase=phase, stage=health.stage, fraction=health.fraction, took=took)
+            transfer = health.transfer
+            status = replace(
+                status,
+                phase=phase,
+                stage=health.stage,
+                fraction=health.fraction,
+                took=took,
+                transfer=transfer,
+                rate=None if transfer is None else rate.update(time.monotonic(), transfer.done),
+            )
             if not ended.done() and not self._stop.is_set():
                 self._report(status)
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import errno
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.errors import FetchError, PlimsollError, SourceError
+from plimsoll_runtime.transfer import OnTransfer
 from plimsoll_runtime.weights.files import check_size
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, module_paths
+
+if TYPE_CHECKING:
+    from huggingface_hub import DryRunFileInfo
 
 PATTERNS = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "*.txt"]
 CODE = "*.py"
@@ -59,11 +65,13 @@ def fetch_snapshot(
     access: Access | None = None,
     file: str | None = None,
     patterns: Sequence[str] = PATTERNS,
+    on_transfer: OnTransfer | None = None,
 ) -> Path:
     """The folder of a snapshot, downloaded if need be; without `access` with the environment's token.
 
     Where a repository has GGUF files alone, or `file` names one (or its kind, such as Q4_K_M), it is that file's path.
-    `patterns`: the files of a folder that are wanted. Raises SourceError saying what to do. It never has the token.
+    `patterns`: the files of a folder that are wanted. `on_transfer` is called while bytes come.
+    Raises SourceError saying what to do. It never has the token.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -71,7 +79,8 @@ def fetch_snapshot(
     name = hub_name(model_id, revision, file)
     token = None if access is None else access.token or False
     cache = None if access is None else access.cache(HF_HUB_CACHE)
-    download = partial(snapshot_download, model_id, revision=revision, token=token, cache_dir=cache)
+    ask = partial(snapshot_download, model_id, revision=revision, token=token, cache_dir=cache)
+    download = ask if on_transfer is None else partial(_counted, ask, on_transfer)
     with errors_of(name, model_id, revision, access):
         if file is None:
             found = Path(str(download(allow_patterns=list(patterns), ignore_patterns=IGNORED)))
@@ -84,6 +93,28 @@ def fetch_snapshot(
             return found
         chosen = choose_gguf(name, listed, file)
         return Path(str(download(allow_patterns=list(chosen)))) / chosen[0]
+
+
+def _counted(ask: Callable[..., Any], on_transfer: OnTransfer, **wanted: Any) -> object:
+    """Download what is wanted, and report the bytes. Raises as the library does."""
+    from plimsoll_runtime.weights.tally import Tally
+
+    began = time.time()
+
+    def missing() -> int:
+        """Bytes of the files that were not there when the download began; 0 if the hub does not say."""
+        try:
+            files = ask(**wanted, dry_run=True)
+        except OSError:
+            return 0  # if something is wrong, the download itself fails, too
+        return sum(file.file_size or 0 for file in files if not _was_there(file, began))
+
+    return ask(**wanted, tqdm_class=Tally(on_transfer, missing).bars())
+
+
+def _was_there(file: DryRunFileInfo, began: float) -> bool:
+    """Whether a file of a cache was whole before that time."""
+    return file.is_cached and Path(file.local_path).stat().st_mtime < began
 
 
 def hub_name(model_id: str, revision: str | None, file: str | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG, refuse_adapter, refuse_gguf_adapter
+from plimsoll_runtime.transfer import DOWNLOAD, OnTransfer
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import PARTS, ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
@@ -34,16 +35,26 @@ def resolve(
     fetch: Fetch | None = None,
     *,
     trust_remote_code: bool = False,
+    on_transfer: OnTransfer | None = None,
 ) -> ModelFiles:
     """Find, and if need be fetch: a folder, a .gguf file, demo://NAME, or hf://ID[@REVISION][:FILE] (or without hf://).
 
     `access` is for the hub's private models; None is the environment's token, and the files that belong to nobody.
     `fetch` is for what a hub has, in place of `fetch_snapshot`. `trust_remote_code`: the model's own code may run.
+    `on_transfer` is called while that downloads; without it, `progress` is.
     Raises SourceError when it is not there, ModelError when what is there is no model.
     """
     if fetch is None:
-        fetch = partial(fetch_snapshot, patterns=(*PATTERNS, CODE)) if trust_remote_code else fetch_snapshot
+        fetch = fetch_snapshot
+        if trust_remote_code:
+            fetch = partial(fetch, patterns=(*PATTERNS, CODE))
+        if (report := on_transfer or _as_stage(progress)) is not None:
+            fetch = partial(fetch, on_transfer=report)
     return replace(_found(model, revision, progress, access, fetch), trusted=trust_remote_code)
+
+
+def _as_stage(progress: Progress | None) -> OnTransfer | None:
+    return None if progress is None else lambda transfer: progress(DOWNLOAD, transfer.fraction)
 
 
 def _found(

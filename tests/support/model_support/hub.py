@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ FILES: Mapping[str, bytes] = {
     "consolidated.safetensors": b"the weights again",
     "onnx/config.json": b"other format",
 }
+PIECE = 2**20
 MAIN, OLD = "a" * 40, "b" * 40
 TOKEN = "hf_right"
 
@@ -33,7 +35,7 @@ TOKEN = "hf_right"
 class Hub:
     """What the stand-in serves: repositories by kind of access, and how it fails.
 
-    `refuses`: the status of all its answers.
+    `refuses`: the status of all its answers. `pause`: seconds before each `PIECE` of a file.
     `ranges`: it sends parts of files where it is asked for them; `sent`: so many bytes.
     `stalls`: it begins to send weights and never ends. `stalled` tells that it does, `hung_up` that the client is gone.
     """
@@ -49,6 +51,7 @@ class Hub:
     refuses: int = 0
     stalls: bool = False
     ranges: bool = True
+    pause: float = 0.0
     sent: int = 0
     stalled: Event = field(default_factory=Event)
     hung_up: Event = field(default_factory=Event)
@@ -137,8 +140,12 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
                 self.send_header(key, value)
             self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body[:3] if cut else body)
+            if self.command != "GET":
+                return
+            body = body[:3] if cut else body
+            for begin in range(0, len(body), PIECE):
+                time.sleep(hub.pause if len(body) > PIECE else 0)
+                self.wfile.write(body[begin : begin + PIECE])
 
     return Handler
 

@@ -17,6 +17,7 @@ from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import RequestOutput
 from plimsoll_runtime.errors import DeviceFailedError, EngineDeadError, SourceError, UsageError
+from plimsoll_runtime.transfer import Transfer
 
 BODY = {"model": "fake", "prompt": "Hi"}
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -29,8 +30,10 @@ class SlowLoad:
         self._error = error
         self.begun, self.go_on = asyncio.Event(), asyncio.Event()
         self.cancelled = False
+        self.state: Any = None
 
     async def __call__(self, config: Any, state: Any) -> Any:
+        self.state = state
         state.loading("weights", 0.25)
         self.begun.set()
         try:
@@ -54,6 +57,10 @@ async def test_while_loading_every_request_is_told_to_come_back(run_server: Any)
             refused = await http.post(path, json=BODY)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             assert "loading (weights, 25%)" in refused.json()["error"]["message"]
+        load.state.loading("download", 0.5, Transfer(1, 2))
+        assert (await http.get("/health")).json()["bytes"] == {"done": 1, "total": 2}
+        load.state.loading("weights", 0.0)
+        assert "bytes" not in (await http.get("/health")).json()
         load.go_on.set()
         with pytest.raises(SourceError, match="the disk is on fire"):
             await running.ended

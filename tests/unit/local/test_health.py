@@ -5,6 +5,7 @@ import pytest
 from aiohttp import web
 
 from plimsoll_runtime.local.health import Health, State, ask_health
+from plimsoll_runtime.transfer import Transfer
 
 
 @pytest.mark.parametrize(
@@ -14,6 +15,16 @@ from plimsoll_runtime.local.health import Health, State, ask_health
         (200, "anything", Health(State.READY)),
         (503, '{"status": "loading", "stage": "weights", "fraction": 0.5}', Health(State.LOADING, "weights", 0.5)),
         (503, '{"status": "loading", "stage": null, "fraction": null}', Health(State.LOADING)),
+        (
+            503,
+            '{"status": "loading", "stage": "download", "fraction": 0.25, "bytes": {"done": 5, "total": 20}}',
+            Health(State.LOADING, "download", 0.25, Transfer(5, 20)),
+        ),
+        (
+            503,
+            '{"status": "loading", "stage": "download", "fraction": 0, "bytes": {"done": "5"}}',
+            Health(State.LOADING, "download", 0.0),
+        ),
         (503, '{"status": "draining"}', Health(State.UNREADY)),
         (503, "[]", Health(State.UNREADY)),
         (500, "not json", Health(State.UNREADY)),

@@ -41,7 +41,9 @@ for model, revision in zip(sys.argv[1::2], sys.argv[2::2]):
 """
 
 
-def fetch(hub: Hub, home: Path, *models: str, revision: str = "", **environment: str) -> list[str]:
+def fetch(
+    hub: Hub, home: Path, *models: str, revision: str = "", script: str = SCRIPT, **environment: str
+) -> list[str]:
     """One line for each model, from a process of its own."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
     settings = {
@@ -52,7 +54,7 @@ def fetch(hub: Hub, home: Path, *models: str, revision: str = "", **environment:
     }
     arguments = [part for model in models for part in (model, revision)]
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments],
+        [sys.executable, "-c", script, *arguments],
         env={**inherited, **settings, **environment},
         capture_output=True,
         text=True,
@@ -73,6 +75,39 @@ def test_a_model_is_fetched_once_and_then_found_without_the_hub(hub: Hub, tmp_pa
     assert fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1") == found[:1]
     assert hub.asked == []
     assert fetch(hub, tmp_path, "org/model", HF_ENDPOINT="http://127.0.0.1:9") == found[:1]
+
+
+REPORTS = """
+import sys
+from plimsoll_runtime.weights.sources import resolve
+reports = []
+resolve(sys.argv[1], on_transfer=reports.append)
+print(*(f"{one.done}/{one.total}" for one in reports))
+"""
+
+
+def reports(hub: Hub, home: Path, model: str, **environment: str) -> list[list[int]]:
+    """Bytes so far and of the whole, as a process says that fetches a model."""
+    [line] = fetch(hub, home, model, script=REPORTS, HF_HUB_DISABLE_PROGRESS_BARS="1", **environment)
+    return [[int(number) for number in report.split("/")] for report in line.split()]
+
+
+def test_a_download_tells_its_bytes(hub: Hub, tmp_path: Path) -> None:
+    """Of all files that are wanted and not there yet, whatever those are whose download has begun."""
+    shards = {f"model-{index}.safetensors": os.urandom(12 * 2**20) for index in range(12)}
+    hub.files = {**hub.files, **shards}
+    kept = sum(len(hub.files[name]) for name in ("config.json", "model.safetensors", "tokenizer.json"))
+    whole = sum(map(len, shards.values()))
+    told = reports(hub, tmp_path, "org/model")
+    assert {total for _, total in told} == {whole + kept}
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[0][0] < whole
+    assert told[-1] == [whole + kept] * 2
+    for path in [*(tmp_path / "hub").rglob("model-7.safetensors")]:
+        path.resolve().unlink()
+        path.unlink()
+    assert reports(hub, tmp_path, "org/model")[-1] == [len(shards["model-7.safetensors"])] * 2
+    assert fetch(hub, tmp_path, "org/model", script=REPORTS) == [""], "nothing is downloaded"
 
 
 def test_modules_that_follow_a_model_are_fetched_with_it(hub: Hub, tmp_path: Path) -> None:

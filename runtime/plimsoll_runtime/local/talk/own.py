@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from plimsoll_runtime.local.health import State, ask_health
 from plimsoll_runtime.local.launch import SERVE
 from plimsoll_runtime.local.ports import LOOPBACK, free_port
 from plimsoll_runtime.local.talk.stream import AskError, Server
+from plimsoll_runtime.progress import TransferProgress
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 5.0
@@ -24,7 +25,7 @@ async def own_server(
     session: aiohttp.ClientSession,
     model: str,
     folder: Path,
-    progress: Callable[[str, float], None],
+    progress: TransferProgress,
 ) -> AsyncGenerator[Server, None]:
     """A server of `model`, once it is ready. Its log is in `folder`. Raises AskError where it does not come to that."""
     url = f"http://{LOOPBACK}:{(port := free_port())}"
@@ -49,7 +50,7 @@ async def _until_ready(
     url: str,
     child: Child,
     ended: asyncio.Task[int],
-    progress: Callable[[str, float], None],
+    progress: TransferProgress,
 ) -> None:
     while True:
         await asyncio.wait({ended}, timeout=POLL_SECONDS)
@@ -59,4 +60,4 @@ async def _until_ready(
         if health.state is State.READY:
             return
         if health.stage:
-            progress(health.stage, health.fraction or 0.0)
+            progress(health.stage, health.fraction or 0.0, health.transfer)

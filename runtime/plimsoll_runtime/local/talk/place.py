@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ import aiohttp
 from plimsoll_runtime.local.run_folder import all_runs
 from plimsoll_runtime.local.talk.own import own_server
 from plimsoll_runtime.local.talk.stream import AskError, Server, names
+from plimsoll_runtime.progress import TransferProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +33,7 @@ class Wish:
     url: str | None
 
 
-async def find(
-    wish: Wish, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: Callable[[str, float], None]
-) -> Place:
+async def find(wish: Wish, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: TransferProgress) -> Place:
     """Where it answers. A server that is started ends with the stack. Raises AskError."""
     key = first_key(os.environ)
     if wish.url is not None:

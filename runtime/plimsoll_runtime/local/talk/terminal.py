@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 from types import TracebackType
 from typing import Any
@@ -20,8 +20,9 @@ from plimsoll_runtime.local.talk.commands import CommandError, EndOfTalk
 from plimsoll_runtime.local.talk.place import Wish, find
 from plimsoll_runtime.local.talk.stream import AskError, names
 from plimsoll_runtime.local.talk.talk import Talk
+from plimsoll_runtime.progress import TransferProgress
 
-Progress = contextlib.AbstractContextManager[Callable[[str, float], None]]
+Progress = contextlib.AbstractContextManager[TransferProgress]
 PROMPT, MORE = "> ", ". "
 KEPT_LINES = 1000
 

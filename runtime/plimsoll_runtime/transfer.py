@@ -1,0 +1,80 @@
+"""A download while it goes on: bytes, their rate, the time left."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+DOWNLOAD = "download"
+"""The stage's name."""
+WINDOW_SECONDS = 30.0
+"""The rate is that of the last seconds. The library counts 10 MB at once of a hub without Xet."""
+FIRST_SECONDS = 1.0
+"""No rate is said of a shorter time."""
+
+LONGEST_SECONDS = 100 * 3600.0
+"""A longer time is not said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Bytes that are there, and bytes of the whole; 0 while these are not known."""
+
+    done: int
+    total: int = 0
+
+    @property
+    def fraction(self) -> float:
+        """How far it is, from 0 to 1."""
+        return min(1.0, self.done / self.total) if self.total else 0.0
+
+
+OnTransfer = Callable[[Transfer], None]
+
+
+class Rate:
+    """Bytes a second over the last seconds."""
+
+    def __init__(self) -> None:
+        self._points = deque[tuple[float, int]]()
+
+    def update(self, now: float, done: int) -> float | None:
+        """Add a count of bytes at a time in seconds; the rate, None while it is not known."""
+        points = self._points
+        if points and done < points[-1][1]:  # another download
+            points.clear()
+        points.append((now, done))
+        while len(points) > 2 and points[1][0] <= now - WINDOW_SECONDS:
+            points.popleft()
+        began, first = points[0]
+        return (done - first) / (now - began) if now - began >= FIRST_SECONDS else None
+
+
+def transfer_text(transfer: Transfer, rate: float | None) -> str:
+    """ "1.2 of 2.9 GB, 31 MB/s, 55 s left", as far as it is known."""
+    unit, size = _unit(max(transfer.done, transfer.total))
+    whole = f" of {transfer.total / size:.1f}" if transfer.total else ""
+    parts = [f"{transfer.done / size:.1f}{whole} {unit}"]
+    if rate is not None:
+        parts.append(_rate_text(rate))
+        left = (transfer.total - transfer.done) / rate if rate > 0 else LONGEST_SECONDS
+        if transfer.total and 0 <= left < LONGEST_SECONDS:
+            parts.append(f"{_duration(left)} left")
+    return ", ".join(parts)
+
+
+def _rate_text(rate: float) -> str:
+    unit, size = _unit(rate)
+    return f"{rate / size:.{1 if 0 < rate / size < 10 else 0}f} {unit}/s"
+
+
+def _unit(number: float) -> tuple[str, int]:
+    """As the hub counts: by thousands."""
+    return next(((unit, size) for unit, size in (("GB", 10**9), ("MB", 10**6)) if number >= size), ("kB", 10**3))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
