@@ -53,10 +53,11 @@ def runtime_fields() -> dict[str, Any]:
 def test_the_schema_is_the_clusters_own() -> None:
     assert (crd.kind(), crd.api_version()) == ("ModelDeployment", "plimsoll.dev/v1alpha1")
     assert crd.PLACES[1] == REPOSITORY / "crds"
-    assert (crd.PLACES[1] / crd.FILE).is_file()
+    assert (crd.kind(crd.POOLS), crd.api_version(crd.POOLS)) == ("RuntimePool", "plimsoll.dev/v1alpha1")
+    assert (crd.PLACES[1] / crd.MODELS).is_file()
 
 
-@pytest.mark.parametrize("rule", list(rules(crd.schema())), ids=lambda rule: rule["rule"])
+@pytest.mark.parametrize("rule", [*rules(crd.schema()), *rules(crd.schema(crd.POOLS))], ids=lambda rule: rule["rule"])
 def test_every_rule_can_be_evaluated_here(rule: dict[str, Any]) -> None:
     compiled(rule["rule"])
     if "messageExpression" in rule:

@@ -61,8 +61,9 @@ def _describe(record: Mapping[str, Any]) -> str:
         lines.append(f"  {model['namespace']}/{model['name']} as {', '.join(model['servedNames'])}")
         if (placed := known.get((model["namespace"], model["name"]))) is not None:
             lines.append(f"    {placement_line(placed, time.time())}")
-        elif host is None:
-            lines += [line for replica in model["replicas"] for line in _lines(replica)]
+        else:
+            own = (replica for replica in model["replicas"] if replica["slot"] != HOST_SLOT or host is None)
+            lines += [line for replica in own for line in _lines(replica)]
     if host is not None:
         slot = next(r for m in record["models"] for r in m["replicas"] if r["slot"] == HOST_SLOT)
         lines += [*_lines(slot), *(f"    {line}" for line in _host_lines(host))]

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from plimsoll_runtime.local.model import LocalModel
+    from plimsoll_runtime.local.pool import LocalPool
 
 DRAIN_SECONDS = 10.0
 
@@ -32,7 +33,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "files",
         nargs="+",
         metavar="FILE|SOURCE",
-        help="YAML of one or more ModelDeployments, - for stdin; or a model: demo://NAME, "
+        help="YAML of ModelDeployments and at most one RuntimePool, - for stdin; or a model: demo://NAME, "
         "hf://ORG/NAME[@REVISION][:FILE], a folder with config.json, a .gguf file",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address of the endpoint (default: %(default)s)")
@@ -54,15 +55,15 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--line",
         type=values.memory,
         metavar="SIZE",
-        help="how much memory models may take together: 60%%, or an amount such as 2GiB; implies --together (default: "
-        "90%%)",
+        help="how much memory models may take together: 60%%, or an amount such as 2GiB; implies --together unless "
+        "there is a RuntimePool (default: 90%%)",
     )
     parser.add_argument(
         "--sleepers",
         type=values.amount,
         metavar="SIZE",
         help="memory for the weights of models that sleep, which then wake without reading files (default: a quarter "
-        "of what is free)",
+        "of what is free, or what the RuntimePool says)",
     )
     parser.add_argument(
         "--trust-remote-code",
@@ -91,12 +92,14 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     """
     from rich.console import Console
 
-    from plimsoll_runtime.local.launch import HOST, SERVE
-    from plimsoll_runtime.local.model import load_models
+    from plimsoll_runtime.local.launch import HOST, SERVE, TURNS
+    from plimsoll_runtime.local.model import load_objects
+    from plimsoll_runtime.local.pool import place, read_pools
     from plimsoll_runtime.local.ports import base_url, listen
     from plimsoll_runtime.local.run import Run, RunOptions
     from plimsoll_runtime.local.run_folder import RunFolder
     from plimsoll_runtime.local.source import manifests_of
+    from plimsoll_runtime.local.together import memory_left
     from plimsoll_runtime.weights.demo import unseen_terms
 
     if args.once and args.ask is None:
@@ -104,7 +107,15 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     if args.together is False and (args.line is not None or args.sleepers is not None):
         raise UsageError("--line and --sleepers are for models that share a process: leave out --apart")
     made = manifests_of(args.files)
-    models = load_models(args.files, sys.stdin, made)
+    loaded, others = load_objects(args.files, sys.stdin, made)
+    models, pool = place(loaded, read_pools(others, memory_left()))
+    if not models:
+        raise UsageError(f"{', '.join(args.files)}: no ModelDeployment found, only a RuntimePool; add its models")
+    if pool is not None and args.together is not None:
+        raise UsageError(
+            f"--together and --apart: spec.placement of each model says whether it shares the RuntimePool {pool.name}; "
+            "leave the option out"
+        )
     if args.ask is not None and models[0].replicas == 0:
         raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, nobody would answer")
     if not args.trust_remote_code and (bringing := [model.name for model in models if model.brings_code]):
@@ -117,8 +128,8 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
         console.print(
             f"# {argument} as a file, for `plimsoll up` and `kubectl apply`:\n{text}", markup=False, soft_wrap=True
         )
-    models = _shared(models, args, console)
-    for note in (note for model in models for note in model.notes):
+    models = _in_pool(models) if pool is not None else _shared(models, args, console)
+    for note in (*(() if pool is None else pool.notes), *(note for model in models for note in model.notes)):
         console.print(note, style="yellow", markup=False, soft_wrap=True)
     for terms in dict.fromkeys(unseen_terms(model.source) for model in models):
         if terms is not None:  # the runtime says so too, in its log, where nobody looks
@@ -133,7 +144,8 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
             drain_seconds=args.drain_seconds,
             serve=SERVE if serve is None else serve,
             host=HOST if host is None else host,
-            host_options=_host_options(args),
+            host_options=(*(TURNS if pool is None else pool.arguments), *_host_options(args, pool)),
+            pool="" if pool is None else pool.name,
         )
         folder = RunFolder(port)
         with folder.held():
@@ -151,9 +163,20 @@ def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console
     return list(share(models)) if choice.together else models
 
 
-def _host_options(args: argparse.Namespace) -> tuple[str, ...]:
+def _in_pool(models: list[LocalModel]) -> list[LocalModel]:
+    """The models, those of the pool with notes on what has no effect there."""
+    from plimsoll_runtime.local.together import share
+
+    shared = iter(share([model for model in models if model.in_host]))
+    return [next(shared) if model.in_host else model for model in models]
+
+
+def _host_options(args: argparse.Namespace, pool: LocalPool | None) -> tuple[str, ...]:
+    """Those of the command line; without a pool, a part of what is free for sleepers."""
     from plimsoll_runtime.local.together import memory_left
 
-    sleepers = memory_left() // 4 if args.sleepers is None else args.sleepers
-    line = () if args.line is None else ("--line", args.line)
-    return (*line, "--sleepers", str(sleepers))
+    sleepers = memory_left() // 4 if args.sleepers is None and pool is None else args.sleepers
+    return (
+        *(() if args.line is None else ("--line", args.line)),
+        *(() if sleepers is None else ("--sleepers", str(sleepers))),
+    )

@@ -41,9 +41,10 @@ def admit(document: Document) -> dict[str, Any]:
     """The object with its defaults. Raises RefusedError with everything that is wrong with it."""
     body = document.body
     kind, version = body.get("kind"), body.get("apiVersion")
-    if (kind, version) != (crd.kind(), crd.api_version()):
+    files = (file for file in (crd.MODELS, crd.POOLS) if (kind, version) == (crd.kind(file), crd.api_version(file)))
+    if (file := next(files, None)) is None:
         raise RefusedError([_wrong_kind(document, kind, version)])
-    schema = crd.schema()
+    schema = crd.schema(file)
     problems: list[str] = []
     if unknown := unknown_fields(body, schema):
         fields = ", ".join(f'unknown field "{one.path}"' for one in unknown)
@@ -65,7 +66,7 @@ def admit(document: Document) -> dict[str, Any]:
 def _wrong_kind(document: Document, kind: Any, version: Any) -> str:
     return (
         f'{document.origin}: no matches for kind "{kind or ""}" in version "{version or ""}"; '
-        f"this command takes {crd.kind()} of {crd.api_version()}"
+        f"this command takes {crd.kind()} and {crd.kind(crd.POOLS)} of {crd.api_version()}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The schema of ModelDeployments: the very file that the cluster gets."""
+"""The schemas of ModelDeployments and RuntimePools: the very files that the cluster gets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-FILE = "modeldeployments.yaml"
+MODELS, POOLS = "modeldeployments.yaml", "runtimepools.yaml"
 # In a wheel the file is copied beside this module; in a checkout it is at the repository's top.
 PLACES = (Path(__file__).parent / "crds", Path(__file__).parents[3] / "crds")
 
@@ -17,29 +17,29 @@ Schema = Mapping[str, Any]
 
 
 @cache
-def load_crd() -> Mapping[str, Any]:
+def load_crd(file: str = MODELS) -> Mapping[str, Any]:
     """The CustomResourceDefinition. Raises FileNotFoundError where the installation is broken."""
     for place in PLACES:
-        if (path := place / FILE).is_file():
+        if (path := place / file).is_file():
             crd: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
             return crd
-    raise FileNotFoundError(f"{FILE} is missing in {' and '.join(map(str, PLACES))}: reinstall plimsoll-serving")
+    raise FileNotFoundError(f"{file} is missing in {' and '.join(map(str, PLACES))}: reinstall plimsoll-serving")
 
 
-def api_version() -> str:
+def api_version(file: str = MODELS) -> str:
     """The apiVersion that objects must have: that of the version which is stored."""
-    spec = load_crd()["spec"]
-    return f"{spec['group']}/{_version()['name']}"
+    spec = load_crd(file)["spec"]
+    return f"{spec['group']}/{_version(file)['name']}"
 
 
-def kind() -> str:
+def kind(file: str = MODELS) -> str:
     """The kind that objects must have."""
-    return str(load_crd()["spec"]["names"]["kind"])
+    return str(load_crd(file)["spec"]["names"]["kind"])
 
 
-def schema() -> Schema:
+def schema(file: str = MODELS) -> Schema:
     """The structural schema of the object."""
-    found: Schema = _version()["schema"]["openAPIV3Schema"]
+    found: Schema = _version(file)["schema"]["openAPIV3Schema"]
     return found
 
 
@@ -52,5 +52,5 @@ def child_schema(schema: Schema, key: str) -> Schema | None:
     return others if isinstance(others, dict) else None
 
 
-def _version() -> Mapping[str, Any]:
-    return next(version for version in load_crd()["spec"]["versions"] if version["storage"])
+def _version(file: str) -> Mapping[str, Any]:
+    return next(version for version in load_crd(file)["spec"]["versions"] if version["storage"])

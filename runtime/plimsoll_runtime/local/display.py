@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -24,12 +24,18 @@ STYLES = {
 REFRESHES_PER_SECOND = 4
 PERCENT_STEP = 10  # between two lines about one stage, where lines are all there is
 
+Rows = Callable[[], Sequence[tuple[str, str]]]
+
 
 class Display:
-    """Follows a board. Use as a context; `paused` frees the terminal for something else."""
+    """Follows a board; `rows` are further ones for the table.
 
-    def __init__(self, board: Board, console: Console) -> None:
+    Use as a context; `paused` frees the terminal for something else.
+    """
+
+    def __init__(self, board: Board, console: Console, rows: Rows = tuple) -> None:
         self._board = board
+        self._rows = rows
         self._console = console
         self._live: Live | None = None
         self._said: dict[str, tuple[str, int]] = {}
@@ -50,6 +56,11 @@ class Display:
             yield
         finally:
             self._show()
+
+    def change(self, text: str, style: str = "") -> None:
+        """Say something that the table shows as well: lines where there is no table."""
+        if not self._console.is_terminal:
+            self.line(text, style)
 
     def line(self, text: str, style: str = "") -> None:
         """Say something that stays."""
@@ -76,6 +87,8 @@ class Display:
         table.add_column(no_wrap=True, overflow="ellipsis")
         for slot, status in self._board.statuses.items():
             table.add_row(slot, Text(status.detail, style=STYLES[status.phase]))
+        for title, text in self._rows():
+            table.add_row(title, Text(text))
         return table
 
     def _changed(self, slot: str, before: Status, now: Status) -> None:

@@ -35,13 +35,20 @@ class HostAccess:
         for path in (self._address, self.token_file):
             path.unlink(missing_ok=True)
 
-    def report(self) -> dict[str, Any] | str | None:
-        """What the host says of itself; why it says nothing; None where there is no host."""
+    def place(self) -> tuple[str, str] | None:
+        """The URL and the token of its API; None if there is no host."""
         try:
-            url = json.loads(self._address.read_text())["url"]
-            token = self.token_file.read_text().strip()
+            url: str = json.loads(self._address.read_text())["url"]
+            return url, self.token_file.read_text().strip()
         except FileNotFoundError:
             return None
+
+    def report(self) -> dict[str, Any] | str | None:
+        """What the host says of itself; why it says nothing; None where there is no host."""
+        place = self.place()
+        if place is None:
+            return None
+        url, token = place
         request = Request(f"{url}/host/v1/report", headers={"Authorization": f"Bearer {token}"})
         try:
             with build_opener(ProxyHandler({})).open(request, timeout=SECONDS) as response:

@@ -102,7 +102,7 @@ class HostLaunch:
                 *("--models", str(self.folder.models), "--host", LOOPBACK, "--port", str(port)),
                 *("--host-port", str(host_port), "--host-token-file", str(access.token_file)),
                 *shared_stores(self.models).arguments(self.folder.claims, self.slot),
-                *("--hold-seconds", str(HOLD_SECONDS), *TURNS, *self.options),
+                *("--hold-seconds", str(HOLD_SECONDS), *self.options),
             ),
             url=f"http://{LOOPBACK}:{port}",
             log=self.folder.log(self.slot),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local import crd
 from plimsoll_runtime.local.admission import RefusedError, admit
 from plimsoll_runtime.local.flags import serve_arguments
 from plimsoll_runtime.local.manifest import Document, read_documents
@@ -49,23 +50,38 @@ def load_models(sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] 
 
     `texts`: as of `read_documents`.
     """
+    models, others = load_objects(sources, stdin, texts)
+    if others:
+        names = ", ".join(f"{other.body['kind']} {other.body['metadata']['name']}" for other in others)
+        raise UsageError(f"{names}: this command takes {crd.kind()}s; `plimsoll up` takes the rest as well")
+    return models
+
+
+def load_objects(
+    sources: Sequence[str], stdin: TextIO, texts: Mapping[str, str] | None = None
+) -> tuple[list[LocalModel], list[Document]]:
+    """All models of the files, and all other objects with their defaults. Raises UsageError as `load_models` does."""
     models: list[LocalModel] = []
+    others: list[Document] = []
     problems: list[str] = []
     for document in read_documents(sources, stdin, texts):
         try:
-            models.append(_model(document))
+            body = admit(document)
+            if body["kind"] == crd.kind():
+                models.append(_model(document, body))
+            else:
+                others.append(replace(document, body=body))
         except RefusedError as refused:
             problems += refused.problems
     problems += _conflicts(models)
     if problems:
         raise UsageError("\n".join(problems))
-    return models
+    return models, others
 
 
-def _model(document: Document) -> LocalModel:
-    body = admit(document)
+def _model(document: Document, body: Mapping[str, Any]) -> LocalModel:
     meta, spec = body["metadata"], body["spec"]
-    environment, from_cluster = _environment(spec)
+    environment, from_cluster = plain_environment(spec)
     ignored = _ignored(document.body.get("spec", {})) + from_cluster
     served = tuple(spec["model"].get("servedNames") or [meta["name"]])
     source = spec["model"]["source"]
@@ -94,7 +110,7 @@ def _no_claims(document: Document, name: str, source: str) -> str:
     )
 
 
-def _environment(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
+def plain_environment(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, str], ...], list[str]]:
     """Plain variables, and the paths of those whose value only a cluster has."""
     entries = spec.get("template", {}).get("env", [])
     plain = tuple((entry["name"], entry.get("value", "")) for entry in entries if "valueFrom" not in entry)

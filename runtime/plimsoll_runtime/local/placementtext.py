@@ -18,7 +18,7 @@ WORDS = {
 
 def placement_line(model: Mapping[str, Any], now: float) -> str:
     """State, for how long, why, memory and requests. `now`: seconds since the epoch."""
-    parts = [f"{WORDS.get(model['state'], model['state'])} for {_duration(now - model['since'])}"]
+    parts = [f"{_word(model)} for {_duration(now - model['since'])}"]
     if model["why"]:
         parts.append(model["why"])
     held = model["weights"] + model["workspace"] + model["kv"]
@@ -29,6 +29,32 @@ def placement_line(model: Mapping[str, Any], now: float) -> str:
     if model["error"]:
         parts.append(f"error: {model['error']}")
     return "; ".join(parts)
+
+
+def short_placement_line(model: Mapping[str, Any], now: float) -> str:
+    """State, for how long, and why, for a column of a table."""
+    return f"{_word(model)} {_duration(now - model['since'])}{_why(model)}"
+
+
+def state_words(model: Mapping[str, Any]) -> str:
+    """State and why."""
+    return f"{_word(model)}{_why(model)}"
+
+
+def short_memory_line(report: Mapping[str, Any]) -> str:
+    """The memory taken against the line, and that of sleepers."""
+    device, sleepers = report["device"], report["sleepers"]
+    taken = f"{_size(device['used'])} of {_size(device['line'])} taken"
+    return f"{taken}, {_size(sleepers['used'])} of {_size(sleepers['capacity'])} asleep"
+
+
+def _word(model: Mapping[str, Any]) -> str:
+    return WORDS.get(model["state"], str(model["state"]))
+
+
+def _why(model: Mapping[str, Any]) -> str:
+    why = model["error"] or model["why"]
+    return f": {why}" if why and why != _word(model) else ""
 
 
 def memory_line(report: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from plimsoll_runtime.local.ask import ask
 from plimsoll_runtime.local.backoff import Backoff
 from plimsoll_runtime.local.board import Board, Phase, Status
 from plimsoll_runtime.local.display import Display
+from plimsoll_runtime.local.hostwatch import HostWatch
 from plimsoll_runtime.local.keeper import Keeper
 from plimsoll_runtime.local.launch import HOST, SERVE, GatewayLaunch, HostLaunch, RuntimeLaunch, threads_each
 from plimsoll_runtime.local.model import LocalModel
@@ -40,7 +41,7 @@ MOST_ENDS = 3
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     """What a run is asked to do. `once` ends it after the answer to `question`; `host_options` are for the process that
-    models share.
+    models share, `pool` is the RuntimePool that it stands for, if it does.
     """
 
     models: tuple[LocalModel, ...]
@@ -51,6 +52,7 @@ class RunOptions:
     serve: Sequence[str] = SERVE
     host: Sequence[str] = HOST
     host_options: Sequence[str] = ()
+    pool: str = ""
 
 
 class Run:
@@ -64,7 +66,9 @@ class Run:
         slots = [slot for model in options.models for slot in replica_slots(model)]
         self._board = Board(dict.fromkeys([*slots, GATEWAY_SLOT]))
         self._board.listen(lambda slot, before, now: self._publish())
-        self._display = Display(self._board, console)
+        title = f"pool {options.pool}" if options.pool else "memory"
+        self._watch = HostWatch(title, folder.host_access, self._changed)
+        self._display = Display(self._board, console, self._watch.rows)
         self._stop = asyncio.Event()
         self._keepers: dict[str, Keeper] = {}
 
@@ -105,9 +109,10 @@ class Run:
         talk = asyncio.create_task(self._talk(session))
         stop = asyncio.create_task(self._stop.wait())
         over = asyncio.create_task(self._until_all_failed())
-        tasks = {talk, stop, over}
+        watch = asyncio.create_task(self._watch.run(session))
+        tasks = {talk, stop, over, watch}
         try:
-            await asyncio.wait({*tasks, *kept}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({talk, stop, over, *kept}, return_when=asyncio.FIRST_COMPLETED)
             ended = next((task for task in (talk, over) if task.done()), None)
             return 0 if ended is None else ended.result()
         finally:
@@ -189,6 +194,9 @@ class Run:
         self._sock.close()
         await self._keepers[GATEWAY_SLOT].stop(self._options.drain_seconds + GATEWAY_STOP_MARGIN)
         await asyncio.gather(*(keeper.stop(RUNTIME_STOP_SECONDS) for keeper in self._keepers.values()))
+
+    def _changed(self, text: str, style: str) -> None:
+        self._display.change(text, style)
 
     def _signalled(self) -> None:
         if self._stop.is_set():

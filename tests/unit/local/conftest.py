@@ -89,7 +89,7 @@ def thing(**spec: Any) -> dict[str, Any]:
 @pytest.fixture
 def small_crd(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = yaml.safe_load(SMALL_CRD)
-    monkeypatch.setattr(crd, "load_crd", lambda: loaded)
+    monkeypatch.setattr(crd, "load_crd", lambda file=crd.MODELS: loaded)
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ def test_names(refusals: Refusals, metadata: Any, what: str) -> None:
 def test_other_kinds(refusals: Refusals, change: dict[str, Any]) -> None:
     (problem,) = refusals(thing() | change)
     assert "no matches for kind" in problem
-    assert "takes Thing of example.dev/v1" in problem
+    assert "takes Thing and Thing of example.dev/v1" in problem
 
 
 @pytest.mark.parametrize("spec", [None, [], "x", 3])

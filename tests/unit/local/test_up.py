@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -213,6 +214,70 @@ def test_models_that_share_a_process(laptop: Laptop, port: int) -> None:
     assert laptop.plimsoll("down").returncode == 0
     assert up.wait(PATIENCE) == 0
     assert not (folder / "host-token").exists()
+
+
+def a_pool(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "plimsoll.dev/v1alpha1",
+        "kind": "RuntimePool",
+        "metadata": {"name": "shared"},
+        "spec": {"resources": {"memory": "512Mi"}, "memory": {"line": "50%", "sleepers": "128Mi"}, **spec},
+    }
+
+
+def test_a_pool_is_one_process(laptop: Laptop, port: int) -> None:
+    placed = {"placement": {"pool": "shared"}}
+    path = laptop.write(
+        a_pool(), model("a", "demo://ok", **placed), model("b", "demo://ok", **placed), model("c", "demo://ok")
+    )
+    up = laptop.up(path, "--port", str(port), "--ask", "What?")
+    record = laptop.until(port, all_ready)
+    assert [entry["slot"] for entry in replicas(record)] == ["host", "host", "c-0"]
+    log = (laptop.folder / "state" / "plimsoll" / str(port) / "host.log").read_text()
+    assert f"'--line', '{192 * 2**20}', '--sleepers', '{128 * 2**20}'" in log
+    assert up.stdout is not None
+    assert up.stdout.readline() == "a says hello.\n"
+    assert "    c-0: ready" in laptop.plimsoll("status").stdout
+    assert laptop.plimsoll("down").returncode == 0
+    _, said = up.communicate(timeout=PATIENCE)
+    assert "pool shared: 512 MiB of 1.0 GiB taken, 7 MiB of 64 MiB asleep\n" in said
+    assert said.count("b: asleep in memory: 3 min idle\n") == 1
+
+
+def test_a_terminal_shows_where_models_of_a_pool_are(laptop: Laptop, port: int) -> None:
+    main, side = pty.openpty()
+    file = laptop.write(a_pool(), model("a", "demo://ok", placement={"pool": "shared"}))
+    process = laptop.up(
+        *(file, "--port", str(port)),
+        stdout=side,
+        stderr=side,
+        stdin=side,
+        env={**laptop.environment, "TERM": "xterm", "COLUMNS": "80"},
+    )
+    os.close(side)
+    shown = b""
+    while b"3 min idle" not in shown:
+        shown += os.read(main, 4096)
+    process.send_signal(signal.SIGINT)
+    with contextlib.suppress(OSError):  # EIO: the other side has closed
+        while os.read(main, 4096):
+            pass
+    os.close(main)
+    assert process.wait(timeout=PATIENCE) == 0
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in shown.decode().splitlines()]
+    assert any(re.search(r"pool shared +512 MiB of 1.0 GiB taken, 7 MiB of 64 MiB asleep$", row) for row in rows), rows
+    assert any(re.search(r"a +asleep in memory [0-9]+ s: 3 min idle$", row) for row in rows), rows
+    assert all(len(re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", row)) <= 80 for row in rows if "taken" in row or "idle" in row)
+
+
+def test_pools_that_cannot_run(laptop: Laptop) -> None:
+    placed = model("a", "demo://ok", placement={"pool": "shared"})
+    apart = laptop.plimsoll("up", laptop.write(a_pool(), placed), "--apart")
+    assert apart.returncode == 2
+    assert "says whether it shares the RuntimePool shared; leave the option out" in apart.stderr
+    alone = laptop.plimsoll("up", laptop.write(a_pool()))
+    assert alone.returncode == 2
+    assert "no ModelDeployment found, only a RuntimePool; add its models" in alone.stderr
 
 
 def test_what_dies_is_started_again(laptop: Laptop, port: int) -> None:

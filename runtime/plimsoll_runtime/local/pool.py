@@ -1,0 +1,115 @@
+"""One RuntimePool as a laptop runs it: a single host process, with the memory of one of its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local.manifest import Document
+from plimsoll_runtime.local.model import LocalModel, plain_environment
+from plimsoll_runtime.local.quantity import Quantity
+from plimsoll_runtime.local.stores import Stores, read_stores
+from plimsoll_runtime.sizes import parse_size
+
+NEARLY_ALL = 0.95
+"""Of what is free: with more an amount is no use, for it may be too much by the time that the host starts."""
+WITHOUT_EFFECT = ("namespaces", "sharedClaims", "rollout")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPool:
+    """What to run for one RuntimePool. `arguments` follow `plimsoll host`; `notes` say what differs here."""
+
+    namespace: str
+    name: str
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    stores: Stores
+    notes: tuple[str, ...]
+
+
+def read_pools(documents: Sequence[Document], memory_left: int) -> list[LocalPool]:
+    """The pools of objects with their defaults; `memory_left`: bytes that are free here."""
+    return [_read(document.body, memory_left) for document in documents]
+
+
+def place(models: Sequence[LocalModel], pools: Sequence[LocalPool]) -> tuple[list[LocalModel], LocalPool | None]:
+    """The models, with those that name a pool marked as its parts, and that pool.
+
+    Raises UsageError for a second pool, or a model whose pool is not there.
+    """
+    if len(pools) > 1:
+        raise UsageError(
+            f"{len(pools)} RuntimePools ({', '.join(pool.name for pool in pools)}): a laptop runs one at a time; give "
+            "each a `plimsoll up` with its own --port"
+        )
+    pool = pools[0] if pools else None
+    return [_placed(model, pool) for model in models], pool
+
+
+def _placed(model: LocalModel, pool: LocalPool | None) -> LocalModel:
+    wanted = model.spec.get("placement")
+    if wanted is None:
+        return model
+    if pool is None:
+        note = f"{model.name}: runs without its RuntimePool {wanted['pool']}, which is not in the files"
+        return replace(model, notes=(*model.notes, note))
+    key = wanted.get("namespace", model.namespace), wanted["pool"]
+    if key != (pool.namespace, pool.name):
+        raise UsageError(
+            f"{model.origin}: ModelDeployment {model.name} names the RuntimePool {'/'.join(key)}, which is not in the "
+            f"files; there is {pool.namespace}/{pool.name}"
+        )
+    return replace(model, in_host=True, environment=pool.environment, stores=pool.stores)
+
+
+def _read(body: Mapping[str, Any], memory_left: int) -> LocalPool:
+    meta, spec = body["metadata"], body["spec"]
+    environment, from_cluster = plain_environment(spec)
+    arguments, memory_notes = _arguments(spec, memory_left)
+    ignored = [*_ignored(spec), *from_cluster]
+    notes = [f"without effect on a laptop: {', '.join(ignored)}"] if ignored else []
+    namespace = meta.get("namespace", "default")
+    return LocalPool(
+        namespace=namespace,
+        name=meta["name"],
+        arguments=arguments,
+        environment=environment,
+        stores=read_stores(namespace, spec),
+        notes=tuple(f"RuntimePool {meta['name']}: {note}" for note in (*memory_notes, *notes)),
+    )
+
+
+def _arguments(spec: Mapping[str, Any], memory_left: int) -> tuple[tuple[str, ...], list[str]]:
+    """Of `plimsoll host`, as the operator has them for a pod with that memory, and what differs."""
+    line, sleepers = spec["memory"]["line"], _bytes(spec["memory"]["sleepers"])
+    residency = ("--minimum-residency", str(spec["eviction"]["minimumResidencySeconds"]))
+    if "accelerator" in spec["resources"]:
+        return (*residency, "--device", "cuda", "--line", line, "--sleepers", str(sleepers)), []
+    memory = _bytes(spec["resources"]["memory"]) if "memory" in spec["resources"] else None
+    notes: list[str] = []
+    if memory is None or memory > NEARLY_ALL * memory_left:
+        asked = "its resources.profile is unknown here" if memory is None else f"{_size(memory)} are not free"
+        notes.append(f"{asked}: its models have {line} of {_size(memory_left)} less what sleepers have")
+        sleepers = min(sleepers, memory_left // 3)
+    else:
+        line = str(parse_size(line, memory - sleepers))
+    return (*residency, "--device", "cpu", "--line", line, "--sleepers", str(sleepers)), notes
+
+
+def _bytes(amount: str | int) -> int:
+    return int(Quantity.parse(str(amount)).amount)
+
+
+def _size(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB"
+
+
+def _ignored(spec: Mapping[str, Any]) -> list[str]:
+    """Paths that somebody has written down and that nothing here looks at."""
+    replicas = ["spec.replicas (one process)"] if spec["replicas"] > 1 else []
+    resources = [f"spec.resources.{field}" for field in spec["resources"] if field not in ("memory", "accelerator")]
+    template = [f"spec.template.{field}" for field in spec.get("template") or {} if field != "env"]
+    return [*replicas, *resources, *template, *(f"spec.{field}" for field in WITHOUT_EFFECT if field in spec)]
