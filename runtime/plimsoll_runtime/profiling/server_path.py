@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from plimsoll_runtime.api.about.fingerprint import FINGERPRINT
+from plimsoll_runtime.api.http.dialect import json_line
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice
 from plimsoll_runtime.engine.messages import AddRequest, StepOutputs
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
@@ -36,6 +37,6 @@ class ServerPath:
         for name, delta in deltas:
             choice = CompletionChoice(0, delta.text, finish_reason=delta.finish_reason)
             event = CompletionAnswer(name, 0, "profile", [choice], FINGERPRINT)
-            events.append(b"data: " + msgspec.json.encode(event) + b"\n\n")
+            events.append(b"data: " + json_line(event) + b"\n\n")
         self._timeline.lap(StepPhase.EVENTS)
         return events

@@ -38,6 +38,8 @@ _ANTHROPIC_KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+# JSON escapes the other characters at which str.splitlines() splits: they are control characters below U+0020.
+_LINE_ENDS = tuple((character.encode(), b"\\u%04x" % ord(character)) for character in "\x85\u2028\u2029")
 
 
 def _error(error: ApiError) -> msgspec.Struct:
@@ -75,8 +77,18 @@ class Dialect:
 
     def event(self, event: msgspec.Struct) -> bytes:
         """An event of a stream, as it is sent."""
-        data, tag = b"data: " + msgspec.json.encode(event), event.__struct_config__.tag
+        data, tag = b"data: " + json_line(event), event.__struct_config__.tag
         return f"event: {tag}\n".encode() + data if self.named and isinstance(tag, str) else data
+
+
+def json_line(event: msgspec.Struct) -> bytes:
+    """JSON that is one line for every client, also for those that split text at Unicode's line ends."""
+    data = msgspec.json.encode(event)
+    if data.isascii():
+        return data
+    for raw, escape in _LINE_ENDS:
+        data = data.replace(raw, escape)
+    return data
 
 
 def _response_error(error: ApiError) -> msgspec.Struct:
