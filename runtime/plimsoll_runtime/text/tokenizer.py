@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,21 @@ class Tokenizer:
         """
         return list(self._encoded([text], add_special_tokens=add_special_tokens)[0].ids)
 
+    def starts(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """For each token of `encode`, the character of the text at which it begins. A token that the tokenizer adds
+        begins where the one before it ended. Raises TextError.
+        """
+        encoded = self._guarded(self._backend.encode_batch, [text], add_special_tokens=add_special_tokens)[0]
+        starts, end = list[int](), 0
+        for token_id, (start, stop) in zip(encoded.ids, encoded.offsets, strict=True):
+            piece = self.token_text(token_id)
+            # Some tokenizers leave the white space at a token's ends out of its offsets.
+            places = start, start - (len(piece) - len(piece.lstrip()))
+            found = [place for place in places if place >= 0 and piece and text.startswith(piece, place)]
+            starts.append(end if stop <= start else found[0] if found else min(start, end))
+            end = max(end, stop)
+        return starts
+
     def encode_cut(self, text: str, pair: str | None = None, *, most: int | None = None) -> tuple[list[int], int]:
         """Token ids of a text, or of two as one, with special tokens; and where the second text begins, by its types.
 
@@ -121,8 +136,14 @@ class Tokenizer:
         return list(whole.ids), 0 if second is None or 1 not in whole.type_ids else whole.type_ids.index(1)
 
     def _encoded(self, texts: list[str], *, add_special_tokens: bool) -> list[tokenizers.Encoding]:
+        return self._guarded(self._backend.encode_batch_fast, texts, add_special_tokens=add_special_tokens)
+
+    @staticmethod
+    def _guarded(
+        encode: Callable[..., list[tokenizers.Encoding]], texts: list[str], *, add_special_tokens: bool
+    ) -> list[tokenizers.Encoding]:
         try:
-            return self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+            return encode(texts, add_special_tokens=add_special_tokens)
         except (UnicodeEncodeError, TypeError) as error:
             raise TextError("the text holds a lone surrogate, which is not a character") from error
         except BaseException as error:

@@ -104,6 +104,27 @@ async def test_a_prompt_is_scored(running: Any) -> None:
         assert running.engine.asked[-1].params.prompt_logprobs == 1
 
 
+@pytest.mark.parametrize(
+    ("prompt", "skipped", "text", "offsets"),
+    [
+        ("a<|user|>b</s>", True, "a<|user|>b</s>Zy", [0, 0, 1, 9, 10, 14, 15]),
+        ("<s>", True, "<s>Zy", [0, 0, 3, 4]),
+        ("é<s><|user|> x", False, "é<s><|user|> xZy", [0, 0, 0, 1, 4, 12, 13, 14, 15]),
+        ([97, 258, 98], True, "abZy", [0, 1, 1, 2, 3]),
+        ([97, 258, 98], False, "a<|user|>bZy", [0, 1, 9, 10, 11]),
+        ([256, 195, 169, 257], True, "éZy", [0, 0, 0, 1, 1, 2]),
+    ],
+)
+async def test_offsets_point_into_the_text_that_is_returned(
+    running: Any, prompt: Any, skipped: bool, text: str, offsets: list[int]
+) -> None:
+    """Special tokens that are written in a prompt are in its text; those of token ids as `skip_special_tokens` says."""
+    running.engine.answer = b"Zy"
+    body = {"extra_body": {"skip_special_tokens": skipped}, "max_tokens": 2, "logprobs": 0}
+    choice = (await create(running, prompt=prompt, echo=True, **body)).choices[0]
+    assert (choice.text, choice.logprobs.text_offset) == (text, offsets)
+
+
 async def test_echo_without_logprobs(running: Any) -> None:
     answer = await create(running, prompt=[*b"Hi"], echo=True)
     assert answer.choices[0].text == "HiHello!"

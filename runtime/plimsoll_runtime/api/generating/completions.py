@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from plimsoll_runtime.api.about.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.generating.choices import Choice, Wanted, plan_choices
+from plimsoll_runtime.api.generating.echo import Echo, echo_of_text, echo_of_tokens
 from plimsoll_runtime.api.generating.generation import Generation
 from plimsoll_runtime.api.generating.logprobs import CompletionLogprobsBuilder, joined, prompt_logprobs
 from plimsoll_runtime.api.generating.pieces import Piece
@@ -45,7 +46,7 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
         scores_field="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
     )
     choices = plan_choices(model, wanted, record)
-    echoes = [_text(body, model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
+    echoes = [_echo(body, model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
     form = partial(CompletionAnswers, body, echoes)
     return Generation(model, choices, record, form, body.constraint_field, counted=not body.scores_only)
 
@@ -53,14 +54,15 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
 def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt, truncation: Truncation) -> list[int]:
     if not isinstance(prompt, str):
         return prompt
-    text, special = truncation.text(prompt), body.add_special_tokens is not False
-    return encode_text(model, text, add_special_tokens=special, param="prompt")
+    return encode_text(model, truncation.text(prompt), add_special_tokens=body.adds_special_tokens, param="prompt")
 
 
-def _text(body: CompletionRequest, model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> str:
-    if isinstance(prompt, str) and body.truncate_prompt_tokens is None:
-        return prompt
-    return model.tokenizer.decode(ids)
+def _echo(body: CompletionRequest, model: ServedModel, prompt: Prompt, ids: Sequence[int]) -> Echo:
+    if not isinstance(prompt, str) or body.truncate_prompt_tokens is not None:
+        return echo_of_tokens(ids, model.tokenizer, skip_special_tokens=body.skip_special_tokens is not False)
+    if body.logprobs is None:
+        return Echo(prompt, ())
+    return echo_of_text(prompt, model.tokenizer, add_special_tokens=body.adds_special_tokens)
 
 
 @dataclass(slots=True)
@@ -82,11 +84,11 @@ class Score:
 
 
 class CompletionAnswers:
-    """The answers to all prompts. Each is the sum of its parts, which are what a stream has; `echoes` are the
-    texts of the prompts, where they are to be echoed.
+    """The answers to all prompts. Each is the sum of its parts, which are what a stream has; `echoes`: one for each
+    prompt if they are to be repeated.
     """
 
-    def __init__(self, body: CompletionRequest, echoes: Sequence[str], job: Generation, meter: UsageMeter) -> None:
+    def __init__(self, body: CompletionRequest, echoes: Sequence[Echo], job: Generation, meter: UsageMeter) -> None:
         self._body = body
         self._meter = meter
         self._head = f"cmpl-{job.record.request_id}", job.record.created, job.model.names[0]
@@ -134,7 +136,7 @@ class CompletionAnswers:
 class _Growing:
     """One answer while it grows: turns pieces into parts of it, the echoed prompt in front."""
 
-    def __init__(self, body: CompletionRequest, echoes: Sequence[str], model: ServedModel, choice: Choice) -> None:
+    def __init__(self, body: CompletionRequest, echoes: Sequence[Echo], model: ServedModel, choice: Choice) -> None:
         self._body = body
         self._tokenizer = model.tokenizer
         self._choice = choice
@@ -143,7 +145,7 @@ class _Growing:
         self._logprobs = CompletionLogprobsBuilder(
             model.tokenizer,
             skip_special_tokens=body.skip_special_tokens is not False,
-            at_start=self._echo is not None,
+            echoed=0 if self._echo is None else len(self._echo.text),
         )
 
     def push(self, piece: Piece) -> CompletionChoice:
@@ -170,9 +172,11 @@ class _Growing:
 
     def _echo_into(self, part: CompletionChoice, piece: Piece) -> CompletionLogprobs | None:
         assert self._echo is not None
-        part.text, self._echo = self._echo, None
+        echo, self._echo = self._echo, None
+        part.text = echo.text
         if self._body.logprobs is not None:
-            part.logprobs = self._logprobs.prompt(self._choice.request.prompt_token_ids, piece.prompt_logprobs or ())
+            ids = self._choice.request.prompt_token_ids
+            part.logprobs = self._logprobs.prompt(ids, piece.prompt_logprobs or (), echo.starts)
         return part.logprobs
 
 

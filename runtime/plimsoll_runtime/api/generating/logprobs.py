@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import msgspec
@@ -36,30 +36,36 @@ def prompt_logprobs(packed: Sequence[bytes], tokenizer: Tokenizer) -> PromptLogp
 
 
 class CompletionLogprobsBuilder:
-    """The shape of the legacy completions, chunk by chunk: offsets go on from one to the next."""
+    """The shape of the legacy completions, chunk by chunk: offsets continue from one to the next."""
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, at_start: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool, echoed: int = 0) -> None:
+        """`echoed`: characters of the prompt that stand in front of the answer."""
         self._tokenizer = tokenizer
-        self._detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens, at_start=at_start)
-        self._offset = 0
+        self._detokenizer = new_detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        self._offset = echoed
 
-    def prompt(self, ids: Sequence[int], packed: Sequence[bytes]) -> CompletionLogprobs:
-        """Of an echoed prompt; its first token has no probability, as nothing precedes it."""
-        return self._built(ids, chain([None], unpack(packed)))
+    def prompt(self, ids: Sequence[int], packed: Sequence[bytes], starts: Sequence[int]) -> CompletionLogprobs:
+        """Of an echoed prompt whose tokens begin at these characters. Its first token has no probability, as nothing
+        precedes it.
+        """
+        built = CompletionLogprobs([], [], [], [])
+        for token_id, start, entry in zip(ids, starts, chain([None], unpack(packed)), strict=True):
+            self._add(built, token_id, start, entry)
+        return built
 
     def answer(self, ids: Sequence[int], entries: Sequence[LogprobEntry]) -> CompletionLogprobs:
         """Of tokens that were generated."""
-        return self._built(ids, entries)
-
-    def _built(self, ids: Sequence[int], entries: Iterable[LogprobEntry | None]) -> CompletionLogprobs:
         built = CompletionLogprobs([], [], [], [])
         for token_id, entry in zip(ids, entries, strict=True):
-            built.text_offset.append(self._offset)
-            built.tokens.append(self._tokenizer.token_text(token_id))
-            built.token_logprobs.append(None if entry is None else _floor(entry.logprob))
-            built.top_logprobs.append(None if entry is None else self._top(entry))
+            self._add(built, token_id, self._offset, entry)
             self._offset += len(self._detokenizer.push(token_id))
         return built
+
+    def _add(self, built: CompletionLogprobs, token_id: int, offset: int, entry: LogprobEntry | None) -> None:
+        built.text_offset.append(offset)
+        built.tokens.append(self._tokenizer.token_text(token_id))
+        built.token_logprobs.append(None if entry is None else _floor(entry.logprob))
+        built.top_logprobs.append(None if entry is None else self._top(entry))
 
     def _top(self, entry: LogprobEntry) -> msgspec.Raw:
         top: dict[str, float] = {}

@@ -87,6 +87,11 @@ class CompletionRequest(SamplingFields):
         return DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
 
     @property
+    def adds_special_tokens(self) -> bool:
+        """Whether texts get the special tokens that the tokenizer puts around a text."""
+        return self.add_special_tokens is not False
+
+    @property
     def scores_only(self) -> bool:
         """Whether no answer is wanted (max_tokens 0): the engine still makes one token, which is dropped."""
         return self.max_tokens == 0
