@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from plimsoll_runtime.api.generating.context_length import no_room, too_many_characters
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import ChatMessage
 from plimsoll_runtime.api.schemas.sampling import invalid
@@ -18,9 +19,6 @@ from plimsoll_runtime.text.tokenizer import TextError
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """What a template is always given; `chat_template_kwargs` may not replace it."""
-
-TOO_LONG = "context_length_exceeded"
-"""The code of an error for a prompt that the model's context has no room for."""
 
 MAX_PROMPT_SCORES = 2**20
 """Log probabilities of prompts in one answer. Each is some 75 bytes of JSON, and of memory until it is sent."""
@@ -101,12 +99,7 @@ def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None,
     wanted = max_tokens if max_tokens is not None else 1
     limit = longest_sequence(model.engine.info)
     if len(ids) + wanted > limit:
-        asked = f" and asks for {max_tokens} more" if max_tokens is not None else ""
-        raise too_long(
-            f"This model's context is {limit} tokens; the prompt has {len(ids)}{asked}. "
-            "Shorten the prompt, or ask for fewer tokens.",
-            param,
-        )
+        raise no_room(limit, len(ids), max_tokens, param)
 
 
 def check_tokens(model: ServedModel, ids: Sequence[int], param: str) -> None:
@@ -157,16 +150,7 @@ def check_text(model: ServedModel, text: str, param: str) -> None:
     """Refuse what is certainly too long before seconds are spent on tokenising it."""
     limit = longest_sequence(model.engine.info)
     if len(text) > limit * model.tokenizer.longest_piece:
-        raise too_long(
-            f"This model's context is {limit} tokens, which {len(text)} characters "
-            "certainly do not fit in. Shorten the prompt.",
-            param,
-        )
-
-
-def too_long(message: str, param: str) -> ApiError:
-    """A prompt does not fit in the model's context."""
-    return ApiError(message, param=param, code=TOO_LONG)
+        raise too_many_characters(limit, len(text), model.tokenizer.longest_piece, param)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plimsoll_runtime.api.chat.thinking import Wish
-from plimsoll_runtime.api.generating.prompts import TOO_LONG
+from plimsoll_runtime.api.generating.context_length import TOO_LONG
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatMessage, ChatRequest
 from plimsoll_runtime.api.schemas.messages import (

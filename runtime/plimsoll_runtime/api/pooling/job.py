@@ -13,7 +13,8 @@ import msgspec
 
 from plimsoll_runtime.api.callers.tenants import salted
 from plimsoll_runtime.api.generating.choices import new_engine_id
-from plimsoll_runtime.api.generating.prompts import check_text, check_tokens, told, too_long
+from plimsoll_runtime.api.generating.context_length import too_long
+from plimsoll_runtime.api.generating.prompts import check_text, check_tokens, told
 from plimsoll_runtime.api.http.engine_errors import as_api_errors, check_output, failed
 from plimsoll_runtime.api.http.offload import offload
 from plimsoll_runtime.api.http.record import RequestRecord
@@ -115,11 +116,9 @@ class Reader:
         for index, text in enumerate(texts):
             check_tokens(self._model, text.ids, field)
             if len(text.ids) > self._longest:
-                raise too_long(
-                    f"This model takes {self._longest} tokens; a prompt has {len(text.ids)}. "
-                    "Shorten it, or ask for it to be cut: 'truncate_prompt_tokens': -1.",
-                    field,
-                )
+                had = f"your {field} resulted in a prompt of {len(text.ids)} tokens"
+                cut = "or let the server cut it ('truncate_prompt_tokens': -1)"
+                raise too_long(self._longest, had, f"the {field}, {cut}", field)
             requests.append(
                 AddRequest(f"{engine_id}-{index}", Prompt(text.ids), params, salt, arrived, second_text=text.second)
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from plimsoll_runtime.api.generating.prompts import TOO_LONG
+from plimsoll_runtime.api.generating.context_length import TOO_LONG
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import in_terms_of_responses
 from plimsoll_runtime.api.responses.messages import messages_of, turn_starts, without_oldest

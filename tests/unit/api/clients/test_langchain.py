@@ -8,6 +8,7 @@ from typing import Any, Literal
 import httpx
 import openai
 import pytest
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
@@ -151,6 +152,8 @@ def test_errors_are_openais(chat: ChatOpenAI) -> None:
         chat.invoke("Hi", top_p=9)
     with pytest.raises(openai.NotFoundError, match="tinier"):
         chat.bind(model="tinier").invoke("Hi")
+    with pytest.raises(ContextOverflowError, match="maximum context length is 2048 tokens"):
+        chat.invoke("x" * 3000)
 
 
 @pytest.mark.parametrize("way", WAYS)
