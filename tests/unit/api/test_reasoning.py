@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import pytest_asyncio
 
+from plimsoll_runtime.api.schemas.chat import Effort
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import running_server, template
@@ -52,6 +53,17 @@ async def ask(thinking: Any, answer: str, source: str = QWEN, **fields: Any) -> 
         return found.json()
     lines = [line.removeprefix("data: ") for line in found.text.splitlines() if line.startswith("data: {")]
     return [json.loads(line) for line in lines]
+
+
+async def headers_of(thinking: Any, path: str, source: str, **fields: Any) -> Any:
+    """Of an answer."""
+    thinking.engine.reset()
+    with template(thinking.server.state.models.model.tokenizer, source):
+        async with thinking.http() as http:
+            body = {"model": "fake"} | ({} if "input" in fields else {"messages": HELLO}) | fields
+            found = await http.post(path, json=body)
+    assert found.status_code == 200, found.text
+    return found.headers
 
 
 def prompt(thinking: Any) -> str:
@@ -193,7 +205,6 @@ async def test_effort_is_told_to_the_template(thinking: Any) -> None:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
-    (QWEN, {"reasoning_effort": "high"}, "reasoning_effort", "'none' switches thinking off, 'medium' on"),
     (OSS, {"reasoning_effort": "minimal"}, "reasoning_effort", "low, medium, high"),
     (QWEN, {"thinking_budget": -1}, "thinking_budget", "greater than or equal to 0"),
 ]
@@ -205,6 +216,39 @@ async def test_what_cannot_be_told_is_refused(thinking: Any) -> None:
         assert error["param"] == param, (fields, error)
         assert told in error["message"], (fields, error)
     assert thinking.engine.asked == []
+
+
+PLAIN = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+EITHER = PLAIN + "{% if thinking %}<think>{% endif %}"
+"""Does not think unless it is told to."""
+
+
+@pytest.mark.parametrize("effort", get_args(Effort))
+@pytest.mark.parametrize("stream", [False, True])
+async def test_effort_is_a_hint(thinking: Any, effort: str, stream: bool) -> None:
+    """A model without levels answers all the same, and the header names what it could not be told."""
+    for source in (PLAIN, QWEN, EITHER):
+        headers = await headers_of(thinking, "/v1/chat/completions", source, reasoning_effort=effort, stream=stream)
+        unheard = source == PLAIN or effort not in ("none", "medium")
+        assert headers.get("x-plimsoll-ignored") == ("reasoning_effort" if unheard else None)
+        thinks = prompt(thinking).endswith("<think>") if source == EITHER else "</think>" not in prompt(thinking)
+        assert source == PLAIN or thinks == (effort != "none"), (source, prompt(thinking))
+
+
+async def test_effort_of_a_response_is_a_hint(thinking: Any) -> None:
+    """Named once, however often a conversation is shortened until it fits."""
+    turns: list[Any] = [{"role": "user", "content": "x" * 900}, {"role": "assistant", "content": "y"}] * 8
+    body = {"input": [*turns, *HELLO], "truncation": "auto", "reasoning": {"effort": "high"}, "mood": 1}
+    headers = await headers_of(thinking, "/v1/responses", PLAIN, max_output_tokens=9, **body)
+    assert headers["x-plimsoll-ignored"] == "mood, reasoning.effort"
+
+
+async def test_a_hint_is_refused_where_unknown_fields_are(tokenizer: Tokenizer) -> None:
+    async with running_server(tokenizer, strict_parameters=True) as strict:
+        error = (await ask(strict, "Two.", PLAIN, reasoning_effort="low"))["error"]
+        assert (error["param"], "knows no levels of thinking" in error["message"]) == ("reasoning_effort", True)
+        error = (await ask(strict, "Two.", QWEN, reasoning_effort="low"))["error"]
+        assert "'none' switches thinking off, 'medium' on" in error["message"]
 
 
 async def test_a_budget_goes_to_the_engine(thinking: Any) -> None:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from plimsoll_runtime.api.chat.calling import Calling, calling
 from plimsoll_runtime.api.chat.reading import AnswerReader
-from plimsoll_runtime.api.chat.thinking import NO_WISH, USUAL, Thinking, Wish, reasoning_format, thinking, variables_of
+from plimsoll_runtime.api.chat.thinking import (
+    LEVEL,
+    NO_WISH,
+    USUAL,
+    Thinking,
+    Wish,
+    reasoning_format,
+    thinking,
+    unheard_effort,
+    variables_of,
+)
 from plimsoll_runtime.api.generating.choices import Wanted, plan_choices
 from plimsoll_runtime.api.generating.generation import Answers, Generation
 from plimsoll_runtime.api.generating.prompts import check_params, encode_text, render_chat, variables_known
@@ -26,21 +37,30 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.params import SamplingParams
 
 VERBOSITY = "verbosity"
+SAME_NAMES: Mapping[str, str] = MappingProxyType({})
 Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]
 """Begins the answers to a chat. What it is given first makes the reader of each."""
 
 
 def converse(
-    body: ChatRequest, model: ServedModel, record: RequestRecord, form: Form, wish: Wish = NO_WISH, *, cut: bool = False
+    body: ChatRequest,
+    model: ServedModel,
+    record: RequestRecord,
+    form: Form,
+    wish: Wish = NO_WISH,
+    *,
+    cut: bool = False,
+    names: Mapping[str, str] = SAME_NAMES,
 ) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError.
 
-    With `cut` an answer may have fewer tokens than asked for: those that the model's context has room for.
+    With `cut` an answer may have fewer tokens than asked for: those that the model's context has room for. `names`:
+    what the client calls fields of a chat, if it calls them otherwise.
     """
     body.check()
     called = calling(body, model)
     prompt = _prompt(body, called, wish, model)
-    _tell_unread(body, called, model, record)
+    _tell_unheard(body, called, model, record, names)
     thinks = thinking(body, model, wish, called, prompt)
     if called and called.form and thinks and thinks.format.name == called.format.name:
         reason = "this model writes calls and thoughts in one format: beside tools an answer can be kept to no form"
@@ -81,13 +101,20 @@ def _params(body: ChatRequest, called: Calling | None, thinks: Thinking | None, 
     return params
 
 
-def _tell_unread(body: ChatRequest, called: Calling | None, model: ServedModel, record: RequestRecord) -> None:
-    """Variables that the chat template does not read are ignored as unknown fields are. Raises ApiError where those
-    are refused.
+def _tell_unheard(
+    body: ChatRequest, called: Calling | None, model: ServedModel, record: RequestRecord, names: Mapping[str, str]
+) -> None:
+    """Hints and variables that the chat template does not read are ignored as unknown fields are. Raises ApiError if
+    those are refused.
     """
+    tools = called is not None
+    if (reason := unheard_effort(body, model, tools=tools)) is not None:
+        if model.strict_parameters:
+            raise invalid(LEVEL, reason)
+        record.ignored = with_more(record.ignored, [names.get(LEVEL, LEVEL)])
     if not body.chat_template_kwargs:
         return
-    unread = sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=called is not None))
+    unread = sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=tools))
     if unread and model.strict_parameters:
         raise invalid("chat_template_kwargs", f"this model's chat template knows no {unread[0]!r}")
     record.ignored = with_more(record.ignored, (f"chat_template_kwargs.{name}" for name in unread))

@@ -25,8 +25,8 @@ from plimsoll_runtime.tools.entries import UnknownFormat
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the variable that says whether the model thinks at all."""
 LEVEL, BUDGET = "reasoning_effort", "thinking_budget"
-USUAL = "medium"
-"""OpenAI's level where none is said: what a model that knows no levels does by itself."""
+OFF, USUAL = "none", "medium"
+"""OpenAI's levels for no thoughts, and of requests that say nothing: what a model without levels does by itself."""
 
 # The tokens of formats' own texts: encoding them anew cost each request of a model that thinks 20 us a text.
 _encoded: WeakKeyDictionary[Tokenizer, dict[str, tuple[int, ...]]] = WeakKeyDictionary()
@@ -92,6 +92,21 @@ def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bo
     return said | (body.chat_template_kwargs or {})
 
 
+def unheard_effort(body: ChatRequest, model: ServedModel, *, tools: bool) -> str | None:
+    """Why the chat template cannot be told the level that a request asks for; None if it can, or none is asked for.
+
+    A level is a hint: agents send one to every model.
+    """
+    known = variables_known(model, tools=tools)
+    if body.reasoning_effort is None or LEVEL in known:
+        return None
+    if known.isdisjoint(SWITCHES):
+        return "this model's chat template knows no levels of thinking, and cannot switch it off"
+    if body.reasoning_effort in (OFF, USUAL):
+        return None
+    return f"this model's chat template knows no levels: {OFF!r} switches thinking off, {USUAL!r} on"
+
+
 def thinking(body: ChatRequest, model: ServedModel, wish: Wish, called: Calling | None, prompt: str) -> Thinking | None:
     """None where the model writes no thoughts. Raises ApiError."""
     form = reasoning_format(model, tools=called is not None)
@@ -113,19 +128,17 @@ def _budget(body: ChatRequest, wish: Wish, model: ServedModel) -> int | None:
 
 
 def _effort(effort: str, known: frozenset[str], model: ServedModel, *, tools: bool) -> dict[str, Any]:
-    """A level, in the template's words. Raises ApiError."""
+    """A level, in the template's words. A template with a switch alone is told whether to think. Raises ApiError for a
+    level that is none of the model's.
+    """
     switch = next((name for name in SWITCHES if name in known), None)
     if LEVEL in known:
         form = reasoning_format(model, tools=tools)
         levels = None if form is None else form.efforts
         if levels is not None and effort not in levels:
             raise invalid(LEVEL, f"this model knows the levels {', '.join(levels)}, and no {effort!r}")
-        return {LEVEL: effort} | ({} if switch is None else {switch: effort != "none"})
-    if switch is None:
-        raise invalid(LEVEL, "this model's chat template knows no levels of thinking, and cannot switch it off")
-    if effort not in ("none", USUAL):
-        raise invalid(LEVEL, f"this model's chat template knows no levels: 'none' switches thinking off, {USUAL!r} on")
-    return {switch: effort != "none"}
+        return {LEVEL: effort} | ({} if switch is None else {switch: effort != OFF})
+    return {} if switch is None else {switch: effort != OFF}
 
 
 def _wished(effort: str, model: ServedModel, *, tools: bool) -> dict[str, Any]:

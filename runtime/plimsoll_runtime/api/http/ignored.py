@@ -12,7 +12,7 @@ from plimsoll_runtime.api.http.errors import ApiError
 HEADER = "X-Plimsoll-Ignored"
 LIMIT = 1024
 """Bytes of the header's value."""
-_MORE = "..."
+_MORE, _BETWEEN = "...", ", "
 _EMPTY = '""'
 """How a field without a name is told: a header that ends with white space is none."""
 _LONGEST = 80
@@ -45,17 +45,20 @@ def ignored(body: BaseModel) -> str:
 
 
 def with_more(told: str, paths: Iterable[str]) -> str:
-    """Such a value, and these paths behind it."""
-    shown = [told] if told else []
+    """Such a value, and these paths behind it, each once."""
+    shown = told.split(_BETWEEN) if told else []
+    if _MORE in shown:
+        return told
     room = LIMIT - len(_MORE) - len(told)
     for path in paths:
         entry = quote(path[:_LONGEST] or _EMPTY, safe="[]", errors="replace") + (_MORE if len(path) > _LONGEST else "")
-        room -= len(entry) + len(", ")
+        room -= len(entry) + len(_BETWEEN)  # of one that is there already, too: a body may have very many
         if room < 0:
             shown.append(_MORE)
             break
-        shown.append(entry)
-    return ", ".join(shown)
+        if entry not in shown:
+            shown.append(entry)
+    return _BETWEEN.join(shown)
 
 
 def refuse_unknown(body: BaseModel) -> None:

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from plimsoll_runtime.api.http.errors import ApiError
 
-_FIELDS = {
+FIELDS = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
     "max_completion_tokens": "max_output_tokens",
@@ -35,7 +35,7 @@ def renamed(error: ApiError) -> ApiError:
     items have other numbers than the messages that they become.
     """
     first = _FIRST.match(error.param or "")
-    field = _FIELDS.get(first[0]) if first else None
+    field = FIELDS.get(first[0]) if first else None
     if error.param is None or field is None:
         return error
     message = error.message.replace(f"'{error.param}'", f"'{field}'")

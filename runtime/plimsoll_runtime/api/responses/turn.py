@@ -19,7 +19,7 @@ from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.responses.answers import ResponseAnswers
 from plimsoll_runtime.api.responses.draft import Draft
-from plimsoll_runtime.api.responses.errors import in_terms_of_responses
+from plimsoll_runtime.api.responses.errors import FIELDS, in_terms_of_responses
 from plimsoll_runtime.api.responses.items import packed
 from plimsoll_runtime.api.responses.output import Output
 from plimsoll_runtime.api.responses.store import Kept
@@ -54,7 +54,9 @@ class Turn:
         """Its job on the model; `begun` is called when that starts. Raises ApiError."""
         self._settle_on(model)
         form = partial(ResponseAnswers, self.draft, self.output)
-        generation = converted(self.body, self._conversation, lambda chat: converse(chat, model, record, form))
+        generation = converted(
+            self.body, self._conversation, lambda chat: converse(chat, model, record, form, names=FIELDS)
+        )
         return Job(self, generation, begun)
 
     @property
