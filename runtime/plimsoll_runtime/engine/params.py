@@ -30,7 +30,7 @@ class Range(NamedTuple):
 
 RANGES = {
     "temperature": Range(0.0, 100.0),
-    "top_p": Range(0.0, 1.0, above=True),
+    "top_p": Range(0.0, 1.0),
     "min_p": Range(0.0, 1.0),
     "presence_penalty": Range(-2.0, 2.0),
     "frequency_penalty": Range(-2.0, 2.0),
@@ -56,8 +56,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     Raises `ParamsError` (a ValueError) when built with a value outside its range.
 
     - `max_tokens`: None means up to the model's context.
-    - `temperature` 0 is greedy. `top_k` 0 or -1 and `top_p` 1 and `min_p` 0 filter nothing. The filters apply
-      to the distribution after penalties, bias and temperature, in the order top-k, top-p, min-p.
+    - `temperature` 0 is greedy, and so is `top_p` 0. `top_k` 0 or -1 and `top_p` 1 and `min_p` 0 filter nothing. The
+      filters apply to the distribution after penalties, bias and temperature, in the order top-k, top-p, min-p.
     - `seed` makes a request's random draws repeatable whatever else is in its batch; None draws fresh ones. Tokens
       repeat as far as logits do: with the attention backend "cpu" to the last bit, elsewhere (torch, Triton, cuBLAS)
       a product's last bits change with the size of the batch, so that one token in many may come out differently.
@@ -106,7 +106,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is taken, with no draw."""
-        return self.temperature == 0.0
+        return 0.0 in (self.temperature, self.top_p)
 
     def _check_lengths(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:

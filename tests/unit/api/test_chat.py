@@ -113,6 +113,40 @@ async def test_parameters_reach_the_engine(running: Any) -> None:
     assert (params.min_tokens, params.ignore_eos, params.stop_token_ids) == (2, True, (9,))
 
 
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    ({"content": [{"type": "refusal", "refusal": "No."}]}, "No."),
+    ({"content": None, "refusal": "No."}, "No."),
+    ({"refusal": "No."}, "No."),
+    ({"content": "Hm.", "refusal": "No."}, "Hm.\nNo."),
+    ({"content": [{"type": "text", "text": "Hm."}, {"type": "refusal", "refusal": "No."}], "refusal": ""}, "Hm.\nNo."),
+    ({"content": [], "refusal": "No."}, "No."),
+    ({"content": "Yes.", "refusal": None}, "Yes."),
+]
+
+
+async def test_an_assistant_may_have_refused(running: Any) -> None:
+    async with running.http() as http:
+        for said, shown in REFUSALS:
+            messages = [*HELLO, {"role": "assistant", **said}, *HELLO]
+            answer = await http.post("/v1/chat/completions", json={"model": "fake", "messages": messages})
+            assert (answer.status_code, "x-plimsoll-ignored" in answer.headers) == (200, False), answer.text
+            prompt = bytes(token for token in running.engine.asked[-1].prompt_token_ids if token < 256).decode()
+            assert prompt == f"Hi{shown}Hi", said
+
+
+async def test_nobody_else_refuses(running: Any) -> None:
+    async with running.http() as http:
+        for said, field in (
+            ({"content": [{"type": "text", "text": "a"}, {"type": "refusal", "refusal": "No."}]}, "content[1].type"),
+            ({"content": "a", "refusal": "No."}, "refusal"),
+        ):
+            messages = [{"role": "user", **said}]
+            answer = await http.post("/v1/chat/completions", json={"model": "fake", "messages": messages})
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, f"messages[0].{field}")
+            assert "only an assistant refuses" in error["message"]
+
+
 async def test_several_answers_have_their_own_seeds(running: Any) -> None:
     answer = await running.openai().chat.completions.create(model="fake", messages=HELLO, n=3, seed=2**63 - 2)
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -198,7 +232,7 @@ async def test_a_message_can_be_continued(running: Any) -> None:
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": 101}, "temperature", "at most 100"),
     ({"temperature": "hot"}, "temperature", "valid number"),
-    ({"top_p": 0}, "top_p", "more than 0"),
+    ({"top_p": -0.1}, "top_p", "at least 0"),
     ({"n": 0}, "n", "greater than or equal to 1"),
     ({"n": 1.5}, "n", "valid integer"),
     ({"max_tokens": 0}, "max_tokens", "at least 1"),

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+import openai
 import pytest
 import pytest_asyncio
 
@@ -66,6 +67,30 @@ async def test_a_call(calling: Any) -> None:
     [asked] = calling.engine.asked
     shown = bytes(token for token in asked.prompt_token_ids if token < 256).decode()
     assert json.loads(shown.split("<tool_call>")[0])[0] == TOOLS[0]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_some_tools_may_be_called(calling: Any, mode: str) -> None:
+    """The model is shown these alone, and must call one of them where the mode says so."""
+    allowed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+    answer = await ask(calling, OTHER, tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
+    assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["get_time"]
+    [asked] = calling.engine.asked
+    shown = bytes(token for token in asked.prompt_token_ids if token < 256).decode()
+    assert "get_weather" not in shown
+    assert "get_weather" not in asked.params.constraint.source
+    required = {"tools": [TOOLS[1]], "tool_choice": mode}
+    await ask(calling, OTHER, **required)
+    assert calling.engine.asked[-1].params.constraint == asked.params.constraint
+
+
+async def test_tools_that_may_be_called_must_be_there(calling: Any) -> None:
+    for names, told in ((["get_time", "get_rain"], "there is no tool 'get_rain'"), ([], "at least 1 item")):
+        allowed = {"mode": "auto", "tools": [{"type": "function", "function": {"name": name}} for name in names]}
+        with pytest.raises(openai.BadRequestError) as refused:
+            await ask(calling, OTHER, tool_choice={"type": "allowed_tools", "allowed_tools": allowed})
+        assert refused.value.param == "tool_choice.allowed_tools.tools"
+        assert told in refused.value.message
 
 
 async def test_it_is_listed_as_able_to_call(calling: Any) -> None:

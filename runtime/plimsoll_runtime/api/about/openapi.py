@@ -269,4 +269,5 @@ def _add_ranges(schema: dict[str, Any]) -> None:
     for field, (low, high, above) in RANGES.items():
         for kind in schema["properties"].get(field, {}).get("anyOf", ()):
             if kind.get("type") == "number":
-                kind |= {"exclusiveMinimum" if above else "minimum": low, "maximum": high}
+                known = dict(kind)  # a path may be narrower than the engine
+                kind |= {"exclusiveMinimum" if above else "minimum": low, "maximum": high} | known

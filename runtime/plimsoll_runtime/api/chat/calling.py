@@ -10,7 +10,7 @@ from typing import Any
 
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.api.schemas.tools import FunctionDefinition
+from plimsoll_runtime.api.schemas.tools import AllowedChoice, FunctionDefinition
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.tools.choose import fitting, named
@@ -89,7 +89,7 @@ class Calling:
 def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
     """None where the model is to call nothing. Raises ApiError."""
     old = body.functions is not None
-    definitions = [tool.function for tool in body.tools or ()] or list(body.functions or ())
+    definitions = _allowed(body)
     choice = _choice(body)
     if not definitions or choice == "none":
         return None
@@ -136,6 +136,17 @@ def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:
     return found
 
 
+def _allowed(body: ChatRequest) -> list[FunctionDefinition]:
+    """The functions that the model may know of. Raises ApiError."""
+    given = [tool.function for tool in body.tools or ()] or list(body.functions or ())
+    if not isinstance(body.tool_choice, AllowedChoice):
+        return given
+    names = {tool.function.name for tool in body.tool_choice.allowed_tools.tools}
+    if unknown := sorted(names.difference(function.name for function in given)):
+        raise invalid("tool_choice.allowed_tools.tools", f"there is no tool {unknown[0]!r}")
+    return [function for function in given if function.name in names]
+
+
 def _choice(body: ChatRequest) -> str:
     """none, auto, required, or a tool's name."""
     given = body.tool_choice if body.functions is None else body.function_call
@@ -143,4 +154,6 @@ def _choice(body: ChatRequest) -> str:
         return "auto"
     if isinstance(given, str):
         return given
+    if isinstance(given, AllowedChoice):
+        return given.allowed_tools.mode
     return given.name if body.functions is not None else given.function.name  # type: ignore[union-attr]

@@ -19,10 +19,10 @@ from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.offload import LONG_BODY
 from plimsoll_runtime.api.http.values import MAX_VALUES, check_values
 from plimsoll_runtime.api.schemas import response_input, response_tools
-from plimsoll_runtime.api.schemas.chat import PARTS, TEXT
 from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.schemas.messages import BLOCKS, CHOICES, THOUGHTS
-from plimsoll_runtime.api.schemas.tools import NAMED, WORD
+from plimsoll_runtime.api.schemas.parts import PART_FORMS, PARTS, TEXT
+from plimsoll_runtime.api.schemas.tools import ALLOWED, NAMED, WORD
 from plimsoll_runtime.unreadable import UNREADABLE
 
 IDLE_SECONDS = 60.0
@@ -161,7 +161,8 @@ def _refusal(detail: ErrorDetails) -> ApiError:
 
 
 _FORMS = {
-    *(TEXT, PARTS, WORD, NAMED),
+    *(TEXT, PARTS, WORD, NAMED, ALLOWED),
+    *PART_FORMS.values(),
     *FORMATS.values(),
     *response_input.FORMS,
     *response_tools.FORMS,

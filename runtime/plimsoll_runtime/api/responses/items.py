@@ -9,6 +9,7 @@ import msgspec
 from plimsoll_runtime.api.responses.errors import item_not_found
 from plimsoll_runtime.api.responses.ids import item_id, response_of_item
 from plimsoll_runtime.api.responses.store import Kept
+from plimsoll_runtime.api.schemas.parts import REFUSAL, RefusalPart
 from plimsoll_runtime.api.schemas.response_input import (
     GivenCall,
     GivenItem,
@@ -29,6 +30,7 @@ from plimsoll_runtime.api.schemas.response_items import (
     ReasoningText,
     SummaryText,
 )
+from plimsoll_runtime.api.schemas.sampling import invalid
 
 
 class _OfResponse(msgspec.Struct):
@@ -93,10 +95,12 @@ def _taken(given: GivenMessage | GivenCall | GivenOutput | GivenReasoning, respo
             texts: list[InputText | OutputText] = [OutputText(text) for text in _texts(given.content)]
             return MessageItem(own("msg"), "assistant", texts, status)
         case GivenMessage():
+            _check_refusals(given.content, f"input[{number}].content")
             return MessageItem(own("msg"), given.role, [InputText(text) for text in _texts(given.content)], status)
         case GivenCall():
             return FunctionCallItem(own("fc"), given.call_id, given.name, given.arguments, status)
         case GivenOutput():
+            _check_refusals(given.output, f"input[{number}].output")
             output = given.output if isinstance(given.output, str) else [InputText(t) for t in _texts(given.output)]
             return FunctionOutputItem(own("fco"), given.call_id, output, status)
         case GivenReasoning():
@@ -105,5 +109,12 @@ def _taken(given: GivenMessage | GivenCall | GivenOutput | GivenReasoning, respo
             return ReasoningItem(own("rs"), summary, content, status=status)
 
 
-def _texts(content: str | Iterable[GivenText]) -> list[str]:
-    return [content] if isinstance(content, str) else [part.text for part in content]
+def _texts(content: str | Iterable[GivenText | RefusalPart]) -> list[str]:
+    return [content] if isinstance(content, str) else [part.shown for part in content]
+
+
+def _check_refusals(content: str | Sequence[GivenText | RefusalPart], where: str) -> None:
+    """Raises ApiError for a refusal of anybody but the assistant."""
+    for index, part in enumerate(() if isinstance(content, str) else content):
+        if part.type == REFUSAL:
+            raise invalid(f"{where}[{index}].type", "only an assistant refuses")

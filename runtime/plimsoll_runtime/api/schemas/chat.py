@@ -5,9 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.sampling import EMPTY, EMPTY_VALUES, Count, Lenient, NoEffect, SamplingFields, invalid
+from plimsoll_runtime.api.schemas.parts import REFUSAL, Content
+from plimsoll_runtime.api.schemas.sampling import (
+    EMPTY,
+    EMPTY_VALUES,
+    CacheOptions,
+    Count,
+    Lenient,
+    NoEffect,
+    SamplingFields,
+    invalid,
+)
 from plimsoll_runtime.api.schemas.tools import (
     MAX_TOOLS,
     CalledFunction,
@@ -20,13 +30,10 @@ from plimsoll_runtime.api.schemas.tools import (
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
-MAX_PARTS = 4096
-TEXT, PARTS = "(text)", "(parts)"
-"""The two forms of a content, as pydantic names them in the places of its errors."""
 
 _SHOWN_AS = {"developer": "system", "function": "tool"}
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 Unsupported = Annotated[Any, WithJsonSchema(EMPTY)]
 
@@ -34,31 +41,6 @@ NOT_YET = {
     "audio": "audio is not supported",
     "web_search_options": "web search is not supported",
 }
-
-
-def _kind(value: Any) -> Any:
-    if value != "text":
-        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported: this model reads text only")
-    return value
-
-
-class TextPart(Lenient):
-    """One of the texts that a message's content may be made of."""
-
-    type: Annotated[Literal["text"], BeforeValidator(_kind)]
-    text: str
-
-
-def content_form(content: Any) -> str:
-    """TEXT or PARTS."""
-    return PARTS if isinstance(content, list) else TEXT
-
-
-Content = Annotated[
-    Annotated[str, Tag(TEXT)] | Annotated[list[TextPart], Field(max_length=MAX_PARTS), Tag(PARTS)],
-    Discriminator(content_form),
-]
-"""A text, or a list of text parts, which are joined by line ends."""
 
 
 class ChatMessage(Lenient):
@@ -72,7 +54,7 @@ class ChatMessage(Lenient):
     tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_TOOLS)] | None = None
     tool_call_id: Annotated[str, Field(max_length=256)] | None = None
     function_call: CalledFunction | None = None
-    refusal: Unsupported = None
+    refusal: str | None = None
     annotations: Unsupported = None
     audio: Unsupported = None
 
@@ -80,15 +62,15 @@ class ChatMessage(Lenient):
         """What a chat template sees. Raises ApiError for what no template here can show; `where` names the
         message.
         """
-        for field in ("refusal", "annotations", "audio"):
+        for field in ("annotations", "audio"):
             if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(f"{where}.{field}", "it is not supported yet; leave it out")
         calls = self._calls(where)
-        if self.content is None and not calls:
+        content = self._content(where)
+        if content is None and not calls:
             raise invalid(f"{where}.content", "it must be a text, or a list of text parts")
         if self.role == "tool" and not self.tool_call_id:
             raise invalid(f"{where}.tool_call_id", "it must say which call this is the result of")
-        content = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content or ())
         optional = {
             "name": self.name,
             "reasoning_content": self.reasoning_content or self.reasoning,
@@ -96,7 +78,19 @@ class ChatMessage(Lenient):
             "tool_call_id": self.tool_call_id,
         }
         role = _SHOWN_AS.get(self.role, self.role)
-        return {"role": role, "content": content} | {k: v for k, v in optional.items() if v is not None}
+        return {"role": role, "content": content or ""} | {k: v for k, v in optional.items() if v is not None}
+
+    def _content(self, where: str) -> str | None:
+        """All that is said, refusals included; None if nothing is. Raises ApiError."""
+        parts = self.content if isinstance(self.content, list) else []
+        texts = [self.content] if isinstance(self.content, str) else [part.shown for part in parts]
+        refusals = [f"content[{index}].type" for index, part in enumerate(parts) if part.type == REFUSAL]
+        refusals += ["refusal"] if self.refusal else []
+        if refusals and self.role != "assistant":
+            raise invalid(f"{where}.{refusals[0]}", f"only an assistant refuses, not the {self.role}")
+        if self.refusal:
+            texts.append(self.refusal)
+        return "\n".join(texts) if texts or self.content is not None else None
 
     def _calls(self, where: str) -> list[dict[str, Any]]:
         """The calls of an assistant's message. Raises ApiError."""
@@ -129,6 +123,7 @@ class ChatRequest(SamplingFields):
     function_call: FunctionChoice | None = None
     audio: Unsupported = None
     prediction: NoEffect = None
+    prompt_cache_options: CacheOptions | None = None
     reasoning_effort: Effort | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     web_search_options: Unsupported = None
@@ -146,13 +141,15 @@ class ChatRequest(SamplingFields):
         for field, reason in NOT_YET.items():
             if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(field, reason)
+        if self.prompt_cache_options is not None:
+            self.prompt_cache_options.check()
         if self.tools and self.functions:
             raise invalid("functions", "'tools' replaces it")
         if not self.tools and self.tool_choice not in (None, "none", "auto"):
             raise invalid("tool_choice", "there are no tools")
         if not self.functions and self.function_call not in (None, "none", "auto"):
             raise invalid("function_call", "there are no functions")
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "it needs 'logprobs': true")
         if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
             raise invalid("max_tokens", "it differs from 'max_completion_tokens', which replaces it")

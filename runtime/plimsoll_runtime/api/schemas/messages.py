@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT, content_form
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES
 from plimsoll_runtime.api.schemas.constraints import Schema, type_of
+from plimsoll_runtime.api.schemas.parts import MAX_PARTS, PARTS, TEXT, content_form
 from plimsoll_runtime.api.schemas.sampling import (
     COUNT_LIMIT,
     WITHOUT_EFFECT,

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, MAX_PARTS, PARTS, TEXT, content_form
+from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES
+from plimsoll_runtime.api.schemas.constraints import type_of
+from plimsoll_runtime.api.schemas.parts import MAX_PARTS, PART_FORMS, PARTS, REFUSAL, TEXT, RefusalPart, content_form
 from plimsoll_runtime.api.schemas.response_items import Status
 from plimsoll_runtime.api.schemas.sampling import Lenient
 
@@ -27,9 +29,23 @@ class GivenText(Lenient):
     type: Annotated[_Text, BeforeValidator(_kind)]
     text: str
 
+    @property
+    def shown(self) -> str:
+        """What the model is shown of it."""
+        return self.text
 
+
+def _part_form(part: Any) -> str:
+    return PART_FORMS[REFUSAL if type_of(part) == REFUSAL else "text"]
+
+
+GivenPart = Annotated[
+    Annotated[GivenText, Tag(PART_FORMS["text"])] | Annotated[RefusalPart, Tag(PART_FORMS[REFUSAL])],
+    Discriminator(_part_form),
+]
+GivenParts = Annotated[list[GivenPart], Field(max_length=MAX_PARTS)]
 GivenTexts = Annotated[list[GivenText], Field(max_length=MAX_PARTS)]
-GivenContent = Annotated[Annotated[str, Tag(TEXT)] | Annotated[GivenTexts, Tag(PARTS)], Discriminator(content_form)]
+GivenContent = Annotated[Annotated[str, Tag(TEXT)] | Annotated[GivenParts, Tag(PARTS)], Discriminator(content_form)]
 """A text, or a list of parts."""
 
 

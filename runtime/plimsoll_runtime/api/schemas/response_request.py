@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.chat import Effort, Unsupported
 from plimsoll_runtime.api.schemas.constraints import FORMATS, JsonObjectFormat, Schema, TextFormat, form_of_format
@@ -14,16 +14,20 @@ from plimsoll_runtime.api.schemas.sampling import (
     COUNT_LIMIT,
     EMPTY_VALUES,
     WITHOUT_EFFECT,
+    CacheOptions,
     Count,
     Lenient,
     ModelFields,
     Seed,
+    ServiceTier,
     StreamOptions,
     Strict,
     invalid,
 )
 from plimsoll_runtime.engine.params import MAX_LOGPROBS
 
+MAX_TEMPERATURE = 2.0
+"""OpenAI's, whose clients alone ask for responses."""
 LOGPROBS = "message.output_text.logprobs"
 Include = Literal[
     "message.output_text.logprobs",
@@ -44,7 +48,6 @@ REFUSED = {
     "moderation": "there is no moderation",
     "image": "this model reads text only",
     "access_programs": "there are none",
-    "prompt_cache_options": "prefixes are cached by themselves; nothing about it can be set",
 }
 
 
@@ -77,6 +80,15 @@ class TextConfig(Strict):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
+def _openais(temperature: float | None) -> float | None:
+    if temperature is not None and not 0 <= temperature <= MAX_TEMPERATURE:
+        raise ValueError(f"must be at least 0 and at most {MAX_TEMPERATURE:g}, not {temperature:g}")
+    return temperature
+
+
+_TEMPERATURE = {"anyOf": [{"type": "number", "minimum": 0, "maximum": MAX_TEMPERATURE}, {"type": "null"}]}
+
+
 class ReasoningConfig(Lenient):
     """How much the model is to think. Where a summary is asked for, whichever, all of its thoughts are told as one."""
 
@@ -98,7 +110,7 @@ class ResponseRequest(ModelFields):
     previous_response_id: Annotated[str, Field(max_length=256)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1, le=COUNT_LIMIT)] | None = None
     max_tool_calls: Annotated[Count | None, WITHOUT_EFFECT] = None
-    temperature: float | None = None
+    temperature: Annotated[float | None, AfterValidator(_openais), WithJsonSchema(_TEMPERATURE)] = None
     top_p: float | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     include: list[Include] | None = None
@@ -114,7 +126,7 @@ class ResponseRequest(ModelFields):
     stream_options: StreamOptions | None = None
     user: Annotated[str | None, WITHOUT_EFFECT] = None
     safety_identifier: Annotated[str | None, WITHOUT_EFFECT] = None
-    service_tier: Annotated[Literal["auto", "default"] | None, WITHOUT_EFFECT] = None
+    service_tier: ServiceTier = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Annotated[str | None, WITHOUT_EFFECT] = None
     conversation: Unsupported = None
@@ -123,7 +135,7 @@ class ResponseRequest(ModelFields):
     moderation: Unsupported = None
     image: Unsupported = None
     access_programs: Unsupported = None
-    prompt_cache_options: Unsupported = None
+    prompt_cache_options: CacheOptions | None = None
 
     seed: Seed | None = None
     top_k: Annotated[int, Field(le=COUNT_LIMIT)] | None = None
@@ -143,6 +155,8 @@ class ResponseRequest(ModelFields):
         for field, reason in REFUSED.items():
             if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(field, reason)
+        if self.prompt_cache_options is not None:
+            self.prompt_cache_options.check()
         if self.top_logprobs and not self.tells_logprobs:
             raise invalid("top_logprobs", f"it needs {LOGPROBS!r} in 'include'")
         if self.background and not self.stored:

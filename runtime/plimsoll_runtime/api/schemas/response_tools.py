@@ -9,12 +9,11 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.response_input import NEVER
 from plimsoll_runtime.api.schemas.sampling import Lenient
-from plimsoll_runtime.api.schemas.tools import MAX_TOOLS, NAMED, WORD, FunctionDefinition, Name
+from plimsoll_runtime.api.schemas.tools import ALLOWED, MAX_TOOLS, NAMED, WORD, FunctionDefinition, Name
 
 OTHER = "(other tool)"
 FUNCTION = "(function)"
-ALLOWED = "(allowed tools)"
-FORMS = frozenset({OTHER, FUNCTION, ALLOWED})
+FORMS = frozenset({OTHER, FUNCTION})
 
 
 class FunctionTool(Lenient):

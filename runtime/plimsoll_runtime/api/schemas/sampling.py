@@ -34,6 +34,12 @@ NoEffect = Annotated[Any, WITHOUT_EFFECT]
 """A field that is known and changes nothing."""
 
 
+ServiceTier = Annotated[
+    Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None, WITHOUT_EFFECT
+]
+"""OpenAI's prices and queues. Every request is served alike here; `priority` is a field of ours."""
+
+
 class Strict(BaseModel):
     """A part of a body in which what is not known is refused: it says what an answer is to be kept to."""
 
@@ -44,6 +50,22 @@ class Lenient(BaseModel):
     """A body, or a part of one, in which what is not known is left aside: clients send what other servers know."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+class CacheOptions(Lenient):
+    """How OpenAI caches prompts. Here every prefix is cached, so that only `prewarm` would ask for something."""
+
+    mode: NoEffect = None
+    ttl: NoEffect = None
+    comparison_response_id: NoEffect = None
+    prewarm: bool | None = None
+
+    def check(self) -> None:
+        """Raises ApiError for what cannot be done."""
+        if self.prewarm:
+            raise invalid(
+                "prompt_cache_options.prewarm", "prefixes are cached by requests that are answered; leave it out"
+            )
 
 
 class StreamOptions(Lenient):
@@ -104,7 +126,7 @@ class SamplingFields(ModelFields):
     user: Annotated[str | None, WITHOUT_EFFECT] = None
     metadata: Annotated[dict[str, str] | None, WITHOUT_EFFECT] = None
     store: Annotated[bool | None, WITHOUT_EFFECT] = None
-    service_tier: Annotated[Literal["auto", "default"] | None, WITHOUT_EFFECT] = None
+    service_tier: ServiceTier = None
     safety_identifier: Annotated[str | None, WITHOUT_EFFECT] = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Annotated[str | None, WITHOUT_EFFECT] = None

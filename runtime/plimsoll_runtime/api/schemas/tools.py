@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.tools.parts import Tool
 
@@ -55,18 +56,39 @@ class NamedTool(Lenient):
     function: NamedFunction
 
 
+class AllowedFunctions(Lenient):
+    """Some of the tools, of which the model may call one or must."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(Lenient):
+    """Some of the tools: the model is shown these alone."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedFunctions
+
+
 Tools = Annotated[list[ToolDefinition], Field(max_length=MAX_TOOLS)]
 Functions = Annotated[list[FunctionDefinition], Field(max_length=MAX_TOOLS)]
-WORD, NAMED = "(word)", "(named)"
-"""The two forms of a choice, as pydantic names them in the places of its errors."""
+WORD, NAMED, ALLOWED = "(word)", "(named)", "(allowed tools)"
+"""The forms of a choice, as pydantic names them in the places of its errors."""
 
 
 def _form(choice: Any) -> str:
     return WORD if isinstance(choice, str) else NAMED
 
 
+def _tool_form(choice: Any) -> str:
+    return ALLOWED if type_of(choice) == "allowed_tools" else _form(choice)
+
+
 ToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag(WORD)] | Annotated[NamedTool, Tag(NAMED)], Discriminator(_form)
+    Annotated[Literal["none", "auto", "required"], Tag(WORD)]
+    | Annotated[NamedTool, Tag(NAMED)]
+    | Annotated[AllowedChoice, Tag(ALLOWED)],
+    Discriminator(_tool_form),
 ]
 FunctionChoice = Annotated[
     Annotated[Literal["none", "auto"], Tag(WORD)] | Annotated[NamedFunction, Tag(NAMED)], Discriminator(_form)

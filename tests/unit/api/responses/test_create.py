@@ -107,6 +107,23 @@ async def test_items_of_all_kinds_become_a_chat(talk: Talk) -> None:
     )
 
 
+async def test_an_assistant_may_have_refused(talk: Talk) -> None:
+    """In what a client sends, and in what is kept of it."""
+    refusal = {"type": "refusal", "refusal": "I will not."}
+    said: list[Any] = [{"role": "user", "content": "Do it."}, {"role": "assistant", "content": [refusal]}]
+    first = await talk.create(input=said)
+    assert talk.shown == "[user] Do it.[assistant] I will not."
+    await talk.create(input="Why?", previous_response_id=first.id)
+    assert talk.shown.startswith("[user] Do it.[assistant] I will not.")
+    for where, item in (
+        ("content", {"role": "user", "content": [text("a"), refusal]}),
+        ("output", {"type": "function_call_output", "call_id": "c", "output": [text("a"), refusal]}),
+    ):
+        with pytest.raises(openai.BadRequestError, match="only an assistant refuses") as refused:
+            await talk.create(input=[item])
+        assert refused.value.param == f"input[0].{where}[1].type"
+
+
 def text(words: str) -> dict[str, str]:
     return {"type": "input_text", "text": words}
 

@@ -34,6 +34,16 @@ def run(sampler: Sampler, logits: torch.Tensor, slots: list[int]) -> list[int | 
     return [o.token_id for o in sampler.sample(logits.clone(), slots)]
 
 
+def test_a_nucleus_of_nothing_is_greedy() -> None:
+    """Among others that draw, and at the highest temperature."""
+    logits = logits_of(4)
+    nothing = SamplingParams(top_p=0.0, temperature=100.0)
+    for seed in range(20):
+        chosen = run(sampler_with(nothing, SamplingParams(seed=seed), nothing, greedy()), logits, [0, 1, 2, 3])
+        best = logits.argmax(-1).tolist()
+        assert [chosen[0], *chosen[2:]] == [best[0], *best[2:]]
+
+
 def test_greedy_takes_the_most_likely() -> None:
     logits = logits_of(3)
     assert run(sampler_with(*[greedy()] * 3), logits, [0, 1, 2]) == logits.argmax(-1).tolist()

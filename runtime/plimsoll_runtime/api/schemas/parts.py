@@ -1,0 +1,68 @@
+"""The content of a chat's message: a text, or parts of which it is made."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from plimsoll_runtime.api.schemas.constraints import type_of
+from plimsoll_runtime.api.schemas.sampling import Lenient
+
+MAX_PARTS = 4096
+TEXT, PARTS = "(text)", "(parts)"
+"""The two forms of a content, as pydantic names them in the places of its errors."""
+REFUSAL = "refusal"
+PART_FORMS = {"text": "(text part)", REFUSAL: "(refusal part)"}
+"""By type, the forms of a part, as pydantic names them."""
+
+
+def _kind(value: Any) -> Any:
+    if value != "text":
+        raise ValueError(f"a part of the type {str(value)[:40]!r} is not supported: this model reads text only")
+    return value
+
+
+class TextPart(Lenient):
+    """One of the texts that a message's content may be made of."""
+
+    type: Annotated[Literal["text"], BeforeValidator(_kind)]
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """What a chat template sees of it."""
+        return self.text
+
+
+class RefusalPart(Lenient):
+    """What an assistant said when it refused to answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def shown(self) -> str:
+        """What a chat template sees of it."""
+        return self.refusal
+
+
+def content_form(content: Any) -> str:
+    """TEXT or PARTS."""
+    return PARTS if isinstance(content, list) else TEXT
+
+
+def _part_form(part: Any) -> str:
+    """That of a text for what is no part: its errors name the type."""
+    return PART_FORMS.get(type_of(part) or "", PART_FORMS["text"])
+
+
+Part = Annotated[
+    Annotated[TextPart, Tag(PART_FORMS["text"])] | Annotated[RefusalPart, Tag(PART_FORMS[REFUSAL])],
+    Discriminator(_part_form),
+]
+Content = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[list[Part], Field(max_length=MAX_PARTS), Tag(PARTS)],
+    Discriminator(content_form),
+]
+"""A text, or a list of parts, which are joined by line ends."""
