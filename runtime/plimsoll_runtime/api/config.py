@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.http.body_limits import BodyLimits
 from plimsoll_runtime.api.http.door import Door
+from plimsoll_runtime.api.image_parts import ImageParts
 from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
@@ -52,7 +53,8 @@ class ServerConfig(FrontConfig):
     many token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
     `strict_parameters`: requests with fields that nothing here knows are refused. `reasoning_format`: by its name, how
     the model writes thoughts. `thinking_budget`: how many tokens the thoughts of an answer may have where its request
-    does not say; None: as many as come. `findings_file`: gets what there is to say of the device.
+    does not say; None: as many as come. `image_parts`: what becomes of images. `findings_file`: gets what there is to
+    say of the device.
     """
 
     engine: EngineConfig
@@ -64,6 +66,7 @@ class ServerConfig(FrontConfig):
     strict_parameters: bool = False
     reasoning_format: str | None = None
     thinking_budget: int | None = None
+    image_parts: ImageParts = "refuse"
     findings_file: Path | None = None
 
 

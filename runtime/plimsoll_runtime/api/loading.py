@@ -76,4 +76,5 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         strict_parameters=config.strict_parameters,
         reasoning_format=config.reasoning_format,
         thinking_budget=config.thinking_budget,
+        image_parts=config.image_parts,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.image_parts import ImageParts
 from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.params import SamplingParams
@@ -22,7 +23,7 @@ class ServedModel:
     time); `max_logit_bias`: how many token ids of a request may have a bias. `tool_format`: how it writes calls of
     tools, None where its chat template says so. `strict_parameters`: fields that nothing here knows are refused.
     `reasoning_format`: how it writes thoughts, None where its chat template says so. `thinking_budget`: how many tokens
-    thoughts may have where a request does not say.
+    thoughts may have where a request does not say. `image_parts`: what becomes of images.
     """
 
     names: tuple[str, ...]
@@ -36,6 +37,7 @@ class ServedModel:
     strict_parameters: bool = False
     reasoning_format: str | None = None
     thinking_budget: int | None = None
+    image_parts: ImageParts = "refuse"
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

@@ -84,6 +84,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         strict_parameters=args.strict_parameters,
         reasoning_format=args.reasoning_format,
         thinking_budget=args.thinking_budget,
+        image_parts=args.image_parts,
         share_prefix_cache=args.share_prefix_cache,
         batches=batch_options(args),
         gateway_tokens=gateway_tokens(),
@@ -135,6 +136,13 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         type=values.count,
         metavar="TOKENS",
         help="most tokens that the thoughts of an answer may have where its request does not say (default: no bound)",
+    )
+    group.add_argument(
+        "--image-parts",
+        choices=("refuse", "describe"),
+        default="refuse",
+        help="what becomes of images in conversations: refuse the request, or describe each as left out, so that a "
+        "conversation goes on (default: %(default)s)",
     )
     group.add_argument(
         "--strict-parameters",

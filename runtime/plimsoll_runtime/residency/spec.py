@@ -26,6 +26,7 @@ SERVERS = frozenset(
         "toolFormat",
         "reasoningFormat",
         "thinkingBudget",
+        "imageParts",
         "strictParameters",
         "drainSeconds",
     }

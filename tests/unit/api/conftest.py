@@ -375,6 +375,7 @@ async def running_server(
             strict_parameters=config.strict_parameters,
             reasoning_format=config.reasoning_format,
             thinking_budget=config.thinking_budget,
+            image_parts=config.image_parts,
         )
 
     log = None if termination_log is None else str(termination_log)

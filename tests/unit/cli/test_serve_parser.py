@@ -46,7 +46,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
         "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000 --share-prefix-cache "
         "--tool-format hermes --reasoning-format none --thinking-budget 0 --graph-seconds 3.5 --graph-memory 1GiB "
-        "--device cpu"
+        "--device cpu --image-parts describe"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -74,7 +74,7 @@ def test_every_flag_reaches_its_field() -> None:
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
     assert (config.tool_format, config.reasoning_format, config.thinking_budget) == ("hermes", "none", 0)
-    assert (config.max_waiting, config.max_logit_bias) == (50, 9)
+    assert (config.max_waiting, config.max_logit_bias, config.image_parts) == (50, 9, "describe")
     assert config.max_waiting_tokens == 6000
     assert config.share_prefix_cache
 

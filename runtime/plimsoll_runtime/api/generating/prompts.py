@@ -49,7 +49,9 @@ def render_chat(
     template = template_of(model)
     if reserved := sorted(RESERVED & (variables or {}).keys()):
         raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
-    rendered = _named_results([message.rendered(f"messages[{index}]") for index, message in enumerate(messages)])
+    images = model.image_parts
+    shown = [message.rendered(f"messages[{index}]", images) for index, message in enumerate(messages)]
+    rendered = _named_results(shown)
     if reasoning is not None:
         rendered = [reasoning.shown(message) for message in rendered]
     with told("messages"):

@@ -202,6 +202,7 @@ class HostModels:
                 strict_parameters=options.strict_parameters,
                 reasoning_format=options.reasoning_format,
                 thinking_budget=options.thinking_budget,
+                image_parts=options.image_parts,
             )
             placement.serial = resident.serial
         return placement.served

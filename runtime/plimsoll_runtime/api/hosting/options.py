@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from plimsoll_runtime.api.image_parts import ImageParts
 from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.errors import UsageError
@@ -28,6 +29,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     strict_parameters: bool = False
     reasoning_format: Annotated[str, Meta(max_length=64)] | None = None
     thinking_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    image_parts: ImageParts = "refuse"
 
 
 def server_options(runtime: Mapping[str, Any]) -> ServerOptions:

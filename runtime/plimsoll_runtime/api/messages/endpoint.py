@@ -24,14 +24,15 @@ from plimsoll_runtime.api.tokens import answer_by_tokenizer
 def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     with own_names():
-        job = converse(chat_of(body), model, record, partial(MessageAnswers, body), wish_of(body), cut=True)
+        chat = chat_of(body, model.image_parts)
+        job = converse(chat, model, record, partial(MessageAnswers, body), wish_of(body), cut=True)
     own = OWN_NAMES.get(job.constrained_by, job.constrained_by)
     return replace(job, constrained_by=own, counted=body.max_tokens > 0)
 
 
 def _count(body: CountRequest, model: ServedModel, record: RequestRecord) -> TokenCount:
     with own_names():
-        count = len(tokens_of(chat_of(body), model, wish_of(body)))
+        count = len(tokens_of(chat_of(body, model.image_parts), model, wish_of(body)))
     record.prompt_tokens = count
     return TokenCount(count)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from plimsoll_runtime.api.chat.thinking import Wish
 from plimsoll_runtime.api.generating.context_length import TOO_LONG
 from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.image_parts import LEFT_OUT, ImageParts, why_refused
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatMessage, ChatRequest
 from plimsoll_runtime.api.schemas.messages import (
     AnyChoice,
@@ -18,8 +19,10 @@ from plimsoll_runtime.api.schemas.messages import (
     Conversation,
     DisabledThinking,
     EnabledThinking,
+    ImageBlock,
     MessagesRequest,
     NamedChoice,
+    Result,
     TextBlock,
     Texts,
     ThinkingBlock,
@@ -40,8 +43,10 @@ _EFFORTS = {"xhigh": "high", "max": "high"}
 """Levels of thinking for which models here have no word."""
 
 
-def chat_of(body: Conversation) -> ChatRequest:
+def chat_of(body: Conversation, images: ImageParts = "refuse") -> ChatRequest:
     """The chat that a request asks for. Raises ApiError."""
+    if images == "refuse":
+        _refuse_images(body.messages)
     fields: dict[str, Any] = {"model": body.model, "messages": list(_messages(body))}
     fields |= _tools(body) | _answer(body)
     last = fields["messages"][-1]
@@ -112,6 +117,8 @@ def _say(said: list[_Said], turn: Turn, where: str) -> None:
         elif isinstance(block, ToolResultBlock):
             _check_role(turn, "user", block.type, f"{where}[{index}]")
             said.append(_Said("tool", _texts(block.content or ""), answers=block.tool_use_id))
+        elif isinstance(block, ImageBlock):
+            _of(said, turn.role).texts.append(LEFT_OUT)
         else:
             _check_role(turn, "assistant", block.type, f"{where}[{index}]")
             spoken = _of(said, turn.role)  # though nothing of a redacted thought can be told
@@ -133,8 +140,23 @@ def _check_role(turn: Turn, role: str, kind: str, where: str) -> None:
         raise invalid(where, f"a block of the type {kind!r} stands in a turn of the {role}, not of the {turn.role}")
 
 
-def _texts(content: Texts) -> list[str]:
-    return [content] if isinstance(content, str) else [block.text for block in content]
+def _texts(content: Texts | Result) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [LEFT_OUT if isinstance(block, ImageBlock) else block.text for block in content]
+
+
+def _refuse_images(turns: Sequence[Turn]) -> None:
+    """Raises ApiError for an image."""
+    for number, turn in enumerate(turns):
+        for index, block in enumerate(() if isinstance(turn.content, str) else turn.content):
+            where = f"messages[{number}].content[{index}]"
+            if isinstance(block, ImageBlock):
+                raise invalid(where, why_refused("block", block.type))
+            inner = block.content if isinstance(block, ToolResultBlock) else None
+            for place, result in enumerate(inner if isinstance(inner, list) else ()):
+                if isinstance(result, ImageBlock):
+                    raise invalid(f"{where}.content[{place}]", why_refused("block", result.type))
 
 
 def _call(block: ToolUseBlock) -> dict[str, Any]:

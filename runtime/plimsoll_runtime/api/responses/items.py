@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from plimsoll_runtime.api.image_parts import why_refused
 from plimsoll_runtime.api.responses.errors import item_not_found
 from plimsoll_runtime.api.responses.ids import item_id, response_of_item
 from plimsoll_runtime.api.responses.store import Kept
-from plimsoll_runtime.api.schemas.parts import REFUSAL, RefusalPart
+from plimsoll_runtime.api.schemas.parts import REFUSAL, ImagePart
 from plimsoll_runtime.api.schemas.response_input import (
     GivenCall,
     GivenItem,
     GivenMessage,
     GivenOutput,
+    GivenPart,
     GivenReasoning,
     GivenReference,
-    GivenText,
 )
 from plimsoll_runtime.api.schemas.response_items import (
     FunctionCallItem,
@@ -84,6 +85,17 @@ def taken(given: str | Sequence[GivenItem], response: str, kept: Mapping[str, Ke
     return items
 
 
+def refuse_images(given: str | Sequence[GivenItem]) -> None:
+    """Raises ApiError for an image."""
+    for number, item in enumerate(() if isinstance(given, str) else given):
+        parts = {"content": item.content} if isinstance(item, GivenMessage) else {}
+        parts |= {"output": item.output} if isinstance(item, GivenOutput) else {}
+        for field, content in parts.items():
+            for index, part in enumerate(() if isinstance(content, str) else content):
+                if isinstance(part, ImagePart):
+                    raise invalid(f"input[{number}].{field}[{index}].type", why_refused("part", part.type))
+
+
 def _taken(given: GivenMessage | GivenCall | GivenOutput | GivenReasoning, response: str, number: int) -> Item:
     status = given.status or "completed"
 
@@ -109,11 +121,11 @@ def _taken(given: GivenMessage | GivenCall | GivenOutput | GivenReasoning, respo
             return ReasoningItem(own("rs"), summary, content, status=status)
 
 
-def _texts(content: str | Iterable[GivenText | RefusalPart]) -> list[str]:
+def _texts(content: str | Iterable[GivenPart]) -> list[str]:
     return [content] if isinstance(content, str) else [part.shown for part in content]
 
 
-def _check_refusals(content: str | Sequence[GivenText | RefusalPart], where: str) -> None:
+def _check_refusals(content: str | Sequence[GivenPart], where: str) -> None:
     """Raises ApiError for a refusal of anybody but the assistant."""
     for index, part in enumerate(() if isinstance(content, str) else content):
         if part.type == REFUSAL:

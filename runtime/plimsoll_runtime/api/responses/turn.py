@@ -20,7 +20,7 @@ from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.responses.answers import ResponseAnswers
 from plimsoll_runtime.api.responses.draft import Draft
 from plimsoll_runtime.api.responses.errors import FIELDS, in_terms_of_responses
-from plimsoll_runtime.api.responses.items import packed
+from plimsoll_runtime.api.responses.items import packed, refuse_images
 from plimsoll_runtime.api.responses.output import Output
 from plimsoll_runtime.api.responses.store import Kept
 from plimsoll_runtime.api.responses.translate import converted
@@ -65,10 +65,12 @@ class Turn:
 
     def _settle_on(self, model: ServedModel) -> None:
         """The model is known from now on, and the response tells its first name. Raises ApiError for fields that
-        nothing here knows, where the model refuses them.
+        nothing here knows, and for images, if the model refuses them.
         """
         if model.strict_parameters:
             refuse_unknown(self.body)
+        if model.image_parts == "refuse":
+            refuse_images(self.body.input)
         self.draft.model = model.names[0]
 
     def failed(self, error: ApiError) -> Failed:

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.parts import REFUSAL, Content
+from plimsoll_runtime.api.image_parts import ImageParts, why_refused
+from plimsoll_runtime.api.schemas.parts import REFUSAL, Content, ImagePart
 from plimsoll_runtime.api.schemas.sampling import (
     EMPTY,
     EMPTY_VALUES,
@@ -58,7 +59,7 @@ class ChatMessage(Lenient):
     annotations: Unsupported = None
     audio: Unsupported = None
 
-    def rendered(self, where: str) -> dict[str, Any]:
+    def rendered(self, where: str, images: ImageParts = "refuse") -> dict[str, Any]:
         """What a chat template sees. Raises ApiError for what no template here can show; `where` names the
         message.
         """
@@ -66,7 +67,7 @@ class ChatMessage(Lenient):
             if getattr(self, field) not in EMPTY_VALUES:
                 raise invalid(f"{where}.{field}", "it is not supported yet; leave it out")
         calls = self._calls(where)
-        content = self._content(where)
+        content = self._content(where, images)
         if content is None and not calls:
             raise invalid(f"{where}.content", "it must be a text, or a list of text parts")
         if self.role == "tool" and not self.tool_call_id:
@@ -80,9 +81,12 @@ class ChatMessage(Lenient):
         role = _SHOWN_AS.get(self.role, self.role)
         return {"role": role, "content": content or ""} | {k: v for k, v in optional.items() if v is not None}
 
-    def _content(self, where: str) -> str | None:
+    def _content(self, where: str, images: ImageParts) -> str | None:
         """All that is said, refusals included; None if nothing is. Raises ApiError."""
         parts = self.content if isinstance(self.content, list) else []
+        for index, part in enumerate(parts):
+            if isinstance(part, ImagePart) and images == "refuse":
+                raise invalid(f"{where}.content[{index}].type", why_refused("part", part.type))
         texts = [self.content] if isinstance(self.content, str) else [part.shown for part in parts]
         refusals = [f"content[{index}].type" for index, part in enumerate(parts) if part.type == REFUSAL]
         refusals += ["refusal"] if self.refusal else []

@@ -26,6 +26,7 @@ BLOCKS = {
     "tool_result": "(tool_result block)",
     "thinking": "(thinking block)",
     "redacted_thinking": "(redacted_thinking block)",
+    "image": "(image block)",
 }
 """By type, the blocks that are read, as pydantic names them in the places of its errors."""
 CHOICES = {word: f"({word})" for word in ("auto", "any", "none", "tool")}
@@ -67,6 +68,25 @@ Texts = Annotated[
 """A text, or a list of blocks of text, which are joined by line ends."""
 
 
+class ImageBlock(Lenient):
+    """An image, which no model here reads. It is refused, or described as left out: see `--image-parts`."""
+
+    type: Literal["image"]
+    source: NoEffect = None
+    cache_control: NoEffect = None
+
+
+ResultBlock = Annotated[
+    Annotated[TextOnly, Tag(BLOCKS["text"])] | Annotated[ImageBlock, Tag(BLOCKS["image"])],
+    Discriminator(lambda value: BLOCKS["image" if type_of(value) == "image" else "text"]),
+]
+Result = Annotated[
+    Annotated[str, Tag(TEXT)] | Annotated[list[ResultBlock], Field(max_length=MAX_PARTS), Tag(PARTS)],
+    Discriminator(content_form),
+]
+"""What a call has given: a text, or blocks."""
+
+
 class ToolUseBlock(Lenient):
     """A call in a turn of the assistant. `input` is an object of the arguments."""
 
@@ -82,7 +102,7 @@ class ToolResultBlock(Lenient):
 
     type: Literal["tool_result"]
     tool_use_id: Annotated[str, Field(max_length=256)]
-    content: Texts | None = None
+    content: Result | None = None
     is_error: NoEffect = None
     cache_control: NoEffect = None
 
@@ -107,7 +127,8 @@ Block = Annotated[
     | Annotated[ToolUseBlock, Tag(BLOCKS["tool_use"])]
     | Annotated[ToolResultBlock, Tag(BLOCKS["tool_result"])]
     | Annotated[ThinkingBlock, Tag(BLOCKS["thinking"])]
-    | Annotated[RedactedThinkingBlock, Tag(BLOCKS["redacted_thinking"])],
+    | Annotated[RedactedThinkingBlock, Tag(BLOCKS["redacted_thinking"])]
+    | Annotated[ImageBlock, Tag(BLOCKS["image"])],
     Discriminator(
         lambda value: BLOCKS.get(type_of(value) or ""),
         custom_error_type="block",

@@ -6,14 +6,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from plimsoll_runtime.api.image_parts import IMAGE_KINDS, LEFT_OUT
 from plimsoll_runtime.api.schemas.constraints import type_of
-from plimsoll_runtime.api.schemas.sampling import Lenient
+from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
 
 MAX_PARTS = 4096
 TEXT, PARTS = "(text)", "(parts)"
 """The two forms of a content, as pydantic names them in the places of its errors."""
 REFUSAL = "refusal"
-PART_FORMS = {"text": "(text part)", REFUSAL: "(refusal part)"}
+PART_FORMS = {"text": "(text part)", REFUSAL: "(refusal part)", **dict.fromkeys(IMAGE_KINDS, "(image part)")}
 """By type, the forms of a part, as pydantic names them."""
 
 
@@ -47,6 +48,21 @@ class RefusalPart(Lenient):
         return self.refusal
 
 
+class ImagePart(Lenient):
+    """An image, which no model here reads. It is refused, or described as left out: see `--image-parts`."""
+
+    type: Literal["image_url", "input_image", "image"]
+    image_url: NoEffect = None
+    file_id: NoEffect = None
+    detail: NoEffect = None
+    source: NoEffect = None
+
+    @property
+    def shown(self) -> str:
+        """What a chat template sees of it."""
+        return LEFT_OUT
+
+
 def content_form(content: Any) -> str:
     """TEXT or PARTS."""
     return PARTS if isinstance(content, list) else TEXT
@@ -58,7 +74,9 @@ def _part_form(part: Any) -> str:
 
 
 Part = Annotated[
-    Annotated[TextPart, Tag(PART_FORMS["text"])] | Annotated[RefusalPart, Tag(PART_FORMS[REFUSAL])],
+    Annotated[TextPart, Tag(PART_FORMS["text"])]
+    | Annotated[RefusalPart, Tag(PART_FORMS[REFUSAL])]
+    | Annotated[ImagePart, Tag(PART_FORMS[IMAGE_KINDS[0]])],
     Discriminator(_part_form),
 ]
 Content = Annotated[

@@ -6,9 +6,19 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
+from plimsoll_runtime.api.image_parts import IMAGE_KINDS
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES
 from plimsoll_runtime.api.schemas.constraints import type_of
-from plimsoll_runtime.api.schemas.parts import MAX_PARTS, PART_FORMS, PARTS, REFUSAL, TEXT, RefusalPart, content_form
+from plimsoll_runtime.api.schemas.parts import (
+    MAX_PARTS,
+    PART_FORMS,
+    PARTS,
+    REFUSAL,
+    TEXT,
+    ImagePart,
+    RefusalPart,
+    content_form,
+)
 from plimsoll_runtime.api.schemas.response_items import Status
 from plimsoll_runtime.api.schemas.sampling import Lenient
 
@@ -36,11 +46,15 @@ class GivenText(Lenient):
 
 
 def _part_form(part: Any) -> str:
-    return PART_FORMS[REFUSAL if type_of(part) == REFUSAL else "text"]
+    """That of a text for what is no part: its errors name the type."""
+    kind = type_of(part)
+    return PART_FORMS[kind] if kind in (REFUSAL, *IMAGE_KINDS) else PART_FORMS["text"]
 
 
 GivenPart = Annotated[
-    Annotated[GivenText, Tag(PART_FORMS["text"])] | Annotated[RefusalPart, Tag(PART_FORMS[REFUSAL])],
+    Annotated[GivenText, Tag(PART_FORMS["text"])]
+    | Annotated[RefusalPart, Tag(PART_FORMS[REFUSAL])]
+    | Annotated[ImagePart, Tag(PART_FORMS[IMAGE_KINDS[0]])],
     Discriminator(_part_form),
 ]
 GivenParts = Annotated[list[GivenPart], Field(max_length=MAX_PARTS)]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.generating.prompts import TOO_LONG
+from plimsoll_runtime.api.generating.context_length import TOO_LONG
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import renamed
 from plimsoll_runtime.api.responses.messages import messages_of, turn_starts, without_oldest
