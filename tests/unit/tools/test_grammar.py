@@ -12,6 +12,7 @@ from tool_support.reading import Found, read
 from tool_support.transcripts import TOOLS
 from tool_support.walk import SpecialId, Walk, takes, wander
 
+from plimsoll_runtime.api.schemas.tools import FunctionDefinition
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.tools.choose import FORMATS
 from plimsoll_runtime.tools.grammar import or_document
@@ -212,6 +213,20 @@ def test_names_and_words_that_grammars_have_their_own_use_for(
     source = FORMATS[name].grammar([tool], special_id, required=True, parallel=False)
     assert takes(source, answer(name, ("a.b-c", '{"q": "::="}')), spelling, special_id)
     assert not takes(source, answer(name, ("a.b-c", "3")), spelling, special_id)
+
+
+@pytest.mark.parametrize("given", [{}, {"parameters": None}])
+@pytest.mark.parametrize("name", BODIES)
+def test_a_tool_without_parameters_is_called_with_an_empty_object(
+    name: str, given: dict[str, None], spelling: LLTokenizer, special_id: SpecialId
+) -> None:
+    tool = FunctionDefinition(name="now", **given).tool()
+    source = FORMATS[name].grammar([tool], special_id, required=True, parallel=False)
+    assert not takes(source, answer(name, ("now", '{"a": 1}')), spelling, special_id)
+    for number in range(4):
+        [call] = read(FORMATS[name], [tool], [wander(Walk(source, spelling, special_id), random.Random(number))])
+        assert isinstance(call, tuple)
+        assert (call[0], json.loads(call[1])) == ("now", {})
 
 
 @pytest.mark.parametrize("name", BODIES)

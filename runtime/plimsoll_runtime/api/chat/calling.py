@@ -110,13 +110,16 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
 
 
 def _shallow(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The names of an object's fields with their types, and which of them must be there."""
+    """The names of an object's fields with their types, which of them must be there, and whether others may be."""
     fields = schema.get("properties")
     known = fields.items() if isinstance(fields, dict) else ()
     types = {
         name: {"type": field["type"]} if isinstance(field, dict) and "type" in field else {} for name, field in known
     }
-    return {"type": "object", "properties": types} | {key: schema[key] for key in ("required",) if key in schema}
+    kept = {key: schema[key] for key in ("required",) if key in schema}
+    if schema.get("additionalProperties") is False:
+        kept["additionalProperties"] = False
+    return {"type": "object", "properties": types} | kept
 
 
 def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:

@@ -17,7 +17,9 @@ FORMS = frozenset({OTHER, FUNCTION})
 
 
 class FunctionTool(Lenient):
-    """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it."""
+    """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it.
+    Without `parameters` they are an empty object.
+    """
 
     type: Literal["function"]
     name: Name

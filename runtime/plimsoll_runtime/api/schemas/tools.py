@@ -13,13 +13,15 @@ from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.tools.parts import Tool
 
 MAX_TOOLS = 512
-_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
 class FunctionDefinition(Lenient):
-    """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it."""
+    """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it.
+    Without `parameters` they are an empty object.
+    """
 
     name: Name
     description: str | None = None
