@@ -235,6 +235,8 @@ async def test_a_call_that_is_cut_off_has_what_there_is_of_it(client: Any, serve
     )
     assert message.stop_reason == "max_tokens"
     assert message.content[0].input == {"city": "Kö"}
+    message = await ask(client, server, CALL.replace("ln", "STOPCHAT"), tools=[WEATHER])
+    assert (message.content[0].input, message.stop_reason) == ({"city": "Kö"}, "end_turn")
 
 
 CHOICES: list[tuple[dict[str, Any], bool, bool]] = [

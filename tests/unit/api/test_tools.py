@@ -154,6 +154,58 @@ async def test_each_choice_is_read_by_itself(calling: Any) -> None:
     assert len({choice.message.tool_calls[0].id for choice in answer.choices}) == 3
 
 
+CUTS: list[tuple[dict[str, Any], str, str, bool]] = [
+    ({"stop": ["ln"]}, "stop", '{"city": "Kö', True),
+    ({"stop": [": 3}"]}, "stop", '{"city": "Köln", "days"', True),
+    ({"stop": ["</tool"]}, "tool_calls", '{"city": "Köln", "days": 3}', False),
+    ({"max_tokens": 56}, "length", '{"city"', True),
+    ({"max_tokens": len(CALL.encode()) - 9}, "length", '{"city": "Köln", "days": 3}', False),
+    (
+        {"max_tokens": 56, "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+        "length",
+        '{"city"',
+        True,
+    ),
+    (
+        {"stop": ["ln"], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}},
+        "stop",
+        '{"city": "Kö',
+        True,
+    ),
+]
+"""What cuts `CALL`, why the answer ends then, what is left of its arguments, and whether they are cut."""
+
+
+@pytest.mark.parametrize(("cut", "reason", "arguments", "is_cut"), CUTS)
+async def test_a_call_that_is_cut_is_marked(
+    calling: Any, cut: dict[str, Any], reason: str, arguments: str, is_cut: bool
+) -> None:
+    [choice] = (await ask(calling, CALL, **cut)).choices
+    [call] = choice.message.tool_calls
+    assert (choice.finish_reason, call.function.arguments) == (reason, arguments)
+    assert getattr(call, "status", None) == ("incomplete" if is_cut else None)
+    told, marks, reasons = "", [], []
+    async for chunk in await ask(calling, CALL, stream=True, **cut):
+        reasons.append(chunk.choices[0].finish_reason)
+        for added in chunk.choices[0].delta.tool_calls or ():
+            told += added.function.arguments
+            marks.append(getattr(added, "status", None))
+    assert (told, reasons[-1]) == (arguments, reason)
+    assert [mark for mark in marks if mark is not None] == ["incomplete"] * is_cut
+
+
+async def test_the_last_call_says_why_an_answer_ends(calling: Any) -> None:
+    """A call before it may be broken: that one is marked, and the other is to be carried out."""
+    broken = '<tool_call>\n{"name": "get_weather", "arguments": {"city": oops}}\n</tool_call>\n'
+    for answer, marks, reason in (
+        (broken + OTHER, ["incomplete", None], "tool_calls"),
+        (OTHER + broken, [None, "incomplete"], "stop"),
+    ):
+        [choice] = (await ask(calling, answer)).choices
+        assert [getattr(call, "status", None) for call in choice.message.tool_calls] == marks
+        assert choice.finish_reason == reason
+
+
 CHOICES: list[tuple[Any, str, bool]] = [
     ("auto", "tool_calls", True),
     ("required", "tool_calls", True),
@@ -188,6 +240,8 @@ async def test_the_form_before(calling: Any) -> None:
         if (added := chunk.choices[0].delta.function_call) is not None:
             arguments += added.arguments
     assert json.loads(arguments) == ARGUMENTS
+    [cut] = (await ask(calling, CALL, stop=["ln"], **fields)).choices
+    assert (cut.finish_reason, cut.message.function_call.arguments) == ("stop", '{"city": "Kö')
 
 
 async def test_calls_and_results_in_the_conversation(calling: Any) -> None:

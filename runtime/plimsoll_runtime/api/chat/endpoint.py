@@ -18,6 +18,7 @@ from plimsoll_runtime.api.generating.pieces import Piece
 from plimsoll_runtime.api.generating.usage import UsageMeter
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import (
+    INCOMPLETE,
     CallAnswer,
     CallDelta,
     ChatAnswer,
@@ -91,6 +92,7 @@ class ChatAnswers:
             events.append(self._chunk(ChatChunkChoice(choice.index, added, logprobs, token_ids=ids)))
             logprobs, ids = None, UNSET
         if delta.finish_reason is not None:
+            events += [self._chunk(ChatChunkChoice(choice.index, added)) for added in choice.cut()]
             stop = UNSET if delta.stop_reason is None else delta.stop_reason
             last = ChatChunkChoice(choice.index, ChatDelta(), None, choice.reader.finish_reason, stop)
             events.append(self._chunk(last))
@@ -130,6 +132,17 @@ class _Choice:
             parts = [part for part in parts if not isinstance(part, Reasoning)]
         return [_delta(part, self.reader) for part in parts] or ([ChatDelta(content="")] if told else [])
 
+    def cut(self) -> list[ChatDelta]:
+        """What marks calls whose arguments are cut off, once the answer has ended. The form before knows no mark."""
+        if self.reader.old:
+            return []
+        marked = [
+            CallDelta(index, FunctionCall(), status=INCOMPLETE)
+            for index, call in enumerate(self.reader.calls)
+            if call.is_cut
+        ]
+        return [ChatDelta(tool_calls=marked)] if marked else []
+
     def whole(self) -> ChatChoice:
         """It has ended."""
         logprobs = ChatLogprobs([token for part in self.logprobs for token in part.content]) if self.logprobs else None
@@ -143,7 +156,12 @@ class _Choice:
             return message
         message.content = message.content or None
         calls = [
-            CallAnswer(call.id, "function", FunctionCall(call.name, "".join(call.arguments)))
+            CallAnswer(
+                call.id,
+                "function",
+                FunctionCall(call.name, "".join(call.arguments)),
+                INCOMPLETE if call.is_cut else UNSET,
+            )
             for call in self.reader.calls
         ]
         if self.reader.old:

@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from plimsoll_runtime.api.chat.calling import Calling
 from plimsoll_runtime.api.chat.thinking import Thinking
 from plimsoll_runtime.text.output import TextDelta
+from plimsoll_runtime.tools.arguments import is_whole
 from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
 
 
 @dataclass(slots=True)
 class Call:
-    """A call while it grows."""
+    """A call while it grows. `is_cut`: the answer has ended, and the arguments are not whole."""
 
     name: str
     id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
     arguments: list[str] = field(default_factory=list)
+    is_cut: bool = False
 
 
 class AnswerReader:
@@ -38,7 +40,8 @@ class AnswerReader:
     def push(self, delta: TextDelta) -> Sequence[Part]:
         """What a step adds. The delta that has a finish reason is the last."""
         self._last = delta
-        parts = self._parts(delta.text, last=delta.finish_reason is not None)
+        is_last = delta.finish_reason is not None
+        parts = self._parts(delta.text, last=is_last)
         for part in parts:
             if isinstance(part, Text):
                 self._words.append(part.text)
@@ -48,6 +51,9 @@ class AnswerReader:
                 self.calls.append(Call(part.name))
             elif isinstance(part, Arguments):
                 self.calls[part.index].arguments.append(part.text)
+        if is_last:
+            for call in self.calls:
+                call.is_cut = not is_whole("".join(call.arguments))
         return parts
 
     def _parts(self, text: str, *, last: bool) -> Sequence[Part]:
@@ -84,11 +90,16 @@ class AnswerReader:
 
     @property
     def finish_reason(self) -> str | None:
-        """Why the answer ended, by what it has called."""
+        """Why the answer ended, by what it has called: by calls if the last one is whole."""
         reason = self._ended.finish_reason
-        if reason != "stop" or not self.calls or self._called is None or self._called.by_name:
+        if reason != "stop" or not self.ends_by_calls or self._called is None or self._called.by_name:
             return reason
         return "function_call" if self.old else "tool_calls"
+
+    @property
+    def ends_by_calls(self) -> bool:
+        """Whether something is called, and the last call is whole. Known once the answer has ended."""
+        return bool(self.calls) and not self.calls[-1].is_cut
 
     @property
     def stop_reason(self) -> str | int | None:

@@ -85,4 +85,4 @@ class MessageAnswers:
         if reader.finish_reason == "length":
             used_up = self._meter.completion_tokens >= self._body.max_tokens
             return Stopped("max_tokens" if used_up else "model_context_window_exceeded", None)
-        return Stopped("tool_use" if reader.calls else "end_turn", None)
+        return Stopped("tool_use" if reader.ends_by_calls else "end_turn", None)

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from pydantic_core import from_json
-
 from plimsoll_runtime.api.chat.reading import AnswerReader
 from plimsoll_runtime.api.schemas.message_events import (
     BlockDelta,
@@ -24,6 +22,7 @@ from plimsoll_runtime.api.schemas.message_events import (
     MoreText,
     MoreThinking,
 )
+from plimsoll_runtime.tools.arguments import beginning_of
 from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
 
 
@@ -135,11 +134,7 @@ class Blocks:
 
 def _object(text: str) -> dict[str, Any]:
     """A call's input. Of one that was cut off it is what can be read of its beginning."""
-    try:
-        found = from_json(text or "{}", allow_partial="trailing-strings")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return beginning_of(text) or {}
 
 
 def signature_of(thought: str) -> str:

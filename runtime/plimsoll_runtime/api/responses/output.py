@@ -38,6 +38,7 @@ from plimsoll_runtime.api.schemas.response_items import (
     Status,
     SummaryText,
 )
+from plimsoll_runtime.tools.arguments import is_whole
 
 Events = Iterator[Numbered]
 
@@ -154,7 +155,9 @@ class Output:
         yield ItemDone(output_index=place["output_index"], item=ended)
 
     def _ended(self, status: Status) -> OutputItem:
-        """The open item with all that it holds. The one that was told of as it began stays as it was."""
+        """The open item with all that it holds. The one that was told of as it began stays as it was. A call is
+        complete if its arguments are whole, however the response ends.
+        """
         text = "".join(self._texts)
         match self._open:
             case MessageItem(id=own, role=role):
@@ -164,7 +167,7 @@ class Output:
             case ReasoningItem(id=own):
                 return ReasoningItem(own, [], [ReasoningText(text)], status=status)
             case FunctionCallItem(id=own, call_id=call_id, name=name):
-                return FunctionCallItem(own, call_id, name, text, status)
+                return FunctionCallItem(own, call_id, name, text, "completed" if is_whole(text) else "incomplete")
         raise AssertionError("no item is open")
 
     def _place(self) -> dict[str, Any]:

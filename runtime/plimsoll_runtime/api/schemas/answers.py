@@ -97,21 +97,29 @@ class FunctionCall(msgspec.Struct):
     arguments: str = ""
 
 
+INCOMPLETE = "incomplete"
+"""The status of a call whose arguments are cut off."""
+
+
 class CallAnswer(msgspec.Struct):
-    """A call of a tool."""
+    """A call of a tool. The `status` of one whose arguments are cut off is "incomplete"; whole ones have none."""
 
     id: str
     type: str
     function: FunctionCall
+    status: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class CallDelta(msgspec.Struct):
-    """What a chunk adds to call number `index`; the first has its id and the function's name."""
+    """What a chunk adds to call number `index`; the first has its id and the function's name. If its arguments are cut
+    off, its last chunk has the `status` "incomplete".
+    """
 
     index: int
     function: FunctionCall
     id: str | msgspec.UnsetType = msgspec.UNSET
     type: str | msgspec.UnsetType = msgspec.UNSET
+    status: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatAnswerMessage(msgspec.Struct):

@@ -241,6 +241,14 @@ async def test_an_answer_that_is_cut(talk: Talk) -> None:
     [call] = response.output
     assert call.type == "function_call"
     assert (call.status, call.arguments[:10]) == ("incomplete", '{"city": "')
+    response = await talk.create(tools=[WEATHER], max_output_tokens=len(CALL.encode()) - 3)
+    [call] = response.output
+    assert call.type == "function_call"
+    assert (response.status, call.status) == ("incomplete", "completed")  # its arguments are whole
+    talk.answers(f"{CALL[: CALL.index('}')]}STOPCHAT")
+    response = await talk.create(tools=[WEATHER])
+    [call] = response.output
+    assert (response.status, call.status) == ("completed", "incomplete")
 
 
 async def test_an_answer_without_a_word(talk: Talk) -> None:

@@ -31,10 +31,11 @@ from plimsoll_runtime.api.schemas.response_items import FunctionCallItem, Messag
 
 RESPONSE = "resp_" + "a" * 44
 TEXT = st.sampled_from(["a", "bc", " ", "\n", " d", ""])
+ARGUMENTS = st.sampled_from(['{"a": 1', "}", " ", "{}", ""])
 PARTS = st.lists(
     st.tuples(st.just("words"), TEXT)
     | st.tuples(st.just("thoughts"), TEXT)
-    | st.tuples(st.just("call"), st.lists(TEXT, max_size=3)),
+    | st.tuples(st.just("call"), st.lists(ARGUMENTS, max_size=3)),
     max_size=12,
 )
 
@@ -85,7 +86,10 @@ def test_events_add_up_to_items(parts: list[tuple[str, Any]], summarised: bool, 
         assert own[-1].item == item
         assert own[0].item.id == item.id == f"{item.id.split('_')[0]}_{'a' * 44}{index + 2:x}"
         assert own[0].item.status == "in_progress"
-        assert item.status == (status if index == len(output.items) - 1 else "completed")
+        if isinstance(item, FunctionCallItem):
+            assert item.status == ("completed" if item.arguments.strip() in ("{}", '{"a": 1}') else "incomplete")
+        else:
+            assert item.status == (status if index == len(output.items) - 1 else "completed")
     assert [event.output_index for event in events] == sorted(event.output_index for event in events)  # type: ignore[attr-defined]
     assert output.snapshot() == output.items
 
