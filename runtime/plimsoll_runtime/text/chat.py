@@ -30,6 +30,10 @@ class ChatTemplateError(ValueError):
     """The template refused the messages, or is itself broken; the message says which."""
 
 
+class ChatTemplateBoundsError(ChatTemplateError):
+    """The template was stopped: it does what templates may not do, or too much of it."""
+
+
 class ChatTemplate:
     """One model's template, or its named ones (`default`, `tool_use`, ...).
 
@@ -72,6 +76,8 @@ class ChatTemplate:
                     add_generation_prompt=add_generation_prompt,
                     **given,
                 )
+        except SecurityError as error:
+            raise ChatTemplateBoundsError(f"the model's chat template refused the messages: {error}") from error
         except Exception as error:  # whatever is raised in there, the template did it
             raise ChatTemplateError(f"the model's chat template refused the messages: {error}") from error
         return _untagged(text) if continue_final_message else text

@@ -259,7 +259,7 @@ async def test_calls_and_results_in_the_conversation(calling: Any) -> None:
     assert "[assistant] Once more.get_time({})[tool get_time] noon" in shown
 
 
-def assistant(arguments: str) -> list[Any]:
+def assistant(arguments: Any) -> list[Any]:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     return [{"role": "assistant", "tool_calls": [call]}]
 
@@ -327,8 +327,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "uniqueItems",
     ),
     ({"tools": TOOLS, "min_tokens": 3}, "min_tokens", "ends by its grammar"),
-    ({"messages": assistant("{")}, "messages[0].tool_calls[0].function.arguments", "no JSON"),
-    ({"messages": assistant("[1]")}, "messages[0].tool_calls[0].function.arguments", "a JSON object"),
+    ({"messages": assistant(5)}, "messages[0].tool_calls[0].function.arguments", "valid string"),
     ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "which call"),
     ({"messages": [{**assistant("{}")[0], "role": "user"}]}, "messages[0].tool_calls", "only an assistant"),
 ]

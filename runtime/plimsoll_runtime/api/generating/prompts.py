@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from plimsoll_runtime.api.generating.context_length import no_room, too_many_characters
+from plimsoll_runtime.api.generating.earlier_calls import forms_of
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.chat import ChatMessage
 from plimsoll_runtime.api.schemas.sampling import invalid
@@ -14,7 +15,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.reasoning.format import ReasoningFormat
-from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateError
+from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateBoundsError, ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError
 
 RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
@@ -54,14 +55,22 @@ def render_chat(
     rendered = _named_results(shown)
     if reasoning is not None:
         rendered = [reasoning.shown(message) for message in rendered]
+    refusals: list[ChatTemplateError] = []
     with told("messages"):
-        return template.render(
-            rendered,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt is not False,
-            continue_final_message=bool(continue_final_message),
-            variables=variables,
-        )
+        for form in forms_of(rendered):
+            try:
+                return template.render(
+                    form,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt is not False,
+                    continue_final_message=bool(continue_final_message),
+                    variables=variables,
+                )
+            except ChatTemplateBoundsError:
+                raise
+            except ChatTemplateError as error:
+                refusals.append(error)
+        raise refusals[0]
 
 
 def template_of(model: ServedModel) -> ChatTemplate:

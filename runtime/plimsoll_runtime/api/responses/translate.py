@@ -15,7 +15,7 @@ from plimsoll_runtime.api.schemas.response_items import FunctionCallItem, Functi
 from plimsoll_runtime.api.schemas.response_request import JsonSchemaText, ResponseRequest
 from plimsoll_runtime.api.schemas.response_tools import AllowedTools, ChosenFunction, FunctionTool
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.api.schemas.tools import NamedFunction, NamedTool, ToolDefinition, read_arguments
+from plimsoll_runtime.api.schemas.tools import NamedFunction, NamedTool, ToolDefinition
 
 MadeT = TypeVar("MadeT")
 
@@ -39,16 +39,11 @@ _SAME_NAME = (
 
 
 def check_calls(before: Sequence[Item], items: Sequence[Item]) -> None:
-    """Raises ApiError for calls whose arguments are no JSON object, and for results that no call comes before."""
+    """Raises ApiError for results that no call comes before."""
     called = {item.call_id for item in before if isinstance(item, FunctionCallItem)}
     for number, item in enumerate(items):
         if isinstance(item, FunctionCallItem):
             called.add(item.call_id)
-            try:
-                read_arguments(item.arguments)
-            except ValueError as error:
-                reason = "the arguments must be a JSON object, as text"
-                raise invalid(f"input[{number}].arguments", reason) from error
         elif isinstance(item, FunctionOutputItem) and item.call_id not in called:
             raise invalid(f"input[{number}].call_id", f"no call {item.call_id[:100]!r} comes before it")
 

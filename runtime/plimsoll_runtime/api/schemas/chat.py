@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
@@ -60,8 +59,8 @@ class ChatMessage(Lenient):
     audio: Unsupported = None
 
     def rendered(self, where: str, images: ImageParts = "refuse") -> dict[str, Any]:
-        """What a chat template sees. Raises ApiError for what no template here can show; `where` names the
-        message.
+        """What a chat template sees, but for the arguments of calls, which are text. Raises ApiError for what no
+        template here can show; `where` names the message.
         """
         for field in ("annotations", "audio"):
             if getattr(self, field) not in EMPTY_VALUES:
@@ -98,17 +97,12 @@ class ChatMessage(Lenient):
 
     def _calls(self, where: str) -> list[dict[str, Any]]:
         """The calls of an assistant's message. Raises ApiError."""
-        called = [(f"tool_calls[{index}].function", call.shown) for index, call in enumerate(self.tool_calls or ())]
-        if (function := self.function_call) is not None:
-            called.append(("function_call", partial(_shown_call, function)))
-        if called and self.role != "assistant":
-            raise invalid(f"{where}.{called[0][0].split('[')[0]}", "only an assistant calls tools")
-        shown = []
-        for field, show in called:
-            try:
-                shown.append(show())
-            except ValueError as error:
-                raise invalid(f"{where}.{field}.arguments", str(error)) from error
+        shown = [call.shown() for call in self.tool_calls or ()]
+        if self.function_call is not None:
+            shown.append({"type": "function", "function": self.function_call.shown()})
+        if shown and self.role != "assistant":
+            field = "tool_calls" if self.tool_calls else "function_call"
+            raise invalid(f"{where}.{field}", "only an assistant calls tools")
         return shown
 
 
@@ -176,8 +170,3 @@ class ChatRequest(SamplingFields):
     def token_limit(self) -> int | None:
         """How many tokens an answer may have; None up to the model's context."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-
-def _shown_call(function: CalledFunction) -> dict[str, Any]:
-    """A call in the form that OpenAI had before, as chat templates know it. Raises ValueError."""
-    return {"type": "function", "function": function.shown()}

@@ -20,7 +20,8 @@ from plimsoll_runtime.api.schemas.parts import (
     content_form,
 )
 from plimsoll_runtime.api.schemas.response_items import Status
-from plimsoll_runtime.api.schemas.sampling import Lenient
+from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
+from plimsoll_runtime.api.schemas.tools import CalledArguments
 
 Id = Annotated[str, Field(max_length=256)]
 NEVER: dict[str, Any] = {"not": {}}
@@ -34,10 +35,12 @@ def _kind(value: Any) -> Any:
 
 
 class GivenText(Lenient):
-    """A part of a content."""
+    """A part of a content. What our own parts say of their text beyond it changes nothing."""
 
     type: Annotated[_Text, BeforeValidator(_kind)]
     text: str
+    annotations: NoEffect = None
+    logprobs: NoEffect = None
 
     @property
     def shown(self) -> str:
@@ -74,12 +77,12 @@ class GivenMessage(Lenient):
 
 
 class GivenCall(Lenient):
-    """A call that the model made. `arguments` are a JSON object, as text."""
+    """A call that the model made. `arguments` are a JSON object, as text, or what was written of one."""
 
     type: Literal["function_call"]
     call_id: Id
     name: Annotated[str, Field(max_length=256)]
-    arguments: str
+    arguments: CalledArguments
     id: Id | None = None
     status: Status | None = None
 

@@ -35,7 +35,7 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
-    """A call. `arguments` are a JSON object as text."""
+    """A call. `arguments` are a JSON object as text, or the beginning of one that was cut."""
 
     id: str
     call_id: str

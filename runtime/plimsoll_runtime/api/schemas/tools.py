@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.constraints import type_of
-from plimsoll_runtime.api.schemas.sampling import Lenient
+from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
 from plimsoll_runtime.tools.parts import Tool
 
 MAX_TOOLS = 512
@@ -97,26 +97,29 @@ FunctionChoice = Annotated[
 ]
 
 
-def read_arguments(text: str) -> dict[str, Any]:
-    """The arguments of a call; none for an empty text. Raises ValueError where they are no JSON object."""
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the arguments are no JSON: {error}") from error
-    if not isinstance(arguments, dict):
-        raise ValueError("the arguments must be a JSON object")
-    return arguments
+def _written(arguments: Any) -> Any:
+    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict | list) else arguments
+
+
+CalledArguments = Annotated[
+    str,
+    BeforeValidator(_written),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "array"}]}),
+]
+"""Arguments of a call in the conversation, whatever the model wrote: a JSON object as text, one that is cut, or other
+text. Some clients send the object itself.
+"""
 
 
 class CalledFunction(Lenient):
-    """What a message of the assistant called. `arguments` are a JSON object, as text."""
+    """What a message of the assistant called. `arguments` are a JSON object, as text, or what was written of one."""
 
     name: str
-    arguments: str
+    arguments: CalledArguments
 
     def shown(self) -> dict[str, Any]:
-        """As chat templates know it, the arguments as an object. Raises ValueError where they are none."""
-        return {"name": self.name, "arguments": read_arguments(self.arguments)}
+        """The function, its arguments as text."""
+        return {"name": self.name, "arguments": self.arguments}
 
 
 class ToolCall(Lenient):
@@ -125,7 +128,9 @@ class ToolCall(Lenient):
     id: Annotated[str, Field(max_length=256)]
     type: Literal["function"] = "function"
     function: CalledFunction
+    index: NoEffect = None
+    status: NoEffect = None
 
     def shown(self) -> dict[str, Any]:
-        """As chat templates know it. Raises ValueError."""
+        """The call, its arguments as text."""
         return {"id": self.id, "type": "function", "function": self.function.shown()}
