@@ -87,15 +87,18 @@ def _text(page: Page, style: Style) -> Reading[str]:
 
 
 def _call(page: Page, style: Style, calls: Calls, marker: str) -> Reading[bool]:
-    """What stands after a marker. Whether it was calls up to here, and not text in the end."""
+    """What stands after a marker. Whether it was calls up to here, and not text in the end. What calls nothing is text,
+    such as an empty list.
+    """
     before_it, after = calls.count, page.at - page.kept
     try:
         for part in style.read(page, calls, marker):
             if part is not None:
                 page.keep()
             yield part
-        page.keep()
-        return True
+        if calls.count > before_it:
+            page.keep()
+            return True
     except Ended:
         if calls.count > before_it:
             page.at = len(page.text)

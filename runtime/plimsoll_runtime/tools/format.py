@@ -42,6 +42,7 @@ class ToolFormat(Protocol):
         arguments of their schemas. `special_id` gives the id of a marker that is a special token of the vocabulary,
         and None for one that is spelled by other tokens: the former is written as `<[id]>`, since `[TOOL_CALLS]` has
         no name there, and the latter as a string. Where calls are `required` there is at least one, and no other
-        text; else text, and calls in it once their marker stands there. Without `parallel` there is one at most.
+        text; else text, and calls in it once their marker and the first words of a call stand there: `{`, or the name
+        of one of the tools. A marker without these is text. Without `parallel` there is one call at most.
         Raises ConstraintError where the format, or a schema in it, cannot be enforced.
         """

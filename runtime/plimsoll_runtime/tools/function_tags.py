@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
 from plimsoll_runtime.tools.fields import Fields
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, text, wrapped
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, escaped, one_name, spaced, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.plain import Texts, arguments_of
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, either, expect, until
@@ -38,12 +38,13 @@ class FunctionTags:
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Parameters in the order of the schema."""
         texts = Texts(special_id)
-        calls = [self._call(tool, texts) for tool in tools]
+        calls = [self._call(tool, texts, required=required) for tool in tools]
         wrapping = Wrapping(marker=self.begin, begin="\n", end="\n", close=self.end, gap="\n")
-        return texts.rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+        begins = [f"{escaped(_FUNCTION)}{one_name(tools)}>"]
+        return texts.rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
-    def _call(self, tool: Tool, texts: Texts) -> str:
-        parts = [text(f"{_FUNCTION}{tool.name}>\n")]
+    def _call(self, tool: Tool, texts: Texts, *, required: bool) -> str:
+        parts = [spaced(f"{_FUNCTION}{tool.name}>\n", required=required)]
         for argument in arguments_of(tool):
             begin = text(f"{_PARAMETER}{argument.name}>{self.edge}")
             whole = f"{begin} {texts.value(argument, self.edge + _PARAMETER_END, barred=_PARAMETER_END)} {_LINE}"

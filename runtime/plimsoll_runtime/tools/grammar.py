@@ -15,9 +15,15 @@ from plimsoll_runtime.tools.parts import Tool
 ANY = r"(.|\n)"
 ANY_TEXT = f"{ANY}*"
 """Patterns of a character, and of any text."""
+_SPACE = r"[ \t\r\n]"
 _OBJECTS = '\ncall_0: "{'
 """How `one_of` writes a first call that begins with a brace."""
 _START = re.compile("^start:", re.MULTILINE)
+
+_PLAIN = frozenset('_<>=:" ')
+"""What means nothing else in a pattern, beside letters and digits: each escape is six characters."""
+OBJECT, OBJECT_OR_LIST = r"\{", rf"(\[{_SPACE}*)?\{{"
+"""What a call begins with that is JSON, as a pattern."""
 
 SpecialId = Callable[[str], int | None]
 
@@ -67,10 +73,11 @@ def arguments(tool: Tool) -> str:
     return schema(given)
 
 
-def named(tools: Sequence[Tool], key: str) -> list[str]:
-    """`{"name": ..., KEY: {...}}` for each tool."""
+def named(tools: Sequence[Tool], key: str, *, required: bool = True) -> list[str]:
+    """`{"name": ..., KEY: {...}}` for each tool, as `spaced`."""
     begins = [f'{{"name": {_json(tool.name)}, "{key}": ' for tool in tools]
-    return [f"{text(begin)} {arguments(tool)} {text('}')}" for begin, tool in zip(begins, tools, strict=True)]
+    heads = [spaced(begin, required=required) for begin in begins]
+    return [f"{head} {arguments(tool)} {text('}')}" for head, tool in zip(heads, tools, strict=True)]
 
 
 def one_of(calls: Sequence[str]) -> str:
@@ -81,23 +88,49 @@ def one_of(calls: Sequence[str]) -> str:
     return rules + "call: " + " | ".join(f"call_{index}" for index in range(len(calls))) + "\n"
 
 
-def wrapped(calls: Sequence[str], wrapping: Wrapping, special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-    """Answers with calls, each one of `calls`, in their wrapping."""
+def wrapped(
+    calls: Sequence[str],
+    wrapping: Wrapping,
+    begins: Sequence[str],
+    special_id: SpecialId,
+    *,
+    required: bool,
+    parallel: bool,
+) -> str:
+    """Answers with calls, each one of `calls`, in their wrapping. `begins` as in `answers`."""
     more = f"({text(wrapping.between or '')} call)*" if parallel and wrapping.between is not None else ""
-    inner = f"inner: {text(wrapping.begin)} call {more} {text(wrapping.end)} {marked(wrapping.close, special_id)}\n"
+    begin = text(wrapping.begin) if required else lead(wrapping.begin.strip())
+    inner = f"inner: {begin} call {more} {text(wrapping.end)} {marked(wrapping.close, special_id)}\n"
     again = parallel and wrapping.between is None
     rules = one_of(calls) + inner
-    return answers(rules, wrapping.marker, special_id, required=required, again=again, gap=wrapping.gap)
+    return answers(rules, wrapping.marker, begins, special_id, required=required, again=again, gap=wrapping.gap)
 
 
-def answers(rules: str, marker: str, special_id: SpecialId, *, required: bool, again: bool, gap: str = "") -> str:
-    """Answers in which a marker stands before each `inner`, which the rules say. `again`: more than one of them."""
+def answers(
+    rules: str,
+    marker: str,
+    begins: Sequence[str],
+    special_id: SpecialId,
+    *,
+    required: bool,
+    again: bool,
+    gap: str = "",
+) -> str:
+    """Answers in which a marker stands before each `inner`, which the rules say. `again`: more than one of them.
+
+    Where words are allowed, a marker is one of them unless white space and one of `begins` follow it: patterns of the
+    first words of a call. From there on the answer is an `inner`. The lexer takes the longest match, so the first
+    terminal of an `inner` must be as long as what `begins` matches, but for one character (see `spaced`).
+    """
     sign = marked(marker, special_id)
     if required:
         more = f" ({text(gap)} {sign} inner)*" if again else ""
         return f"start: {sign} inner{more}\n{rules}"
-    start = "(head inner)* TEXT" if again else "head inner | TEXT"
-    return f"start: {start}\n{words_before('head', marker, special_id)}{rules}"
+    many, one = "(head other* inner)* (TEXT | head other* OTHER)", "TEXT | head other* (OTHER | inner)"
+    return (
+        f"start: {many if again else one}\nSPACE: {regex(_SPACE)}+\nOTHER: {_beginning_otherwise(begins)}\n"
+        f"{_up_to('other', 'OTHER', marker, special_id)}{words_before('head', marker, special_id)}{rules}"
+    )
 
 
 def or_document(grammar: str, kind: Any) -> str:
@@ -113,8 +146,35 @@ def opening(rules: str, begins: Sequence[str], *, required: bool) -> str:
     """Answers that are `calls`, which the rules say, from their beginning. Others begin with none of some patterns."""
     if required:
         return f"start: calls\n{rules}"
-    barred = r"[ \t\r\n]*(" + "|".join(begins) + ")" + ANY_TEXT
-    return f"start: calls | OTHER\nOTHER: {regex(ANY_TEXT)} & ~{regex(barred)}\n{rules}"
+    return f"start: calls | OTHER\nOTHER: {_beginning_otherwise(begins)}\n{rules}"
+
+
+def spaced(value: str, *, required: bool = False) -> str:
+    """A string of a grammar, behind white space if words are allowed as well."""
+    return text(value) if required else regex(f"{_SPACE}*{escaped(value)}")
+
+
+def spaced_mark(value: str, special_id: SpecialId, *, required: bool) -> str:
+    """A marker, behind white space if words are allowed as well."""
+    if special_id(value) is None:
+        return spaced(value, required=required)
+    return marked(value, special_id) if required else f"SPACE? {marked(value, special_id)}"
+
+
+def lead(value: str) -> str:
+    """What stands before the first call of an `inner`, with white space around it."""
+    return regex(f"{_SPACE}*{escaped(value)}{_SPACE}*") if value else "SPACE?"
+
+
+def one_name(tools: Sequence[Tool]) -> str:
+    """The names of the tools, as a pattern."""
+    return f"({'|'.join(escaped(tool.name) for tool in tools)})"
+
+
+def _beginning_otherwise(begins: Sequence[str]) -> str:
+    """Text that begins with none of some patterns, behind white space or not: a terminal."""
+    barred = f"{_SPACE}*({'|'.join(begins)}){ANY_TEXT}"
+    return f"{regex(ANY_TEXT)} & ~{regex(barred)}"
 
 
 def separated(name: str, items: Sequence[tuple[str, bool]], between: str) -> str:
@@ -131,13 +191,18 @@ def separated(name: str, items: Sequence[tuple[str, bool]], between: str) -> str
 
 def escaped(value: str) -> str:
     """A text as a pattern."""
-    return "".join(char if char.isalnum() else f"\\u{{{ord(char):X}}}" for char in value)
+    return "".join(char if char.isalnum() or char in _PLAIN else f"\\u{{{ord(char):X}}}" for char in value)
 
 
 def words_before(name: str, marker: str, special_id: SpecialId) -> str:
     """The rule of that name: text up to a marker, which is read. It brings `TEXT`, which is any text, as well."""
+    return f"{_up_to(name, 'TEXT', marker, special_id)}TEXT: {regex(ANY_TEXT)}\n"
+
+
+def _up_to(name: str, words: str, marker: str, special_id: SpecialId) -> str:
+    """The rule of that name: words, a terminal, up to the first marker, which is read."""
     lazy = "[lazy]" if special_id(marker) is None else ""
-    return f"{name}{lazy}: TEXT {marked(marker, special_id)}\nTEXT: {regex(ANY_TEXT)}\n"
+    return f"{name}{lazy}: {words} {marked(marker, special_id)}\n"
 
 
 def _json(value: str) -> str:

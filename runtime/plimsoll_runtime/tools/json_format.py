@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.tools.answer import AnswerParser, Style
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, named, wrapped
+from plimsoll_runtime.tools.grammar import OBJECT, OBJECT_OR_LIST, SpecialId, Wrapping, named, wrapped
 from plimsoll_runtime.tools.parts import Tool
 
 
@@ -31,4 +31,6 @@ class JsonFormat:
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Objects that name a tool and have arguments of its schema."""
-        return wrapped(named(tools, self.key), self.wrapping, special_id, required=required, parallel=parallel)
+        begins = [OBJECT_OR_LIST if self.wrapping.begin == "[" else OBJECT]
+        calls = named(tools, self.key)
+        return wrapped(calls, self.wrapping, begins, special_id, required=required, parallel=parallel)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, wrapped
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, one_name, wrapped
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.quotes import Quoted, quoted_calls
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, expect, until
@@ -33,9 +33,10 @@ class QuotedFormat:
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Arguments in the order of the schema."""
-        calls, rules = quoted_calls(tools, self.quote, special_id)
+        calls, rules = quoted_calls(tools, self.quote, special_id, required=required)
         wrapping = Wrapping(marker=self.begin, close=self.end)
-        return rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+        begins = [f"call:{one_name(tools)}\\{{"]
+        return rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
     def _read(self, page: Page, calls: Calls, marker: str) -> Reading[None]:
         yield from blanks(page)

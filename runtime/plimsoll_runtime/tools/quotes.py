@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.tools.answer import Calls
 from plimsoll_runtime.tools.fields import string
-from plimsoll_runtime.tools.grammar import SpecialId, marked, schema, separated, text
+from plimsoll_runtime.tools.grammar import SpecialId, marked, schema, separated, spaced, text
 from plimsoll_runtime.tools.json_calls import json_value
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.plain import Argument, Texts, arguments_of
@@ -100,14 +100,14 @@ class Quoted:
         yield from blanks(self._page)
 
 
-def quoted_calls(tools: Sequence[Tool], quote: str, special_id: SpecialId) -> tuple[list[str], str]:
+def quoted_calls(tools: Sequence[Tool], quote: str, special_id: SpecialId, *, required: bool) -> tuple[list[str], str]:
     """How some tools are called, `call:f{...}`, for a grammar, and the rules that needs. Raises ConstraintError."""
     texts, calls, rules = Texts(special_id), [], ""
     for index, tool in enumerate(tools):
         arguments = arguments_of(tool)
         items = [(_pair(tool, each, texts, quote, special_id), each.required) for each in arguments]
         rules += separated(f"arguments_{index}", items, ",")
-        calls.append(f"{text(f'call:{tool.name}{{')} arguments_{index} {text('}')}")
+        calls.append(f"{spaced(f'call:{tool.name}{{', required=required)} arguments_{index} {text('}')}")
     return calls, texts.rules + rules
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
-from tool_support.reading import Found, read
+from tool_support.reading import read
 from tool_support.transcripts import TOOLS
 from tool_support.walk import SpecialId, Walk, takes, wander
 
@@ -86,6 +86,26 @@ QUOTES = {"qwen3_coder": "", "seed_oss": "", "glm4": "", "minimax": "", "gemma4"
 """What stands around a text, where it is no JSON."""
 BARE = ("llama3", "llama4_pythonic", "gemma3_json")
 """Formats whose calls begin where the answer does."""
+BEGINS = {
+    "hermes": ("<tool_call>", "{"),
+    "granite": ("<|tool_call|>", "[{"),
+    "phi4": ("<|tool_call|>", "[ {"),
+    "mistral": ("[TOOL_CALLS]", "get_weather[ARGS]"),
+    "kimi_k2": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    "deepseek_v3": (DEEPSEEK, "<｜tool▁call▁begin｜>"),
+    "deepseek_v31": (DEEPSEEK, "<｜tool▁call▁begin｜>"),
+    "qwen3_coder": ("<tool_call>", "<function=get_weather>"),
+    "seed_oss": ("<seed:tool_call>", "<function=search-files>"),
+    "nemotron": ("<TOOLCALL>", "[{"),
+    "glm4": ("<tool_call>", "get_weather\n"),
+    "minimax": ("<minimax:tool_call>", '<invoke name="get_weather">'),
+    "gemma4": ("<|tool_call>", "call:get_weather{"),
+    "functiongemma": ("<start_function_call>", "call:now{"),
+    "gemma3": ("```tool_code", "print(get_weather("),
+}
+"""A marker, and the first words of a call behind it."""
+AGAIN = ("hermes", "mistral", "qwen3_coder", "seed_oss", "glm4", "gemma4", "functiongemma")
+"""Formats with a marker before each call; in others the section of calls ends the answer."""
 GOOD = ("get_weather", '{"city": "Oslo", "days": 3}')
 
 
@@ -159,9 +179,13 @@ def test_a_document_in_place_of_calls(name: str, spelling: LLTokenizer, special_
 def test_what_is_not(name: str, call: tuple[str, str], spelling: LLTokenizer, special_id: SpecialId) -> None:
     if call == ("get_weather", '{"city": 3}') and QUOTES.get(name) == "":
         return  # it is the text "3"
-    for required in (True, False):
-        source = FORMATS[name].grammar(TOOLS, special_id, required=required, parallel=True)
-        assert not takes(source, answer(name, call), spelling, special_id)
+    text = answer(name, call)
+    source = FORMATS[name].grammar(TOOLS, special_id, required=True, parallel=True)
+    assert not takes(source, text, spelling, special_id)
+    source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=True)
+    if takes(source, text, spelling, special_id):  # no tool has this name, so it is text
+        assert not any(isinstance(part, tuple) for part in read(FORMATS[name], TOOLS, [text]))
+        assert call[0] == "fly" or name == "glm4"  # which has `now[]` for a name here
 
 
 @pytest.mark.parametrize("name", [name for name in BODIES if name not in BARE])
@@ -169,7 +193,7 @@ def test_a_call_within_text(name: str, spelling: LLTokenizer, special_id: Specia
     for parallel in (True, False):
         source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=parallel)
         assert takes(source, "I look.\n" + answer(name, GOOD), spelling, special_id)
-        assert not takes(source, "I look.\n" + answer(name, ("fly", "{}")), spelling, special_id)
+        assert not takes(source, "I look.\n" + answer(name, ("get_weather", "{}")), spelling, special_id)
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -190,19 +214,60 @@ def test_what_a_grammar_lets_through_is_read_as_calls(name: str, spelling: LLTok
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("name", [name for name in BODIES if name not in BARE])
+@pytest.mark.parametrize("name", BEGINS)
 def test_a_call_that_has_begun_in_text_is_valid(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
+    """It has begun with its first words, behind white space or not; the marker alone is text, and may end an answer."""
     chance = random.Random(name)
-    for _ in range(3):
-        source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=False)
-        walk = Walk(source, spelling, special_id)
-        begin = "So: " + BODIES[name][0].removesuffix("[").removesuffix("\n")
-        assert walk.takes(begin) == len(begin)
-        assert not walk.may_end()
-        found: Found = read(FORMATS[name], TOOLS, [begin + wander(walk, chance)])
-        assert found[0] == "So: "
-        assert isinstance(found[1], tuple)
-        json.loads(found[1][1])
+    schemas = {tool.name: tool.parameters for tool in TOOLS}
+    marker, first = BEGINS[name]
+    for lead in ("So: ", f"So, {marker} is it: "):
+        for space in ("", " ", "\n\n"):
+            walk = Walk(FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=False), spelling, special_id)
+            begin = f"{lead}{marker}{space}"
+            assert walk.takes(begin) == len(begin)
+            assert walk.may_end()
+            assert walk.takes(first) == len(first)
+            assert not walk.may_end()
+            [text, call] = read(FORMATS[name], TOOLS, [begin + first + wander(walk, chance)])
+            assert text == lead
+            assert isinstance(call, tuple)
+            jsonschema.validate(json.loads(call[1]), schemas[call[0]])
+
+
+@pytest.mark.parametrize("name", BEGINS)
+def test_a_marker_in_words_is_text(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
+    """Nothing is forced behind it, nothing is read as a call, and nothing is lost, in whatever pieces it comes."""
+    marker, first = BEGINS[name]
+    chance = random.Random(name)
+    words = [
+        marker,
+        marker,
+        "Wrap it in ",
+        " tags",
+        "`",
+        ": ",
+        "\n",
+        ", then ",
+        "fly",
+        "get",
+        "now?",
+        "(",
+        "}",
+        "日本 ",
+    ]
+    for parallel in (True, False):
+        source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=parallel)
+        for _ in range(25):
+            text = "So " + "".join(chance.choice(words) for _ in range(chance.randrange(1, 9))) + "."
+            assert takes(source, text, spelling, special_id), text
+            for pieces in ([text], list(text)):
+                assert read(FORMATS[name], TOOLS, pieces) == [text]
+        both = f"So {marker} is a word. {answer(name, GOOD)}"
+        assert takes(source, both, spelling, special_id)
+        assert read(FORMATS[name], TOOLS, [both])[0] == f"So {marker} is a word. "
+        more = name in AGAIN and parallel
+        assert takes(source, f"{both} {marker}!", spelling, special_id) == more
+        assert not takes(source, f"{both}{marker}{first}", spelling, special_id)
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -235,10 +300,18 @@ def test_no_tools(name: str, special_id: SpecialId) -> None:
         FORMATS[name].grammar([], special_id, required=True, parallel=True)
 
 
+@pytest.mark.parametrize("name", BARE)
+def test_bare_calls_may_stand_behind_white_space(name: str, spelling: LLTokenizer, special_id: SpecialId) -> None:
+    source = FORMATS[name].grammar(TOOLS, special_id, required=False, parallel=False)
+    assert takes(source, "\n " + answer(name, GOOD), spelling, special_id)
+    assert not takes(source, "\n " + answer(name, ("get_weather", "{}")), spelling, special_id)
+
+
 def test_objects_that_are_no_calls_are_text_for_llama(spelling: LLTokenizer, special_id: SpecialId) -> None:
     source = FORMATS["llama3"].grammar(TOOLS, special_id, required=False, parallel=True)
     assert takes(source, '{"city": "Oslo"}', spelling, special_id)
-    assert not takes(source, '{"name": "fly", "parameters": {}}', spelling, special_id)
+    assert takes(source, '{"name": "Alice", "parameters": {}}', spelling, special_id)
+    assert not takes(source, '{"name": "now", "parameters": {"a": 1}}', spelling, special_id)
     assert takes(source, 'So {"name": "fly"', spelling, special_id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, marked, text, wrapped
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, escaped, marked, spaced_mark, text, wrapped
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, until
@@ -31,10 +31,11 @@ class DeepSeekV31:
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Nothing stands between two calls."""
-        begin, middle, end = (marked(marker, special_id) for marker in (_CALL, _MIDDLE, _CALL_END))
+        begin = spaced_mark(_CALL, special_id, required=required)
+        middle, end = (marked(marker, special_id) for marker in (_MIDDLE, _CALL_END))
         calls = [f"{begin} {text(tool.name)} {middle} {arguments(tool)} {end}" for tool in tools]
         wrapping = Wrapping(marker=_CALLS, between="", close=_CALLS_END)
-        return wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+        return wrapped(calls, wrapping, [escaped(_CALL)], special_id, required=required, parallel=parallel)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, text, wrapped
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, escaped, one_name, spaced, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.pythonic import call, keywords
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, either, expect
@@ -30,11 +30,15 @@ class Gemma3:
         return AnswerParser(Style((_FENCE,), _read), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Calls on lines of one fence."""
+        """Calls on lines of one fence. Where words are allowed, each may stand in `print(...)`."""
         tails, rules = keywords(tools)
-        calls = [f"{text(f'{tool.name}(')} {tail}" for tool, tail in zip(tools, tails, strict=True)]
+        pairs = list(zip(tools, tails, strict=True))
+        calls = [f"{spaced(f'{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
+        if not required:
+            calls += [f"{spaced(f'{_PRINT}{tool.name}(')} {tail} {text(')')}" for tool, tail in pairs]
         wrapping = Wrapping(marker=_FENCE, begin="\n", between="\n", end="\n", close=_END)
-        return rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+        begins = [f"({escaped(_PRINT)})?{one_name(tools)}\\("]
+        return rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:

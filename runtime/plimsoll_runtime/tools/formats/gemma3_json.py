@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, named, one_of, opening
+from plimsoll_runtime.tools.grammar import SpecialId, named, one_name, one_of, opening
 from plimsoll_runtime.tools.json_calls import call_objects
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing
@@ -28,10 +28,10 @@ class Gemma3Json:
         return AnswerParser(Style(_FENCES, _read, opening=("{", "[")), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """Bare objects on lines. Other text begins with no such object."""
+        """Bare objects on lines. Other text begins with no object that names a tool."""
         more = r' ("\n" call)*' if parallel else ""
-        rules = f"calls: call{more}\n{one_of(named(tools, 'parameters'))}"
-        return opening(rules, [r'\{"name": "'], required=required)
+        rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
+        return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:

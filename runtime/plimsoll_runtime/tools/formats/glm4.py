@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
 from plimsoll_runtime.tools.fields import Fields
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, marked, text, wrapped
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, marked, one_name, spaced, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.plain import Texts, arguments_of
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, until
@@ -33,15 +33,16 @@ class Glm4:
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Keys in the order of the schema."""
         texts = Texts(special_id)
-        calls = [_call(tool, texts, special_id) for tool in tools]
+        calls = [_call(tool, texts, special_id, required=required) for tool in tools]
         wrapping = Wrapping(marker=_CALL, end="\n", close=_CALL_END, gap="\n")
-        return texts.rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+        begins = [f"{one_name(tools)}[\n<]"]
+        return texts.rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
 
-def _call(tool: Tool, texts: Texts, special_id: SpecialId) -> str:
+def _call(tool: Tool, texts: Texts, special_id: SpecialId, *, required: bool) -> str:
     key, key_end, value = (marked(marker, special_id) for marker in (_KEY, _KEY_END, _VALUE))
     line = text("\n")
-    parts = [text(tool.name)]
+    parts = [spaced(tool.name, required=required)]
     for argument in arguments_of(tool):
         name = f"{line} {key} {text(argument.name)} {key_end}"
         whole = f"{name} {line} {value} {texts.value(argument, _VALUE_END)}"

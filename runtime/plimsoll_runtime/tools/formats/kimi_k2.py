@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, marked, text, wrapped
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, escaped, marked, spaced_mark, text, wrapped
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, until
@@ -31,12 +31,13 @@ class KimiK2:
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Calls are numbered as the model likes."""
-        begin, middle, end = (marked(marker, special_id) for marker in (_CALL, _ARGUMENTS, _CALL_END))
+        begin = spaced_mark(_CALL, special_id, required=required)
+        middle, end = (marked(marker, special_id) for marker in (_ARGUMENTS, _CALL_END))
         calls = [
             f"{begin} {text(f'functions.{tool.name}:')} /[0-9]{{1,3}}/ {middle} {arguments(tool)} {end}"
             for tool in tools
         ]
-        return wrapped(calls, _WRAPPING, special_id, required=required, parallel=parallel)
+        return wrapped(calls, _WRAPPING, [escaped(_CALL)], special_id, required=required, parallel=parallel)
 
 
 _WRAPPING = Wrapping(marker=_CALLS, between="", close=_CALLS_END)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, one_of, opening, text
+from plimsoll_runtime.tools.grammar import SpecialId, one_name, one_of, opening, spaced, text
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.pythonic import call, keywords
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, expect
@@ -29,15 +29,14 @@ class Llama4Pythonic:
         return AnswerParser(Style((_BEGIN,), _read, opening=("[",)), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
-        """A list from the beginning of the answer. Other text begins with no such list."""
+        """A list from the beginning of the answer. Other text begins with no list that names a tool."""
         tails, rules = keywords(tools)
-        first, more = (
-            [f"{text(f'{lead}{tool.name}(')} {tail}" for tool, tail in zip(tools, tails, strict=True)]
-            for lead in ("[", ", ")
-        )
+        pairs = list(zip(tools, tails, strict=True))
+        first = [f"{spaced(f'[{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
+        more = [f"{text(f', {tool.name}(')} {tail}" for tool, tail in pairs]
         others = " other*" if parallel else ""
         rules += f'calls: call{others} "]"\n{one_of(first)}other: {" | ".join(more)}\n'
-        return opening(rules, [r"\[[A-Za-z0-9_.\-]+\("], required=required)
+        return opening(rules, [rf"\[{one_name(tools)}\("], required=required)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
 from plimsoll_runtime.tools.fields import Fields
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, text, wrapped
+from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, escaped, one_name, spaced, text, wrapped
 from plimsoll_runtime.tools.parts import Tool
 from plimsoll_runtime.tools.plain import Texts, arguments_of
 from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, until
@@ -35,13 +35,14 @@ class MiniMax:
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Parameters in the order of the schema."""
         texts = Texts(special_id)
-        calls = [_call(tool, texts) for tool in tools]
+        calls = [_call(tool, texts, required=required) for tool in tools]
         wrapping = Wrapping(marker=_CALLS, begin="\n", between="\n", end="\n", close=_CALLS_END)
-        return texts.rules + wrapped(calls, wrapping, special_id, required=required, parallel=parallel)
+        begins = [f'{escaped(_CALL)}"{one_name(tools)}">']
+        return texts.rules + wrapped(calls, wrapping, begins, special_id, required=required, parallel=parallel)
 
 
-def _call(tool: Tool, texts: Texts) -> str:
-    parts = [text(f'{_CALL}"{tool.name}">\n')]
+def _call(tool: Tool, texts: Texts, *, required: bool) -> str:
+    parts = [spaced(f'{_CALL}"{tool.name}">\n', required=required)]
     for argument in arguments_of(tool):
         begin = text(f'{_PARAMETER}"{argument.name}">')
         whole = f"{begin} {texts.value(argument, _VALUE_END)} {_LINE}"

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, answers, arguments, marked, named, one_of, text
+from plimsoll_runtime.tools.grammar import (
+    OBJECT_OR_LIST,
+    SpecialId,
+    answers,
+    arguments,
+    escaped,
+    lead,
+    marked,
+    named,
+    one_name,
+    one_of,
+    spaced,
+    text,
+)
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
 from plimsoll_runtime.tools.json_calls import call_objects
 from plimsoll_runtime.tools.parts import Tool
@@ -31,12 +44,18 @@ class Mistral:
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """A list of objects, or a name and its arguments, as the model has learnt."""
-        sign = marked(_ARGUMENTS, special_id)
-        plain = "".join(f"plain_{i}: {text(tool.name)} {sign} {arguments(tool)}\n" for i, tool in enumerate(tools))
-        listed = '"[" call (", " call)* "]"' if parallel else '"[" call "]"'
+        if special_id(_ARGUMENTS) is None:
+            heads = [spaced(f"{tool.name}{_ARGUMENTS}", required=required) for tool in tools]
+        else:
+            heads = [f"{spaced(tool.name, required=required)} {marked(_ARGUMENTS, special_id)}" for tool in tools]
+        plain = "".join(f"plain_{i}: {head} {arguments(tools[i])}\n" for i, head in enumerate(heads))
+        begin = text("[") if required else lead("[")
+        listed = f'{begin} call (", " call)* "]"' if parallel else f'{begin} call "]"'
         inner = " | ".join((listed, *(f"plain_{index}" for index in range(len(tools)))))
         rules = f"inner: {inner}\n{plain}{one_of(named(tools, 'arguments'))}"
-        return answers(rules, _CALLS, special_id, required=required, again=parallel)
+        ends = "|".join(map(escaped, (_ARGUMENTS, _ID, "{")))
+        begins = [OBJECT_OR_LIST, f"{one_name(tools)}({ends})"]
+        return answers(rules, _CALLS, begins, special_id, required=required, again=parallel)
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
