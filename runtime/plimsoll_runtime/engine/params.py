@@ -70,7 +70,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     - `constraint`: the language that the answer is taken from; it ends with one of the model's ends as soon as nothing
       may follow. Not together with `min_tokens` and `ignore_eos`, which want it to go on.
     - `thought`: where the answer thinks, and for how long it may. A constraint holds for what it says afterwards.
-    - `stop` strings end the text before themselves unless `include_stop_str_in_output`.
+    - `stop` strings end the text before themselves unless `include_stop_str_in_output`. They may hold special tokens.
     """
 
     max_tokens: int | None = 16

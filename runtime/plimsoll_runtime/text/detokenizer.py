@@ -8,7 +8,7 @@ concatenate to the text of all ids.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
@@ -29,6 +29,13 @@ class Vocabulary(Protocol):
     @property
     def special_ids(self) -> AbstractSet[int]:
         """Ids that text leaves out with `skip_special_tokens`."""
+
+    @property
+    def special_texts(self) -> Mapping[int, str]:
+        """The text of each of these."""
+
+    def holds_special(self, text: str, /) -> bool:
+        """Whether the text of one of these stands in a text."""
 
     def lone_length(self, token_id: int) -> int | None:
         """How many characters `decode_pieces` makes of one token alone; None where there is none of this id."""

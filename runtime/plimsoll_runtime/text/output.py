@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plimsoll_runtime.engine.messages import RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.text.detokenizer import Vocabulary, new_detokenizer
-from plimsoll_runtime.text.stop import StopMatcher
+from plimsoll_runtime.text.stop import StopMatcher, UnskippedStopMatcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,19 @@ class TextDelta:
 class OutputText:
     """Turns the outputs of one request into text. After a delta with a `finish_reason` nothing may follow.
 
-    A stop string is searched for only in the text of tokens after the first `min_tokens`. A stop token's own text
-    is left out unless `include_stop_str_in_output`.
+    A stop string is searched for only in the text of tokens after the first `min_tokens`. One that holds special tokens
+    is searched for in the text with all special tokens, that which ends the answer included, though they may be left
+    out of the answer. A stop token's own text is left out unless `include_stop_str_in_output`.
     """
 
     def __init__(self, params: SamplingParams, vocabulary: Vocabulary) -> None:
         self._params = params
         self._detokenizer = new_detokenizer(vocabulary, skip_special_tokens=params.skip_special_tokens)
-        self._stops = StopMatcher(params.stop, include=params.include_stop_str_in_output)
+        self._special_texts = vocabulary.special_texts
+        unskipped = [stop for stop in params.stop if vocabulary.holds_special(stop)]
+        include = params.include_stop_str_in_output
+        self._unskipped = UnskippedStopMatcher(params.stop, unskipped, include=include) if unskipped else None
+        self._stops = self._unskipped or StopMatcher(params.stop, include=include)
         self._count = 0
 
     def push(self, output: RequestOutput) -> TextDelta:
@@ -72,11 +77,15 @@ class OutputText:
         return output.stop_token_id if output.stop_token_id in self._params.stop_token_ids else None
 
     def _push_token(self, token_id: int, ends: bool) -> str:
-        if ends and not self._params.include_stop_str_in_output:
-            return ""
-        text = self._detokenizer.push(token_id)
+        left_out = ends and not self._params.include_stop_str_in_output
+        text = "" if left_out else self._detokenizer.push(token_id)
         self._count += 1
-        return text if self._count <= self._params.min_tokens else self._stops.push(text)
+        if self._count <= self._params.min_tokens:
+            return text
+        given = self._stops.push(text)
+        if self._unskipped is not None and (left_out or self._params.skip_special_tokens):
+            given += self._unskipped.push(self._special_texts.get(token_id, ""), left_out=True)
+        return given
 
     @staticmethod
     def _delta(

@@ -6,7 +6,7 @@ is the same however the text was cut into deltas.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 
 class StopMatcher:
@@ -46,6 +46,68 @@ class StopMatcher:
     def _until_match(self, seen: str, matched: str) -> str:
         self._held = ""
         return seen if self._include else seen[: len(seen) - len(matched)]
+
+
+class UnskippedStopMatcher:
+    """Passes text on as `StopMatcher` does, where stop strings hold special tokens that the text may leave out.
+
+    Those of `unskipped` are searched for in the text with all special tokens, the others in the text without those
+    that are left out. A stop string that is given out is given out whole.
+    """
+
+    def __init__(self, stops: Sequence[str], unskipped: Collection[str], *, include: bool = False) -> None:
+        self._visible = [_Automaton(stop) for stop in stops if stop not in unskipped]
+        self._all = [_Automaton(stop) for stop in stops if stop in unskipped]
+        self._include = include
+        self._held: list[tuple[str, bool]] = []  # characters, and whether they are given out
+        self.matched: str | None = None
+
+    def push(self, text: str, *, left_out: bool = False) -> str:
+        """The text that is safe to give out, without what was `left_out`. Once `matched` is set, always empty."""
+        if self.matched is not None:
+            return ""
+        for character in text:
+            self._held.append((character, not left_out))
+            if matched := self._step(character, left_out=left_out):
+                self.matched = matched
+                return self._until_match(matched)
+        return self._given(self._unsafe_from())
+
+    def finish(self) -> str:
+        """What was held back and is now known to be no stop string."""
+        return self._given(len(self._held))
+
+    def _step(self, character: str, *, left_out: bool) -> str | None:
+        complete = [a.stop for a in self._all if a.step(character)]
+        if not left_out:
+            complete += [a.stop for a in self._visible if a.step(character)]
+        return max(complete, key=len) if complete else None
+
+    def _until_match(self, matched: str) -> str:
+        kept = len(self._held) - len(matched) if self._all_has(matched) else self._last_visible(len(matched))
+        before = self._given(kept)
+        self._held = []
+        return before + matched if self._include else before
+
+    def _all_has(self, stop: str) -> bool:
+        return any(automaton.stop == stop for automaton in self._all)
+
+    def _unsafe_from(self) -> int:
+        """Where the first character is held that may begin a stop string."""
+        longest = max((automaton.length for automaton in self._visible), default=0)
+        return min(
+            len(self._held) - max((automaton.length for automaton in self._all), default=0),
+            self._last_visible(longest) if longest else len(self._held),
+        )
+
+    def _last_visible(self, count: int) -> int:
+        """Where the last so many visible characters begin."""
+        places = [place for place, (_, visible) in enumerate(self._held) if visible]
+        return places[-count]
+
+    def _given(self, end: int) -> str:
+        given, self._held = self._held[:end], self._held[end:]
+        return "".join(character for character, visible in given if visible)
 
 
 class _Automaton:

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MOST_STOPS_KNOWN = 1024
+"""Stop strings of which is kept whether they hold special tokens: the answers to one request share theirs."""
+MOST_SEARCHED = 1024
+"""Characters of a text in which special tokens are looked for: that takes 3 us a character at worst."""
 _PANIC_MODULE = "pyo3_runtime"
 """Of the exceptions, derived from BaseException, as which the tokenizers library's panics in Rust come."""
 
@@ -62,7 +66,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
 class Tokenizer:
     """Encodes and decodes. Safe to use from several threads at once.
 
-    - `special_ids`: ids that text leaves out with skip_special_tokens.
+    - `special_ids`: ids that text leaves out with skip_special_tokens; `special_texts` has the text of each.
     - `bos_token`, `eos_token` and their ids, None where the model has none.
     - `chat_template` is None where the model has none.
     - `spelling`: how pieces spell bytes, None for decoders that work on whole texts.
@@ -72,10 +76,12 @@ class Tokenizer:
         apply_settings(backend, settings)
         self._backend = backend
         self._bytes: dict[int, bytes] = {}
+        self._special_held: dict[str, bool] = {}
         self._lone_lengths: dict[int, int | None] = {}
         self.spelling = read_spelling(json.loads(backend.decoder.__getstate__()) if backend.decoder else None)
         added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_texts = {token_id: token.content for token_id, token in added.items() if token.special}
+        self.special_ids = frozenset(self.special_texts)
         self.vocab_size: int = max(backend.get_vocab_size(with_added_tokens=True), 1 + max(added, default=-1))
         self.bos_token = settings.tokens.get("bos_token")
         self.eos_token = settings.tokens.get("eos_token")
@@ -150,6 +156,33 @@ class Tokenizer:
             if not isinstance(error, Exception) and type(error).__module__ != _PANIC_MODULE:
                 raise
             raise TextError(f"the model's tokenizer cannot encode the text: {error}") from error
+
+    def holds_special(self, text: str) -> bool:
+        """Whether the text of a special token stands in a text, such as a stop string. Not looked for in long texts."""
+        if len(text) > MOST_SEARCHED:
+            return False
+        known = self._special_held.get(text)
+        if known is None:
+            begins, lengths = self._special_beginnings
+            known = any(
+                text[at : at + length] in self._special_contents
+                for at, character in enumerate(text)
+                if character in begins
+                for length in lengths
+            )
+            if len(self._special_held) >= MOST_STOPS_KNOWN:
+                self._special_held.clear()
+            self._special_held[text] = known
+        return known
+
+    @cached_property
+    def _special_contents(self) -> frozenset[str]:
+        return frozenset(filter(None, self.special_texts.values()))
+
+    @cached_property
+    def _special_beginnings(self) -> tuple[frozenset[str], frozenset[int]]:
+        """The first characters and the lengths that texts of special tokens have."""
+        return frozenset(text[0] for text in self._special_contents), frozenset(map(len, self._special_contents))
 
     def decode(self, ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of all ids. Bytes that are not UTF-8 become U+FFFD, one for each part of a character."""

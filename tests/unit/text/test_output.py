@@ -1,5 +1,6 @@
 """The text of an answer: tokens, stop strings and finish reasons together."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -102,3 +103,54 @@ def test_held_text_is_given_out_when_the_length_ends_it(byte_level: Tokenizer) -
     deltas = answer(SamplingParams(stop=("world!",)), byte_level, steps(byte_level.encode("hello wor")))
     assert "".join(d.text for d in deltas) == "hello wor"
     assert deltas[-1].finish_reason == "length"
+
+
+START, END = "<|im_start|>", "<|im_end|>"
+
+
+@pytest.fixture(params=["byte_level", "sentencepiece"])
+def spelled(request: pytest.FixtureRequest) -> Tokenizer:
+    """A tokenizer with special tokens."""
+    found: Tokenizer = request.getfixturevalue(request.param)
+    return found
+
+
+def special_answer(tokenizer: Tokenizer, text: str, **params: object) -> tuple[str, str | int | None, int]:
+    """The text, stop reason and number of tokens of an answer; special tokens in it are written as such."""
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    given = SamplingParams(max_tokens=100, **params)  # type: ignore[arg-type]
+    found = total(answer(given, tokenizer, steps(ids)))
+    return found[0].strip(), found[2], len(found[1])
+
+
+def test_a_stop_that_is_a_special_token_ends_the_answer_there(spelled: Tokenizer) -> None:
+    before = len(spelled.encode("one", add_special_tokens=False))
+    for params in ({}, {"skip_special_tokens": False}):
+        text, reason, tokens = special_answer(spelled, f"one{START}two", stop=(START, "two"), **params)
+        assert (text, reason, tokens) == ("one", START, before + 1)
+    text, reason, _ = special_answer(spelled, f"one{START}two", stop=(START,), include_stop_str_in_output=True)
+    assert (text, reason) == (f"one{START}", START)
+    text, reason, _ = special_answer(spelled, f"{START}one{END}two", stop=(END,), min_tokens=1)
+    assert (text, reason) == ("one", END)
+    text, reason, _ = special_answer(spelled, f"{START}one{END}two", stop=(START,), min_tokens=1)
+    assert (text.replace(" ", ""), reason) == ("onetwo", None)
+
+
+def test_special_tokens_within_a_stop_are_matched_and_others_are_not_in_the_way(spelled: Tokenizer) -> None:
+    text, reason, _ = special_answer(spelled, f"one{START}two.{END}three", stop=(f".{END}",))
+    assert (text.replace(" ", ""), reason) == ("onetwo", f".{END}")
+    text, reason, _ = special_answer(spelled, f"one.{START}{END}three", stop=(f".{END}",))
+    assert (text.replace(" ", ""), reason) == ("one.three", None)
+    text, reason, _ = special_answer(spelled, f"a{START}b{END}c", stop=("ab", "a b", f"c{END}"))
+    assert text == ""
+    assert str(reason).replace(" ", "") == "ab"
+
+
+def test_the_token_that_ends_the_answer_completes_a_stop(byte_level: Tokenizer) -> None:
+    end = byte_level.token_id(END)
+    ids = [*byte_level.encode("one."), end]
+    for stop, text in ((f".{END}", "one"), (END, "one."), (f"..{END}", "one.")):
+        last = {"stop_token_id": end}
+        deltas = answer(SamplingParams(max_tokens=100, stop=(stop,)), byte_level, steps(ids, "stop", **last))  # type: ignore[arg-type]
+        assert total(deltas) == (text, ids, None if stop.startswith("..") else stop)
+        assert deltas[-1].finish_reason == "stop"

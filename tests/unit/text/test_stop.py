@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.text.stop import StopMatcher
+from plimsoll_runtime.text.stop import StopMatcher, UnskippedStopMatcher
 
 ALPHABET = "ab. \n"
 """White space is text like any other: it may begin a stop string, and it may be what is given out last."""
@@ -66,3 +66,46 @@ def test_held_white_space_is_given_out_at_the_end() -> None:
     matcher = StopMatcher(["  ."])
     assert matcher.push("two  ") == "two"
     assert matcher.finish() == "  "
+
+
+SPECIAL = "<e>"
+pieces = st.lists(st.tuples(st.sampled_from(["a", "b", ".", "ab", "<e>", "<"]), st.booleans()), max_size=20)
+mixed_stops = st.lists(
+    st.lists(st.sampled_from(["a", "b", ".", SPECIAL]), min_size=1, max_size=3).map("".join), min_size=1, max_size=4
+)
+
+
+def naive_unskipped(parts: list[tuple[str, bool]], stop: list[str], include: bool) -> tuple[str, str | None]:
+    """The definition: the text with special tokens for stops that hold one, the text without for the others."""
+    seen: list[tuple[str, bool]] = []
+    for text, left_out in parts:
+        for character in text:
+            seen.append((character, left_out))
+            whole = "".join(c for c, _ in seen)
+            visible = "".join(c for c, out in seen if not out)
+            found = [s for s in stop if SPECIAL in s and whole.endswith(s)]
+            found += [s for s in stop if SPECIAL not in s and not left_out and visible.endswith(s)]
+            if found:
+                longest = max(found, key=len)
+                if SPECIAL in longest:
+                    kept = "".join(c for c, out in seen[: len(seen) - len(longest)] if not out)
+                else:
+                    kept = visible[: len(visible) - len(longest)]
+                return kept + (longest if include else ""), longest
+    return "".join(c for c, out in seen if not out), None
+
+
+@settings(max_examples=500, deadline=None)
+@given(parts=pieces, stop=mixed_stops, include=st.booleans())
+def test_stops_with_special_tokens_see_the_text_with_all_of_them(
+    parts: list[tuple[str, bool]], stop: list[str], include: bool
+) -> None:
+    parts = [(text, left_out and text == SPECIAL) for text, left_out in parts]
+    matcher = UnskippedStopMatcher(stop, [s for s in stop if SPECIAL in s], include=include)
+    expected, matched = naive_unskipped(parts, stop, include)
+    given_out = ""
+    for text, left_out in parts:
+        given_out += matcher.push(text, left_out=left_out)
+        assert expected.startswith(given_out), "something leaked that cannot be taken back"
+    assert given_out + matcher.finish() == expected
+    assert matcher.matched == matched

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.text import convert
 from plimsoll_runtime.text.cache import cached_folder
-from plimsoll_runtime.text.tokenizer import TextError, load_tokenizer
+from plimsoll_runtime.text.tokenizer import TextError, Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 
 Build = Callable[..., ModelFiles]
@@ -215,3 +215,15 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path, monkeypa
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "file"))
     with pytest.raises(SourceError, match="set PLIMSOLL_CACHE"):
         cached_folder("key", lambda folder: None)
+
+
+def test_whether_a_text_holds_a_special_token(byte_level: Tokenizer) -> None:
+    for text in ("<|im_end|>", "a<s>", "\n<</s>", "<|im_start|><|im_end|>"):
+        assert byte_level.holds_special(text)
+        assert byte_level.holds_special(text)  # as it is kept
+    for text in ("", "a", "<", "<|im_en", "im_end|>", "<|im_end>|"):
+        assert not byte_level.holds_special(text)
+    assert not byte_level.holds_special("<" * 10_000_000 + "<s>")
+    for number in range(3000):
+        assert byte_level.holds_special(f"{number}<s>")
+        assert not byte_level.holds_special(f"{number}<s")
