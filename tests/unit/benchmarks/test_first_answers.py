@@ -1,0 +1,27 @@
+"""The questions to the demo model and their grades."""
+
+from __future__ import annotations
+
+import pytest
+
+from first_answers.questions import QUESTIONS, Question
+
+
+def test_no_question_gives_its_answer_away() -> None:
+    assert len({question.text for question in QUESTIONS}) == 20
+    assert not [question.text for question in QUESTIONS if question.right(question.text)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("It is Paris.", True), ("Paris", True), ("paris", False), ("", False), ("Par is", False), ("Lyon", False)],
+)
+def test_an_answer_is_right_if_it_contains_a_spelling_exactly(answer: str, right: bool) -> None:
+    assert Question("What is the capital of France?", ("Paris",)).right(answer) is right
+
+
+def test_each_spelling_counts() -> None:
+    water = Question("What is the chemical formula of water?", ("H2O", "H₂O"))
+    assert water.right("It is H₂O.")
+    assert water.right("H2O")
+    assert not water.right("HO")
