@@ -39,6 +39,7 @@ from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.pooled import PooledText
+from plimsoll_runtime.text.recommended import recommended
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources import resolve
 
@@ -84,17 +85,27 @@ class LLM:
     """A model, loaded and ready to generate.
 
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id; `options` are those of `EngineConfig`.
+    `generation_config`: whether generation_config.json says how to sample where `generate` and `chat` get no parameters
+    ("model"), or not ("none").
     With `engine="child"` it computes in a process of its own, which leaves the caller's to its own work: in the
     caller's, on a CPU, torch has one thread left beside our kernels. A fork of the caller's needs `overlap=False`: the
     thread that runs steps does not follow there.
     Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) when it cannot be loaded.
     """
 
-    def __init__(self, model: str, *, engine: Literal["here", "child"] = "here", **options: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        engine: Literal["here", "child"] = "here",
+        generation_config: Literal["model", "none"] = "model",
+        **options: Any,
+    ) -> None:
         config = _config(model, options)
         files = resolve(model, config.revision, trust_remote_code=config.trust_remote_code)
         self._tokenizer = load_tokenizer(files)
         self._chat_stop = files.chat_stop
+        self._recommended: dict[str, Any] = dict(recommended(files, generation_config))
         self._kept: EngineCore | BlockingEngine | None = (
             build_engine(config, silent) if engine == "here" else BlockingEngine(config)
         )
@@ -122,7 +133,7 @@ class LLM:
         if (task := self._task) != "generate":
             raise UsageError(f"the model is served for the task {task}: ask it by {task}()")
         batch = _as_batch(prompts)
-        chosen = _spread(params if params is not None else SamplingParams(), len(batch))
+        chosen = _spread(params if params is not None else SamplingParams(**self._recommended), len(batch))
         self._check_constraints(chosen)
         requests = [self._request(prompt, p) for prompt, p in zip(batch, chosen, strict=True)]
         texts = [prompt if isinstance(prompt, str) else None for prompt in batch]
@@ -137,7 +148,8 @@ class LLM:
         batch: Sequence[Any] = conversations
         if batch and isinstance(batch[0], Mapping):
             batch = [batch]
-        chosen = _spread(params if params is not None else SamplingParams(max_tokens=None), len(batch))
+        usual = SamplingParams(max_tokens=None, **self._recommended)
+        chosen = _spread(usual if params is None else params, len(batch))
         chosen = [msgspec.structs.replace(p, stop=(*p.stop, *self._chat_stop)) for p in chosen]
         template = self._tokenizer.chat_template
         if template is None:

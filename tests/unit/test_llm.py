@@ -11,7 +11,7 @@ from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver import model
-from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
 from plimsoll_runtime.models.attention import Attention
@@ -52,6 +52,21 @@ def test_logits_that_are_not_finite_leave_the_other_answers_alone(tmp_path: Path
     assert (fine.outputs[0].finish_reason, fine.outputs[0].error) == ("length", None)
     assert fine.outputs[0].token_ids == llm.generate([3, 4], params())[0].outputs[0].token_ids
     assert llm.stats.broken_off == 1
+
+
+def test_without_parameters_the_models_files_say_how_to_sample(tmp_path: Path) -> None:
+    """`top_k` 1 is greedy; without it eight random answers differ."""
+    save_model(make_model("LlamaConfig", {}), tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"top_k": 1}')
+    prompts = [[1, 2, 3]] * 8
+    with load(str(tmp_path)) as llm:
+        greedy = {tuple(r.outputs[0].token_ids) for r in llm.generate(prompts, SamplingParams(temperature=0.0))}
+        assert {tuple(r.outputs[0].token_ids) for r in llm.generate(prompts)} == greedy
+    with load(str(tmp_path), generation_config="none") as llm:
+        assert len({tuple(r.outputs[0].token_ids) for r in llm.generate(prompts)}) > 1
+    (tmp_path / "generation_config.json").write_text('{"top_k": "one"}')
+    with pytest.raises(ModelError, match=r"top_k 'one': it must be a number"):
+        load(str(tmp_path))
 
 
 def test_the_policy_is_an_option_of_the_engine(llm: LLM) -> None:

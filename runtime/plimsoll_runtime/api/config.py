@@ -53,8 +53,9 @@ class ServerConfig(FrontConfig):
     many token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
     `strict_parameters`: requests with fields that nothing here knows are refused. `reasoning_format`: by its name, how
     the model writes thoughts. `thinking_budget`: how many tokens the thoughts of an answer may have where its request
-    does not say; None: as many as come. `image_parts`: what becomes of images. `findings_file`: gets what there is to
-    say of the device.
+    does not say; None: as many as come. `image_parts`: what becomes of images. `generation_config`: whether the model's
+    files say how requests are sampled that do not say it, "model" or "none". `findings_file`: gets what there is to say
+    of the device.
     """
 
     engine: EngineConfig
@@ -67,6 +68,7 @@ class ServerConfig(FrontConfig):
     reasoning_format: str | None = None
     thinking_budget: int | None = None
     image_parts: ImageParts = "refuse"
+    generation_config: str = "model"
     findings_file: Path | None = None
 
 

@@ -14,6 +14,7 @@ from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.text.recommended import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.transfer import DOWNLOAD, Transfer
 from plimsoll_runtime.weights.files import ModelFiles
@@ -51,6 +52,7 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         return tokenizer
 
     files = await in_daemon_thread(find)
+    settings = recommended(files, config.generation_config)
     reading = asyncio.ensure_future(in_daemon_thread(read))
     state.loading("start the engine", 0.0)
     try:
@@ -77,4 +79,5 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         reasoning_format=config.reasoning_format,
         thinking_budget=config.thinking_budget,
         image_parts=config.image_parts,
+        recommended=settings,
     )

@@ -11,6 +11,7 @@ from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.text.recommended import Recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 MAX_LOGIT_BIAS = 300
@@ -23,7 +24,8 @@ class ServedModel:
     time); `max_logit_bias`: how many token ids of a request may have a bias. `tool_format`: how it writes calls of
     tools, None where its chat template says so. `strict_parameters`: fields that nothing here knows are refused.
     `reasoning_format`: how it writes thoughts, None where its chat template says so. `thinking_budget`: how many tokens
-    thoughts may have where a request does not say. `image_parts`: what becomes of images.
+    thoughts may have where a request does not say. `image_parts`: what becomes of images. `recommended`: sampling
+    settings of requests that leave them out.
     """
 
     names: tuple[str, ...]
@@ -38,6 +40,7 @@ class ServedModel:
     reasoning_format: str | None = None
     thinking_budget: int | None = None
     image_parts: ImageParts = "refuse"
+    recommended: Recommended = field(default_factory=dict)
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
 from plimsoll_runtime.cli.formats import add_format_options
+from plimsoll_runtime.cli.generation_config import add_generation_config
 from plimsoll_runtime.cli.server_options import (
     add_batch_options,
     add_response_options,
@@ -85,6 +86,7 @@ def server_config(args: argparse.Namespace) -> ServerConfig:
         reasoning_format=args.reasoning_format,
         thinking_budget=args.thinking_budget,
         image_parts=args.image_parts,
+        generation_config=args.generation_config,
         share_prefix_cache=args.share_prefix_cache,
         batches=batch_options(args),
         gateway_tokens=gateway_tokens(),
@@ -131,6 +133,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         "%(default)s)",
     )
     add_format_options(group)
+    add_generation_config(group)
     group.add_argument(
         "--thinking-budget",
         type=values.count,

@@ -27,6 +27,7 @@ SERVERS = frozenset(
         "reasoningFormat",
         "thinkingBudget",
         "imageParts",
+        "generationConfig",
         "strictParameters",
         "drainSeconds",
     }

@@ -16,7 +16,7 @@ from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG, refuse_adapter, re
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import PARTS, ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
-from plimsoll_runtime.weights.gguf.config import translate
+from plimsoll_runtime.weights.gguf.config import sampling, translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
 from plimsoll_runtime.weights.hub import CODE, PATTERNS, Access, fetch_snapshot
 from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, described_modules
@@ -179,7 +179,14 @@ def open_gguf(path: Path) -> ModelFiles:
     places = {name: (each, t) for each, m in zip(paths, metadata, strict=True) for name, t in m.tensors.items()}
     factors = None if ROPE_FACTORS not in places else read_floats(*places[ROPE_FACTORS])
     config = translate(metadata[0].values, frozenset(places), factors)
-    return ModelFiles(name=path.stem, root=path.parent, format="gguf", config=config, weights=tuple(paths))
+    return ModelFiles(
+        name=path.stem,
+        root=path.parent,
+        format="gguf",
+        config=config,
+        weights=tuple(paths),
+        generation_config=sampling(metadata[0].values),
+    )
 
 
 def read_json(path: Path, *, needed: bool = False) -> dict[str, Any]:

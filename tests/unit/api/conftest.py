@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -357,9 +357,13 @@ async def running_server(
     load: Load | None = None,
     termination_log: Path | None = None,
     pooling: PoolingInfo | None = None,
+    recommended: Mapping[str, float] | None = None,
     **options: object,
 ) -> AsyncIterator[Running]:
-    """A whole server with a fake engine, which gives vectors where `pooling` says so; `options` are ServerConfig's."""
+    """A whole server with a fake engine, which gives vectors where `pooling` says so; `options` are ServerConfig's.
+
+    `recommended` is what the model's files say of sampling.
+    """
     engine = FakeEngine() if pooling is None else PoolingEngine(pooling)
 
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
@@ -376,6 +380,7 @@ async def running_server(
             reasoning_format=config.reasoning_format,
             thinking_budget=config.thinking_budget,
             image_parts=config.image_parts,
+            recommended=recommended or {},
         )
 
     log = None if termination_log is None else str(termination_log)

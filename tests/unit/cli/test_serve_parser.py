@@ -46,7 +46,7 @@ def test_every_flag_reaches_its_field() -> None:
         "--check-integrity-every 1000 --max-waiting 50 --kv-host-memory 1GiB --kv-disk /cache/kv "
         "--kv-disk-size 20GiB --max-logit-bias 9 --step-timeout 12.5 --max-waiting-tokens 6000 --share-prefix-cache "
         "--tool-format hermes --reasoning-format none --thinking-budget 0 --graph-seconds 3.5 --graph-memory 1GiB "
-        "--device cpu --image-parts describe"
+        "--device cpu --image-parts describe --generation-config none"
     )
     config = parse(*words.split())
     assert config.engine == EngineConfig(
@@ -77,6 +77,7 @@ def test_every_flag_reaches_its_field() -> None:
     assert (config.max_waiting, config.max_logit_bias, config.image_parts) == (50, 9, "describe")
     assert config.max_waiting_tokens == 6000
     assert config.share_prefix_cache
+    assert config.generation_config == "none"
 
 
 def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,11 +69,12 @@ def write(
     arch: str = "llama",
     drop: tuple[str, ...] = (),
     more: Mapping[str, Any] | None = None,
+    general: Mapping[str, Any] | None = None,
     **values: Any,
 ) -> Path:
     """A small Llama (or what else `arch` says), less pairs and tensors, and with more of both.
 
-    Pairs are written with underscores for dots: rope__freq_base=1.0.
+    Pairs are written with underscores for dots: rope__freq_base=1.0. `general`: pairs by their whole names.
     """
     named = {k.replace("__", "."): v for k, v in values.items()}
     writer = gguf.GGUFWriter(path, arch)
@@ -82,6 +83,8 @@ def write(
             writer.add_array(f"{arch}.{key}", value)
         elif key not in drop:
             writer.add_key_value(f"{arch}.{key}", value, TYPES[type(value)])
+    for key, value in (general or {}).items():
+        writer.add_key_value(key, value, TYPES[type(value)])
     for name, shape in TENSORS.items():
         if name not in drop:
             writer.add_tensor(name, np.ones(shape, np.float32))
@@ -113,6 +116,20 @@ def one_tensor(path: Path, stored: Any, kind: Kind, name: str = "t") -> GgufTens
 
 def test_a_whole_model(tmp_path: Path) -> None:
     check(write(tmp_path / "m.gguf"))
+
+
+def test_what_a_file_recommends_for_sampling(tmp_path: Path) -> None:
+    """The keys are llama.cpp's; its penalty is another one than ours."""
+    keys = gguf.Keys.General
+    said = {
+        keys.SAMPLING_TEMP: 0.5,
+        keys.SAMPLING_TOP_P: 0.25,
+        keys.SAMPLING_TOP_K: 40,
+        keys.SAMPLING_PENALTY_REPEAT: 1.5,
+    }
+    found = open_gguf(write(tmp_path / "m.gguf", general=said)).generation_config
+    assert found == {"temperature": 0.5, "top_p": 0.25, "top_k": 40}
+    assert open_gguf(write(tmp_path / "plain.gguf")).generation_config == {}
 
 
 MADE = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.TQ1_0, Kind.TQ2_0]

@@ -59,6 +59,7 @@ class BatchConfig:
     restart: bool = False
     tool_format: str | None = None
     reasoning_format: str | None = None
+    generation_config: str = "model"
 
 
 class Board(Protocol):
@@ -132,7 +133,7 @@ def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
         config.shard,
         {
             "model": [engine.model, engine.revision, engine.dtype, engine.model_impl, engine.task, *config.names],
-            "reading": [config.tool_format, config.reasoning_format],
+            "reading": [config.tool_format, config.reasoning_format, config.generation_config],
             "endpoint": config.endpoint,
             "prompting": [prompting.column, prompting.template, prompting.field, prompting.id_column],
             "defaults": {name: bytes(value).decode() for name, value in sorted(config.defaults.items())},
@@ -186,12 +187,14 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
     """The model, in this process."""
     from plimsoll_runtime.driver.build import build_engine
     from plimsoll_runtime.driver.inline import InlineEngine
+    from plimsoll_runtime.text.recommended import recommended
     from plimsoll_runtime.text.tokenizer import load_tokenizer
     from plimsoll_runtime.weights.sources import resolve
 
     engine_config = msgspec.structs.replace(config.engine, offline=True)
     trusted = engine_config.trust_remote_code
     files = resolve(engine_config.model, engine_config.revision, progress=progress, trust_remote_code=trusted)
+    settings = recommended(files, config.generation_config)
     tokenizer = load_tokenizer(files)
     engine = InlineEngine(build_engine(engine_config, progress))
     try:
@@ -204,6 +207,7 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
             Room(UNBOUNDED, UNBOUNDED),
             tool_format=config.tool_format,
             reasoning_format=config.reasoning_format,
+            recommended=settings,
         )
     finally:
         await engine.stop()

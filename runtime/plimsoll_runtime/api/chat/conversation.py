@@ -93,6 +93,7 @@ def _params(body: ChatRequest, called: Calling | None, thinks: Thinking | None, 
         prompt_logprobs=body.prompt_logprobs,
         stop=model.chat_stop,
         constraint=None if called is None else called.constraint(model),
+        recommended=model.recommended,
     )
     if thinks is not None:
         params = msgspec.structs.replace(params, thought=thinks.thought)

@@ -32,6 +32,7 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
         max_tokens=max(1, body.token_limit),
         logprobs=0 if body.ranks and body.logprobs is None else body.logprobs,
         prompt_logprobs=body.prompt_logprobs if scored is None else max(scored, body.prompt_logprobs or 0),
+        recommended=model.recommended,
     )
     check_params(model, params)
     truncation = truncation_of(body, model, body.token_limit)

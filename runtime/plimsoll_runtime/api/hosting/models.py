@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from plimsoll_runtime.api.hosting.options import server_options
-from plimsoll_runtime.api.hosting.refusals import as_api_errors, tokenizer_failed
+from plimsoll_runtime.api.hosting.refusals import as_api_errors, unusable
 from plimsoll_runtime.api.hosting.tokenizers import Failure, Source, Tokenizers
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.load.room import Room
@@ -22,6 +22,7 @@ from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.resident import Resident
 from plimsoll_runtime.residency.spec import ModelSpec, served_names
 from plimsoll_runtime.residency.states import State
+from plimsoll_runtime.text.recommended import recommended
 from plimsoll_runtime.weights.files import ModelFiles
 
 logger = logging.getLogger(__name__)
@@ -110,7 +111,7 @@ class HostModels:
         placement = self._find(name)
         placement.room.check()
         if (failed := self._tokenizers.failure(placement.source)) is not None:
-            raise tokenizer_failed(failed)
+            raise unusable(failed)
         async with AsyncExitStack() as stack:
             with as_api_errors():
                 resident = await stack.enter_async_context(self._host.lease(placement.name, size=size))
@@ -118,7 +119,7 @@ class HostModels:
                 served = await self._served(placement, resident)
             except Exception as error:
                 failed = self._tokenizers.failure(placement.source) or Failure(error, RETRY_AFTER)
-                raise tokenizer_failed(failed) from error
+                raise unusable(failed) from error
             yield served
 
     async def follow(self) -> None:
@@ -203,6 +204,7 @@ class HostModels:
                 reasoning_format=options.reasoning_format,
                 thinking_budget=options.thinking_budget,
                 image_parts=options.image_parts,
+                recommended=recommended(files, options.generation_config),
             )
             placement.serial = resident.serial
         return placement.served

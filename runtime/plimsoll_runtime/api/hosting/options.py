@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -30,6 +30,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reasoning_format: Annotated[str, Meta(max_length=64)] | None = None
     thinking_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     image_parts: ImageParts = "refuse"
+    generation_config: Literal["model", "none"] = "model"
 
 
 def server_options(runtime: Mapping[str, Any]) -> ServerOptions:

@@ -27,12 +27,12 @@ def retry_after(error: Exception) -> int:
     return max(1, math.ceil(error.retry_after)) if isinstance(error, Refused) else RETRY_AFTER
 
 
-def tokenizer_failed(failure: Failure) -> ApiError:
+def unusable(failure: Failure) -> ApiError:
     """503 until it is tried again: the model can be loaded, and nothing can be said to it."""
     error = failure.error
     what = str(error) if isinstance(error, PlimsollError) else f"{type(error).__name__}: {error}"
     headers = {"Retry-After": str(max(1, math.ceil(failure.seconds)))}
-    message = f"The model's tokenizer cannot be read: {what}"
+    message = f"The model's files cannot be used: {what}"
     return ApiError(message, status=HTTPStatus.SERVICE_UNAVAILABLE, code="load_failed", headers=headers)
 
 

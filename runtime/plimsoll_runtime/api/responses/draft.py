@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -21,19 +21,21 @@ from plimsoll_runtime.api.schemas.response import (
 from plimsoll_runtime.api.schemas.response_items import OutputItem
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest, TextConfig
 
-_USUAL_TEMPERATURE, _USUAL_TOP_P = 1.0, 1.0
+_USUAL = 1.0
+"""Temperature and top_p where neither request nor model says otherwise."""
 
 
 @dataclass(slots=True)
 class Draft:
     """A response that is being made. `model`: the name that the client used, and once the model is known its first
-    name.
+    name; `recommended`: that model's defaults for sampling.
     """
 
     id: str
     body: ResponseRequest
     model: str
     created_at: int
+    recommended: Mapping[str, float] = field(default_factory=dict)
 
     def response(
         self,
@@ -66,12 +68,12 @@ class Draft:
             safety_identifier=body.safety_identifier,
             service_tier="default",
             store=body.stored,
-            temperature=_USUAL_TEMPERATURE if body.temperature is None else body.temperature,
+            temperature=self._sampled_at("temperature"),
             text=self._text(),
             tool_choice=self._tool_choice(),
             tools=[tool.told() for tool in body.tools or ()],
             top_logprobs=body.top_logprobs or 0,
-            top_p=_USUAL_TOP_P if body.top_p is None else body.top_p,
+            top_p=self._sampled_at("top_p"),
             truncation=body.truncation or "disabled",
             user=body.user,
             metadata=body.metadata or {},
@@ -83,6 +85,10 @@ class Draft:
         of_client = error.status < HTTPStatus.INTERNAL_SERVER_ERROR
         told = ResponseError("invalid_prompt" if of_client else "server_error", error.message)
         return self.response("failed", output, error=told)
+
+    def _sampled_at(self, name: str) -> float:
+        given: float | None = getattr(self.body, name)
+        return self.recommended.get(name, _USUAL) if given is None else given
 
     def _reasoning(self) -> ReasoningSettings:
         given = self.body.reasoning

@@ -64,14 +64,14 @@ class Turn:
         return [*self.before, *self.items]
 
     def _settle_on(self, model: ServedModel) -> None:
-        """The model is known from now on, and the response tells its first name. Raises ApiError for fields that
-        nothing here knows, and for images, if the model refuses them.
+        """The model is known from now on: the response has its first name and its defaults. Raises ApiError for fields
+        that nothing here knows, and for images, if the model refuses them.
         """
         if model.strict_parameters:
             refuse_unknown(self.body)
         if model.image_parts == "refuse":
             refuse_images(self.body.input)
-        self.draft.model = model.names[0]
+        self.draft.model, self.draft.recommended = model.names[0], model.recommended
 
     def failed(self, error: ApiError) -> Failed:
         """The event that ends it where an error does."""

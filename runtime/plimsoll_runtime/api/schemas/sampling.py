@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -14,6 +15,8 @@ from plimsoll_runtime.engine.params import MAX_LOGPROBS, ParamsError, SamplingPa
 COUNT_LIMIT = 2**31 - 1
 MAX_CHOICES = 128
 MAX_STOPS = 64
+
+NOTHING: Mapping[str, float] = {}
 
 Count = Annotated[int, Field(ge=0, le=COUNT_LIMIT)]
 TokenId = Annotated[int, Field(ge=0, le=COUNT_LIMIT)]
@@ -111,7 +114,7 @@ class ModelFields(Lenient):
 
 
 class SamplingFields(ModelFields):
-    """OpenAI's fields, then ours. What is null or missing has OpenAI's default."""
+    """OpenAI's fields, then ours. What is null or missing has the model's default, else OpenAI's."""
 
     max_tokens: Count | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
@@ -205,11 +208,13 @@ class SamplingFields(ModelFields):
         prompt_logprobs: int | None,
         stop: tuple[str, ...] = (),
         constraint: Constraint | None = None,
+        recommended: Mapping[str, float] = NOTHING,
     ) -> SamplingParams:
         """The engine's parameters; `stop` is added to the request's own, and a `constraint` stands for what the
-        request itself says that the answer is to be like. Raises ApiError naming the field.
+        request itself says that the answer is to be like. `recommended`: values of fields that it leaves out. Raises
+        ApiError naming the field.
         """
-        given = {name: getattr(self, name) for name in _SAME_NAME}
+        given = {name: value for name in _SAME_NAME if (value := getattr(self, name)) is not None}
         try:
             return SamplingParams(
                 max_tokens=max_tokens,
@@ -218,7 +223,7 @@ class SamplingFields(ModelFields):
                 stop=tuple(dict.fromkeys((*self.stop, *stop))),
                 stop_token_ids=tuple(self.stop_token_ids or ()),
                 constraint=constraint or self.constraint(),
-                **{name: value for name, value in given.items() if value is not None},
+                **{**recommended, **given},
             )
         except ParamsError as error:
             raise invalid(error.field, str(error)) from error

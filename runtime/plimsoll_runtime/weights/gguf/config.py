@@ -11,6 +11,7 @@ from plimsoll_runtime.weights.gguf.families import GgufFamily, family_of
 from plimsoll_runtime.weights.gguf.pairs import Pairs
 
 _TURNED = "rope.dimension_count"
+_SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}
 
 
 def translate(
@@ -40,6 +41,15 @@ def translate(
     config["num_hidden_layers"] -= _guessing(config)
     pairs.refuse_others()
     return config
+
+
+def sampling(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file recommends for sampling, as generation_config.json would say it.
+
+    Not its repetition penalty: llama.cpp's counts the last tokens only.
+    """
+    named = {key: metadata.get(f"general.sampling.{theirs}") for key, theirs in _SAMPLING.items()}
+    return {key: value for key, value in named.items() if value is not None}
 
 
 def _check_gating(pairs: Pairs, wanted: int) -> None:

@@ -174,7 +174,7 @@ async def test_a_tokenizer_that_cannot_be_read_is_an_error_event_too(
     hosting.host.rouse(model)
     error = json.loads((await reading)[-1].removeprefix("data: "))["error"]
     assert (error["code"], error["type"]) == ("load_failed", "server_error")
-    assert error["message"] == "The model's tokenizer cannot be read: tokenizer.json is cut off"
+    assert error["message"] == "The model's files cannot be used: tokenizer.json is cut off"
     await hosting.host.until(lambda: model.active == 0)
 
 
@@ -200,6 +200,15 @@ async def test_a_model_bounds_how_many_tokens_may_have_a_bias(hosting: Any) -> N
     assert await complete(hosting, "m", logit_bias={"1": 1}) == "Hello!"
     with pytest.raises(openai.BadRequestError, match="at most 1"):
         await complete(hosting, "m", logit_bias={"1": 1, "2": 1})
+
+
+async def test_a_models_files_recommend_its_sampling_unless_its_spec_says_not(hosting: Any, host: Any) -> None:
+    host._files = replace(host._files, generation_config={"temperature": 0.25})
+    for name, runtime, expected in (("m", {}, 0.25), ("n", {"generationConfig": "none"}, 1.0)):
+        model = hosting.host.add(f"team/{name}", runtime=runtime)
+        hosting.host.rouse(model)
+        assert await complete(hosting, name) == "Hello!"
+        assert model.engine.asked[-1].params.temperature == expected
 
 
 async def test_the_death_of_an_engine_ends_its_own_requests_only(hosting: Any) -> None:

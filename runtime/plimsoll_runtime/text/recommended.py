@@ -1,0 +1,52 @@
+"""The sampling settings that a model's own files recommend (generation_config.json)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from plimsoll_runtime.engine.params import ParamsError, SamplingParams
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.weights.files import ModelFiles
+
+FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+SOURCES = ("model", "none")
+"""Values of --generation-config: the model's recommendations are defaults, or are not used."""
+LARGEST_TOP_K = 2**31 - 1
+WHAT_TO_DO = "correct it in the files, or ignore its sampling settings with --generation-config none"
+
+Recommended = Mapping[str, float]
+"""Values by the names of `SamplingParams`."""
+
+
+def recommended(files: ModelFiles, source: str = "model") -> Recommended:
+    """Defaults for requests that leave these fields out; empty for the source "none".
+
+    `do_sample` is not read: a temperature counts whether or not it is set, as in vLLM. Raises ModelError for a value
+    that a request could not have either.
+    """
+    if source == "none":
+        return {}
+    given = {field: value for field in FIELDS if (value := files.generation_config.get(field)) is not None}
+    return {field: _checked(files.name, field, value) for field, value in given.items()}
+
+
+def _checked(model: str, field: str, value: Any) -> float:
+    """A value of the type and in the range that a request's may have. Raises ModelError."""
+    if type(value) not in (int, float):
+        raise _unusable(model, field, value, "must be a number")
+    number: float = int(value) if field == "top_k" and value == value // 1 else value
+    if field == "top_k" and not (type(number) is int and number <= LARGEST_TOP_K):
+        raise _unusable(model, field, value, f"must be a whole number up to {LARGEST_TOP_K}")
+    try:
+        number = number if field == "top_k" else float(number)
+        SamplingParams(**{field: number})  # type: ignore[arg-type]
+    except OverflowError as error:
+        raise _unusable(model, field, value, "must be a number that fits in 64 bits") from error
+    except ParamsError as error:
+        raise _unusable(model, field, value, str(error).removeprefix(f"{field}: ")) from error
+    return number
+
+
+def _unusable(model: str, field: str, value: Any, reason: str) -> ModelError:
+    return ModelError(f"{model}: generation_config has {field} {repr(value)[:64]}: it {reason}; {WHAT_TO_DO}")
