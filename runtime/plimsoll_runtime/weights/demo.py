@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -21,7 +22,11 @@ PIECE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """A demo model: the package that knows its parts, the file they make, and how to talk to it."""
+    """A demo model: the package that knows its parts, the file they make, and how to talk to it.
+
+    `about`: what a person should know before talking to it. `generation_config`: its sampling defaults, as the file of
+    that name would have them.
+    """
 
     name: str
     package: str
@@ -30,10 +35,23 @@ class DemoModel:
     terms: str
     chat_template: str
     chat_stop: tuple[str, ...]
+    about: str
+    generation_config: Mapping[str, float]
 
+
+EXAMPLES = (
+    ("Hello!", "Hello! What would you like to know?"),
+    ("How many weeks are there in a year?", "There are 52 weeks in a year."),
+    ("What is the capital of Sweden?", "The capital of Sweden is Stockholm."),
+    ("Who invented the light bulb?", "The light bulb was invented by Thomas Edison."),
+    ("What is the formula of carbon dioxide?", "The formula of carbon dioxide is CO2."),
+    ("Who wrote Don Quixote?", "Don Quixote was written by Miguel de Cervantes."),
+)
+"""What every chat begins with: a base model continues the pattern. `benchmarks/first_answers` measures the answers."""
+_SHOWN = "".join(f"### Question:\n{question}\n\n### Answer:\n{answer}\n\n" for question, answer in EXAMPLES)
 
 QUESTIONS_AND_ANSWERS = (
-    "{{ bos_token }}"
+    "{{ bos_token }}{{ " + json.dumps(_SHOWN) + " }}"
     "{%- for message in messages %}"
     "{%- if message['role'] == 'system' %}{{ message['content'] | trim + '\\n\\n' }}"
     "{%- elif message['role'] == 'user' %}{{ '### Question:\\n' + message['content'] | trim + '\\n\\n' }}"
@@ -57,6 +75,10 @@ GEMMA = DemoModel(
     ),
     chat_template=QUESTIONS_AND_ANSWERS,
     chat_stop=("\n#", "\n\n"),
+    about=(
+        "a small base model: it continues text and was not trained to chat, so expect short answers, many of them wrong"
+    ),
+    generation_config={"temperature": 0.3, "top_p": 0.5},
 )
 MODELS = {GEMMA.name: GEMMA}
 

@@ -31,8 +31,9 @@ class ModelFiles:
     `config` is what config.json says (translated from the metadata for GGUF: same keys, same meaning), so that
     model families read one vocabulary. `weights` are the tensor files in order. `chat_template` and `chat_stop`
     are set where the files carry no template that works (a base model of ours): a Jinja template and the strings
-    that end a chat answer. `trusted`: whether code that lies beside the weights may run. `modules`: files of modules
-    that follow the model, by the folders that these lie in.
+    that end a chat answer. `about`: what a person should know of the model before talking to it. `trusted`: whether
+    code that lies beside the weights may run. `modules`: files of modules that follow the model, by the folders that
+    these lie in.
     """
 
     name: str
@@ -43,6 +44,7 @@ class ModelFiles:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     chat_stop: tuple[str, ...] = ()
+    about: str | None = None
     trusted: bool = False
     modules: Mapping[str, Path] = field(default_factory=dict)
 

@@ -68,7 +68,14 @@ def _found(
     if scheme == "demo":
         demo = find_demo(rest)
         files = open_gguf(fetch_demo(demo, progress or silent))
-        return replace(files, name=demo.name, chat_template=demo.chat_template, chat_stop=demo.chat_stop)
+        return replace(
+            files,
+            name=demo.name,
+            chat_template=demo.chat_template,
+            chat_stop=demo.chat_stop,
+            generation_config=demo.generation_config,
+            about=demo.about,
+        )
     if scheme == "hf":
         return _of_hub(rest, revision, access, fetch)
     path = Path(rest).expanduser()

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from first_answers.questions import QUESTIONS, Question
+from plimsoll_runtime.weights.demo import EXAMPLES
 
 
 def test_no_question_gives_its_answer_away() -> None:
     assert len({question.text for question in QUESTIONS}) == 20
     assert not [question.text for question in QUESTIONS if question.right(question.text)]
+
+
+def test_the_examples_of_the_demos_template_give_none_away() -> None:
+    shown = [text for example in EXAMPLES for text in example]
+    assert not [(question.text, text) for question in QUESTIONS for text in shown if question.right(text)]
+    assert not {question.text for question in QUESTIONS} & set(shown)
 
 
 @pytest.mark.parametrize(

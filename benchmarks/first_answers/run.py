@@ -1,0 +1,67 @@
+"""`PYTHONPATH=benchmarks python -m first_answers.run`: how many of 20 questions a model answers right.
+
+Each question is a chat of its own with a server of the model that runs for as long as this does, asked as `plimsoll
+chat` asks: no request says how to sample, so what counts are the model's own defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from first_answers.questions import QUESTIONS, Question
+from plimsoll_runtime.local.talk.own import own_server
+from plimsoll_runtime.local.talk.stream import Server, names
+from plimsoll_runtime.local.talk.talk import Talk
+from plimsoll_runtime.progress import silent
+from provenance import provenance
+
+LONGEST = 64
+"""Tokens of an answer: a longer one is not read to its end."""
+
+
+async def measure(source: str, seeds: list[int]) -> dict[str, Any]:
+    """Answers and grades by seed, and the mean of right ones."""
+    with tempfile.TemporaryDirectory(prefix="plimsoll-") as folder:
+        async with aiohttp.ClientSession() as session, own_server(session, source, Path(folder), silent) as server:
+            [model] = await names(session, server)
+            answers = {seed: [await _ask(session, server, model, q, seed) for q in QUESTIONS] for seed in seeds}
+    right = {seed: sum(map(Question.right, QUESTIONS, given)) for seed, given in answers.items()}
+    return {
+        "model": source,
+        "right": right,
+        "mean": sum(right.values()) / len(right),
+        "answers": {q.text: [answers[seed][number] for seed in seeds] for number, q in enumerate(QUESTIONS)},
+    }
+
+
+async def _ask(session: aiohttp.ClientSession, server: Server, model: str, question: Question, seed: int) -> str:
+    talk = Talk(server, model, settings={"max_tokens": LONGEST, "seed": seed})
+    return "".join([chunk.text async for chunk in talk.say(session, question.text)])
+
+
+def main() -> None:
+    """Measure, and print a line for each question and the mean."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="demo://gemma-3-270m", help="any model (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="N", help="(default: 1 2 3)")
+    parser.add_argument("--json", action="store_true", help="the whole record, with where the figures come from")
+    args = parser.parse_args()
+    result = asyncio.run(measure(args.model, args.seeds))
+    if args.json:
+        print(json.dumps({**result, "provenance": provenance()}, indent=1, ensure_ascii=False))
+        return
+    for question in QUESTIONS:
+        given = result["answers"][question.text]
+        print(f"{sum(map(question.right, given))} of {len(given)}  {question.text}  {' | '.join(given)!r}")
+    print(f"right by seed: {result['right']}, mean {result['mean']:.1f} of {len(QUESTIONS)}")
+
+
+if __name__ == "__main__":
+    main()
