@@ -31,6 +31,7 @@ class Card(msgspec.Struct, frozen=True):
     task: str | None = None
     endpoints: list[str] | None = None
     abilities: list[str] | None = None
+    about: str | None = None
 
 
 UNTOLD = Card()

@@ -90,7 +90,7 @@ def _known(table: Table | None, key: ApiKey | None) -> tuple[Table, list[str]]:
 def _entry(name: str, model: Model, card: Card) -> dict[str, Any]:
     """OpenAI's four fields; beside them whether a request would be answered now, and what replicas say."""
     ready = len(model.ready_for(name))
-    told = {"task": card.task, "endpoints": card.endpoints, "abilities": card.abilities}
+    told = {"task": card.task, "endpoints": card.endpoints, "abilities": card.abilities, "about": card.about}
     return {
         "id": name,
         "object": "model",

@@ -80,4 +80,5 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         thinking_budget=config.thinking_budget,
         image_parts=config.image_parts,
         recommended=settings,
+        about=files.about,
     )

@@ -25,7 +25,7 @@ class ServedModel:
     tools, None where its chat template says so. `strict_parameters`: fields that nothing here knows are refused.
     `reasoning_format`: how it writes thoughts, None where its chat template says so. `thinking_budget`: how many tokens
     thoughts may have where a request does not say. `image_parts`: what becomes of images. `recommended`: sampling
-    settings of requests that leave them out.
+    settings of requests that leave them out. `about`: what a person should know of it before talking to it.
     """
 
     names: tuple[str, ...]
@@ -41,6 +41,7 @@ class ServedModel:
     thinking_budget: int | None = None
     image_parts: ImageParts = "refuse"
     recommended: Recommended = field(default_factory=dict)
+    about: str | None = None
 
     def check_priority(self, params: SamplingParams) -> None:
         """Raises ApiError for a priority that the engine would ignore."""

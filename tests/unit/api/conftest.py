@@ -358,11 +358,12 @@ async def running_server(
     termination_log: Path | None = None,
     pooling: PoolingInfo | None = None,
     recommended: Mapping[str, float] | None = None,
+    about: str | None = None,
     **options: object,
 ) -> AsyncIterator[Running]:
     """A whole server with a fake engine, which gives vectors where `pooling` says so; `options` are ServerConfig's.
 
-    `recommended` is what the model's files say of sampling.
+    `recommended` is what the model's files say of sampling, and `about` what a person should know of it.
     """
     engine = FakeEngine() if pooling is None else PoolingEngine(pooling)
 
@@ -381,6 +382,7 @@ async def running_server(
             thinking_budget=config.thinking_budget,
             image_parts=config.image_parts,
             recommended=recommended or {},
+            about=about,
         )
 
     log = None if termination_log is None else str(termination_log)

@@ -62,6 +62,27 @@ def test_a_chat_in_a_terminal(tiny_model: Path, tmp_path: Path) -> None:
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(tiny_model) in (p.info["cmdline"] or ())]
 
 
+def test_a_model_without_a_chat_template_is_announced(tiny_model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in tiny_model.iterdir():
+        (folder / file.name).symlink_to(file)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": None}))
+    chat = subprocess.run(
+        [*PLIMSOLL, "chat", str(folder)],
+        input="/exit\n",
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path),
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert chat.returncode == 0, chat.stderr
+    assert "/help lists the commands\nmodel: it has no chat template" in chat.stderr
+
+
 def test_a_question_through_a_pipe(tiny_model: Path, tmp_path: Path) -> None:
     asked = subprocess.run(
         [*PLIMSOLL, "ask", "--model", str(tiny_model), "--max-tokens", "3", "--temperature", "0", "What is this?"],

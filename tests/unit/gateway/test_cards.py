@@ -17,7 +17,7 @@ CARD = {"id": "m", "object": "model", "max_model_len": 4096, "task": "generate",
 
 async def told(request: Request) -> None:
     assert request.line == "GET /v1/models/m HTTP/1.1"
-    request.respond(200, json.dumps(CARD | {"abilities": ["tools"], "owned_by": "x"}))
+    request.respond(200, json.dumps(CARD | {"abilities": ["tools"], "owned_by": "x", "about": "a base model"}))
 
 
 async def listed(world: World) -> dict[str, Any]:
@@ -34,6 +34,7 @@ async def test_it_is_asked_once_and_again_of_another_replica(world: World) -> No
         entry = await listed(world)
         assert {field: entry[field] for field in CARD} == CARD
         assert (entry["abilities"], entry["owned_by"], entry["ready_replicas"]) == (["tools"], "ns", 1)
+        assert entry["about"] == "a base model"
     assert len(upstream.requests) == 1
     world.show(world.replica(upstream))
     await listed(world)

@@ -76,6 +76,7 @@ def _card(name: str, view: ModelView) -> ModelCard:
         card.task, card.endpoints = view.task, list(ENDPOINTS[view.task])
     if view.served is not None:
         card.abilities = abilities_of(view.served)
+        card.about = view.served.about or UNSET
     return card
 
 

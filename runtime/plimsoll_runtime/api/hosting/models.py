@@ -205,6 +205,7 @@ class HostModels:
                 thinking_budget=options.thinking_budget,
                 image_parts=options.image_parts,
                 recommended=recommended(files, options.generation_config),
+                about=files.about,
             )
             placement.serial = resident.serial
         return placement.served

@@ -230,7 +230,7 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     """A name that requests may use. `max_model_len` is null for a model that was never loaded yet; `state` says where
     one of several is: Resident, InHost or OnDisk where it sleeps, or on its way. `task`: what it is served for, and
     `endpoints` those that answer for it, once it was loaded; `abilities`: of structured_outputs, chat, tools and
-    reasoning those that it has.
+    reasoning those that it has. `about`: what a person should know of it before talking to it.
     """
 
     id: str
@@ -241,6 +241,7 @@ class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     task: str | msgspec.UnsetType = msgspec.UNSET
     endpoints: list[str] | msgspec.UnsetType = msgspec.UNSET
     abilities: list[str] | msgspec.UnsetType = msgspec.UNSET
+    about: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct, tag_field="object", tag="list"):

@@ -17,6 +17,7 @@ from rich.text import Text
 from plimsoll_runtime.local.run_folder import state_root
 from plimsoll_runtime.local.talk import commands
 from plimsoll_runtime.local.talk.commands import CommandError, EndOfTalk
+from plimsoll_runtime.local.talk.notice import notice
 from plimsoll_runtime.local.talk.place import Wish, find
 from plimsoll_runtime.local.talk.stream import AskError, names
 from plimsoll_runtime.local.talk.talk import Talk
@@ -42,6 +43,7 @@ class Terminal:
         self._stack = AsyncExitStack()
         self._session: aiohttp.ClientSession
         self._talk: Talk
+        self._notice: str | None = None
 
     def __enter__(self) -> Terminal:
         try:
@@ -59,6 +61,8 @@ class Terminal:
     def converse(self) -> None:
         """Until the person leaves."""
         self._note(f"{self._talk.model} at {self._talk.server.url}; /help lists the commands")
+        if self._notice is not None:
+            self._note(f"{self._talk.model}: {self._notice}")
         with _history():
             for line in _lines():
                 try:
@@ -107,6 +111,7 @@ class Terminal:
         with self._progress as progress:
             place = await find(self._wish, self._session, self._stack, progress)
         self._talk = Talk(place.server, place.model, self._system, self._settings)
+        self._notice = await notice(self._session, place.server, place.model)
 
     def _close(self) -> None:
         with contextlib.closing(self._runner):
