@@ -22,7 +22,7 @@ from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.caller import caller_of, fields_of
 from plimsoll_gateway.capacity import Capacity
 from plimsoll_gateway.cards import Cards
-from plimsoll_gateway.catalog import MODEL_PREFIX, Catalog
+from plimsoll_gateway.catalog import MODEL_PREFIX, Catalog, names_for
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.cold import ColdStarts
 from plimsoll_gateway.comments import Comments
@@ -43,13 +43,14 @@ from plimsoll_gateway.fair.gates import Gates
 from plimsoll_gateway.fair.queue import Share
 from plimsoll_gateway.filing import Filing, check_batch, filed_at
 from plimsoll_gateway.headers import Voucher, request_id
-from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.keys.keyring import Keyring, given_key
 from plimsoll_gateway.keys.record import ApiKey
 from plimsoll_gateway.lifeline import Lifelines
 from plimsoll_gateway.limits import BATCHES, FILES, MODEL_PATHS, OTHER_BYTES, Limits
 from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
 from plimsoll_gateway.operations import METRICS, Operations
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
+from plimsoll_gateway.pages.welcome import base_url, wants_page, welcome_json, welcome_page
 from plimsoll_gateway.pick import Picker
 from plimsoll_gateway.places import Kept, Places, kept_at
 from plimsoll_gateway.probe import Prober
@@ -69,10 +70,11 @@ from plimsoll_gateway.witness import Witness
 log = logging.getLogger(__name__)
 
 PROBES = frozenset(["/health", "/live", METRICS])
-OPEN = PROBES | PAGES.keys()
+ROOT = "/"
+OPEN = PROBES | PAGES.keys() | {ROOT}
 """What needs no key."""
 OWN = OPEN | {MODELS}
-JSON = b"application/json"
+JSON, HTML = b"application/json", b"text/html; charset=utf-8"
 NO_KEYRING = Keyring(None)
 Carry = Callable[[], Awaitable[None]]
 
@@ -361,6 +363,8 @@ class Gateway:
             case "/health":
                 status, word = self._health()
                 await stream.whole(status, JSON, b'{"status": "%s"}' % word)
+            case "/":
+                await self._welcome(exchange, table)
             case "/metrics":
                 await stream.whole(200, CONTENT_TYPE, self._metrics.render())
             case path if path in PAGES:
@@ -371,10 +375,30 @@ class Gateway:
                 told = await self._catalog.answer(table, path, query, exchange.key, anthropic=anthropic)
                 await stream.whole(200, JSON, told)
 
+    async def _welcome(self, exchange: Exchange, table: Table | None) -> None:
+        """Models are named for a key alone, where keys are needed; one that is wrong is refused as elsewhere."""
+        headers, keyed = exchange.headers, self._keyring.keys is not None
+        if keyed and given_key(headers):
+            exchange.key = self._keyring.authenticate(headers)
+        hidden = keyed and exchange.key is None
+        names = None if hidden else names_for(table, exchange.key)
+        own = [*POLICY, (b"cache-control", b"no-store"), (b"vary", b"accept, authorization, x-api-key")]
+        accept, host, forwarded = (_text(headers, name) for name in (b"accept", b"host", b"x-forwarded-proto"))
+        if wants_page(accept or ""):
+            base = base_url(host, exchange.scope.get("scheme", "http"), forwarded)
+            await exchange.stream.whole(200, HTML, welcome_page(names, base, key=keyed), own)
+        else:
+            await exchange.stream.whole(200, JSON, welcome_json(names), own)
+
     def _health(self) -> tuple[int, bytes]:
         if self._draining:
             return 503, b"draining"
         return (503, b"starting") if self._store.current is None else (200, b"ok")
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
+    found = headers.get(name)
+    return None if found is None else found.decode("latin-1")
 
 
 class Exchange:

@@ -84,7 +84,12 @@ def _place(names: Sequence[str], asked: Mapping[str, Sequence[str]], field: str)
 def _known(table: Table | None, key: ApiKey | None) -> tuple[Table, list[str]]:
     if table is None:
         raise no_table()
-    return table, [name for name in table.names() if key is None or key.may_use(name)]
+    return table, names_for(table, key)
+
+
+def names_for(table: Table | None, key: ApiKey | None) -> list[str]:
+    """The names that a key may use; none before the first table."""
+    return [] if table is None else [name for name in table.names() if key is None or key.may_use(name)]
 
 
 def _entry(name: str, model: Model, card: Card) -> dict[str, Any]:

@@ -17,6 +17,10 @@ INSIDE = PROBES | {"/demand"}
 """For kubelets, Prometheus and the operator, and for nobody outside."""
 
 
+ROOT = "/"
+"""A page for people. An Ingress leaves / to whatever else its host serves."""
+
+
 def listed(text: str) -> set[str]:
     """The paths in the first column of the table in docs/gateway.md."""
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
@@ -56,7 +60,7 @@ def test_every_path_of_the_docs_leads_to_the_gateway(objects: dict[str, Any], pa
     assert table >= INSIDE | {"/v2/rerank", "/docs", "/openapi.json", "/v1/models"}, (
         "the table is read as it is written"
     )
-    documented = set(gateway_document()["paths"])
+    documented = set(gateway_document()["paths"]) - {ROOT}
     assert {path for path in documented - table if "{" not in path} == set()
     outside = (table | documented) - INSIDE
     paths = paths_of(objects)

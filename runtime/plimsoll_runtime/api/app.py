@@ -18,8 +18,9 @@ from plimsoll_runtime.api.about.docs import POLICY, page
 from plimsoll_runtime.api.about.models import list_models, show_model
 from plimsoll_runtime.api.about.offers import not_offered
 from plimsoll_runtime.api.about.openapi import document
+from plimsoll_runtime.api.about.root import root
 from plimsoll_runtime.api.batches.routes import BatchRoutes, batch_routes
-from plimsoll_runtime.api.callers.access import CLIENT_GONE, Access
+from plimsoll_runtime.api.callers.access import CLIENT_GONE, ROOT, Access
 from plimsoll_runtime.api.chat.endpoint import chat
 from plimsoll_runtime.api.generating.completions import completions
 from plimsoll_runtime.api.http.body_limits import BodyLimits
@@ -83,7 +84,7 @@ def build_app(
     for method, path, handler in routes:
         app.add_api_route(path, _with_models(handler, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
-    _add_document(app)
+    _add_document(app, state)
     app.add_exception_handler(ApiError, _answer_api_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(ClientGoneError, _answer_gone)
@@ -129,7 +130,7 @@ def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
         app.add_api_route(path, probe, methods=_methods("GET"), response_model=None)
 
 
-def _add_document(app: FastAPI) -> None:
+def _add_document(app: FastAPI, state: ServerState) -> None:
     described = document()
     shown = page(described)
 
@@ -139,7 +140,7 @@ def _add_document(app: FastAPI) -> None:
     async def docs(_request: Request) -> Response:
         return HTMLResponse(shown, headers={"Content-Security-Policy": POLICY})
 
-    for path, answer in (("/openapi.json", openapi), ("/docs", docs)):
+    for path, answer in (("/openapi.json", openapi), ("/docs", docs), (ROOT, root(state))):
         app.add_api_route(path, answer, methods=_methods("GET"), response_model=None)
 
 

@@ -461,3 +461,21 @@ def test_a_credential_is_read_again_and_never_quoted(tmp_path: Path, caplog: pyt
         credential.refresh()
     assert credential.current == "another-credential"
     assert caplog.text.count("going on with what it held before") == 1
+
+
+@pytest.mark.parametrize("accept", ["text/html", "*/*"])
+async def test_the_page_at_the_root_names_models_for_their_keys_alone(keyed: World, keys: Keys, accept: str) -> None:
+    models = [Model(ObjectKey("ns", n), (n,), 1.0, "", ()) for n in ("qwen-a", "secret")]
+    keyed.store.replace(build_table(models))
+    keys.add("q", models=["qwen-*"])
+    keyed.refresh()  # type: ignore[attr-defined]
+
+    async def seen(headers: dict[str, str]) -> tuple[int, bool, bool]:
+        async with keyed.client.get(f"{keyed.url}/", headers={"accept": accept, **headers}) as response:
+            text = await response.text()
+            return response.status, "qwen-a" in text, "secret" in text
+
+    assert await seen({}) == (200, False, False)
+    assert await seen(keys.header("q")) == (200, True, False)
+    assert await seen({"authorization": f"Bearer {new_key()}"}) == (401, False, False)
+    assert await seen({"x-api-key": "wrong"}) == (401, False, False)

@@ -10,10 +10,11 @@ from typing import Any
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 """The page's Content-Security-Policy: were text to get into it as markup, a browser would not run it."""
 
-_STYLE = (
+STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}"
     "code{font-family:ui-monospace,monospace;font-size:.9em}table{border-collapse:collapse;width:100%}"
     "td,th{border-bottom:1px solid #ddd;padding:.25rem .75rem .25rem 0;text-align:left;vertical-align:top}"
+    "pre{background:#f4f4f4;padding:.75rem;white-space:pre-wrap;overflow-wrap:anywhere}"
     "h2{margin-top:2.5rem;border-bottom:2px solid #222}h3{margin-top:2rem}"
 )
 
@@ -23,7 +24,7 @@ def page(document: Mapping[str, Any]) -> str:
     info = document["info"]
     parts = [
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(info["title"])}</title>',
-        f"<style>{_STYLE}</style></head><body><h1>{escape(info['title'])} {escape(info['version'])}</h1>",
+        f"<style>{STYLE}</style></head><body><h1>{escape(info['title'])} {escape(info['version'])}</h1>",
         f'<p>{escape(info["description"])}</p><p>For programs: <a href="openapi.json">openapi.json</a>.</p>',
         "<h2>Operations</h2>",
         *(part for path, methods in document["paths"].items() for part in _operations(path, methods)),

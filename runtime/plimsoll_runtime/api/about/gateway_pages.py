@@ -13,9 +13,12 @@ from typing import Any
 
 from plimsoll_runtime.api.about.docs import page
 from plimsoll_runtime.api.about.openapi import document
+from plimsoll_runtime.api.about.welcome import template
 
 OWN = frozenset({"/metrics", "/version"})
 """Of one server: a gateway's metrics are on a port of their own."""
+TITLE = "Plimsoll gateway"
+ABOUT = "One address for all models here, with the APIs of OpenAI and Anthropic."
 DESCRIPTION = (
     "All models behind one URL, in OpenAI's shape and Anthropic's. A request goes to a server of the model that it "
     "names; "
@@ -25,7 +28,11 @@ DESCRIPTION = (
 def files() -> dict[str, str]:
     """Texts by the names of their files."""
     told = gateway_document()
-    return {"openapi.json": json.dumps(told, separators=(",", ":")) + "\n", "docs.html": page(told) + "\n"}
+    return {
+        "openapi.json": json.dumps(told, separators=(",", ":")) + "\n",
+        "docs.html": page(told) + "\n",
+        "welcome.html": template(TITLE, ABOUT) + "\n",
+    }
 
 
 def gateway_document() -> dict[str, Any]:
@@ -35,7 +42,7 @@ def gateway_document() -> dict[str, Any]:
     about = DESCRIPTION + info["description"].partition(". ")[2].replace("Fields", "fields", 1)
     return {
         **told,
-        "info": {**info, "title": "Plimsoll gateway", "description": about},
+        "info": {**info, "title": TITLE, "description": about},
         "paths": {path: methods for path, methods in told["paths"].items() if path not in OWN},
     }
 

@@ -31,6 +31,7 @@ from plimsoll_runtime.api.schemas.answers import (
     ErrorAnswer,
     ModelCard,
     ModelList,
+    Welcome,
 )
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
@@ -147,6 +148,13 @@ OPERATIONS = (
     Operation("get", "/v1/models/{name}", "One of these names.", ModelCard, others=(AnthropicModel,)),
     Operation("post", "/tokenize", "Token ids of a text or a chat.", TokenizeAnswer, TokenizeRequest),
     Operation("post", "/detokenize", "The text of token ids.", DetokenizeAnswer, DetokenizeRequest),
+    Operation(
+        "get",
+        "/",
+        "What this server is and which models it has: a page for browsers, else JSON.",
+        "text/html",
+        others=(Welcome,),
+    ),
     Operation("get", "/health", "Whether requests are taken: 200, else 503.", "application/json"),
     Operation("get", "/live", "That the process answers.", "application/json"),
     Operation("get", "/version", "The version of the software.", "application/json"),
@@ -207,7 +215,9 @@ def document() -> dict[str, Any]:
 
 def _described(operation: Operation) -> dict[str, Any]:
     content = (
-        {operation.answer: {}} if isinstance(operation.answer, str) else _json(operation.answer, *operation.others)
+        {operation.answer: {}, **(_json(*operation.others) if operation.others else {})}
+        if isinstance(operation.answer, str)
+        else _json(operation.answer, *operation.others)
     )
     if operation.event is not None:
         told = _STREAM if operation.error is ErrorAnswer else _NAMED

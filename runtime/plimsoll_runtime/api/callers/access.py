@@ -10,7 +10,8 @@ import uuid
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from plimsoll_runtime.api.callers.gateways import BELIEVED_HEADER, DIRECT
+from plimsoll_runtime.api.callers.gateways import BELIEVED_HEADER, CREDENTIAL_HEADER, DIRECT
+from plimsoll_runtime.api.callers.keys import given_key
 from plimsoll_runtime.api.http.body_limits import BodyLimits
 from plimsoll_runtime.api.http.dialect import dialect_of
 from plimsoll_runtime.api.http.errors import ApiError
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/live", "/metrics", "/openapi.json", "/docs"})
 ALWAYS_PATHS = OPEN_PATHS | {"/version"}
+ROOT = "/"
+"""Answered at any time, without a key too; a key that comes is checked, and only for that one models are named."""
 CLIENT_GONE = 499
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -60,10 +63,10 @@ class Access:
     async def _guarded(self, scope: Scope, receive: Receive, answer: _Answer, record: RequestRecord) -> None:
         path = scope["path"]
         try:
-            if path not in OPEN_PATHS:
+            if path not in OPEN_PATHS and not (path == ROOT and not self._is_claimed(Headers(scope=scope))):
                 record.owner = self._owner(Headers(scope=scope), answer)
                 record.tenant = self._state.tenants.cached_as(record.owner)
-            if path in ALWAYS_PATHS:
+            if path in ALWAYS_PATHS or path == ROOT:
                 await self._app(scope, receive, answer.send)
                 return
             record.patience = patience(Headers(scope=scope).get(TIMEOUT_HEADER))
@@ -75,6 +78,10 @@ class Access:
             await self._app(scope, receive, answer.send)
         finally:
             self._state.release()
+
+    def _is_claimed(self, headers: Headers) -> bool:
+        """Whether somebody says who asks: a client by a key, or a gateway."""
+        return bool(given_key(headers)) or CREDENTIAL_HEADER in headers
 
     def _owner(self, headers: Headers, answer: _Answer) -> str:
         """Whose request it is. Raises ApiError for whoever may not ask.

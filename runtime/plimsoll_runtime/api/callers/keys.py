@@ -26,18 +26,20 @@ class ApiKeys:
         self._fixed = tuple(sha256(key.encode()).digest() for key in keys)
         self._file = None if file is None else _watched(file, clock)
 
+    @property
+    def needed(self) -> bool:
+        """Whether requests must carry a key."""
+        return bool(self._fixed) or self._file is not None
+
     def check(self, headers: Mapping[str, str]) -> str | None:
         """The key that is given: after `Bearer` in Authorization, else in x-api-key, as Anthropic's clients send it.
 
         None where none is needed. Raises ApiError (401) for any that is wrong, after the same time for any of those.
         Names of headers are in lower case.
         """
-        if not self._fixed and self._file is None:
+        if not self.needed:
             return None
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        bearer = given.strip() if scheme.lower() == "bearer" else ""
-        # Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
-        token = (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
+        token = given_key(headers)
         known = self._fixed if self._file is None else (*self._fixed, *self._file.value())
         digest = sha256(token).digest()
         matches = [hmac.compare_digest(digest, each) for each in known]
@@ -50,6 +52,16 @@ class ApiKeys:
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return token.decode(errors="surrogateescape")
+
+
+def given_key(headers: Mapping[str, str]) -> bytes:
+    """The key after `Bearer` in Authorization, else that of x-api-key; or nothing.
+
+    Headers come as Latin-1, whatever the client wrote; its bytes are what is compared.
+    """
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    bearer = given.strip() if scheme.lower() == "bearer" else ""
+    return (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
 
 
 def _watched(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:

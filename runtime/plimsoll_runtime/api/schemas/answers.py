@@ -226,6 +226,18 @@ class CompletionAnswer(msgspec.Struct, tag_field="object", tag="text_completion"
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
+class Welcome(msgspec.Struct):
+    """What a server is and where its parts are. `models`: the names that requests may use; left out where a key is
+    needed and none came.
+    """
+
+    name: str
+    models: list[str] | msgspec.UnsetType = msgspec.UNSET
+    api: str = "/v1"
+    docs: str = "/docs"
+    openapi: str = "/openapi.json"
+
+
 class ModelCard(msgspec.Struct, tag_field="object", tag="model"):
     """A name that requests may use. `max_model_len` is null for a model that was never loaded yet; `state` says where
     one of several is: Resident, InHost or OnDisk where it sleeps, or on its way. `task`: what it is served for, and
