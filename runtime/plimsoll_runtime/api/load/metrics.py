@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.load.engine_metrics import EngineCollector, whole_server
@@ -54,6 +54,12 @@ class Metrics:
             ("model", "phase"),
             registry=self.registry,
         )
+        self._last = Gauge(
+            "plimsoll_last_request_timestamp_seconds",
+            "When the last request for a model ended, in seconds since the epoch; no sample before the first.",
+            ("model",),
+            registry=self.registry,
+        )
         if self._default:
             for histogram in (self._first_token, self._gap, self._duration, self._prompt, self._completion):
                 histogram.labels(self._default)
@@ -63,6 +69,8 @@ class Metrics:
         """Count a request that has ended. `endpoint` is a route, never what a client sent."""
         model = record.model or self._default
         self._requests.labels(model, endpoint, str(code)).inc()
+        if record.model:
+            self._last.labels(record.model).set_to_current_time()
         for reason in record.finish_reasons:
             self._finished.labels(model, reason).inc()
         self._work.labels(model, "detokenise").inc(record.text_seconds)
