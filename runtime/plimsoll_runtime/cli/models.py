@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
+from plimsoll_runtime.cli.table import print_table
 
 if TYPE_CHECKING:
     from plimsoll_runtime.execution.kv_layout import KvLayout
@@ -71,7 +71,7 @@ def list_models(args: argparse.Namespace) -> int:
     rows = [(name, types[name], gguf.get(name, "-")) for name in sorted(FAMILIES)]
     rows += [(encoder.architecture, kind, "-") for kind, encoder in ENCODERS.items()]
     rows += [(name, "-", f"by {origin}") for name, origin in sorted(plugins().items())]
-    _print_table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows)
+    print_table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows)
     return 0
 
 
@@ -137,7 +137,7 @@ def fit(args: argparse.Namespace) -> int:
         held = longest_held(left, layout, facts.max_positions)
         rows.append(("longest beside it", f"{held} tokens", f"of one sequence, in {_size(left)} of {args.memory}"))
         rows.append(("sequences beside it", f"{max(0, left - layout.block_bytes) // whole}", "of the longest"))
-    _print_table(("WHAT", "TAKES", ""), rows)
+    print_table(("WHAT", "TAKES", ""), rows)
     if left is not None and left < least:
         print(f"\nit does not fit: {_size(least - left)} more than {args.memory} are needed")
         return 1
@@ -173,9 +173,3 @@ def _outline(args: argparse.Namespace) -> Outline:
 
 def _size(count: int) -> str:
     return f"{count / GIB:.2f} GiB"
-
-
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from typing import Any
 
 from plimsoll_runtime.cli import values
+from plimsoll_runtime.cli.table import line_width, print_table
 from plimsoll_runtime.local.placementtext import findings_lines, memory_line, placement_line
+from plimsoll_runtime.local.words import cut, duration_text
 
-if TYPE_CHECKING:
-    from plimsoll_runtime.local.run_folder import RunFolder
+DESCRIPTION = """\
+Show each `plimsoll up` of this user: its endpoint, and a row for each model.
+
+  MODEL      the name that requests use
+  STATE      of a model with several replicas, how many are ready
+  MEMORY     resident memory of its processes; of models that share a process
+             what each was granted, or what it takes while it sleeps
+  REQUESTS   in flight; of models that share a process also those that wait
+             for it to wake
+  TOKENS/S   generated during one second: the command takes that long
+  IDLE       since its last request ended; - while one is in flight
+
+Below are the processes that do not serve, and why. A process that does not
+answer within a second is shown so. Exits with 1 if nothing runs."""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -20,46 +36,61 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser = subparsers.add_parser(
         "status",
         help="show what `plimsoll up` runs on this machine",
-        description="Show each `plimsoll up` of this user: endpoint, models, replicas, logs. Exits with 1 if "
-        "there is none.",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--port", type=values.port, help="only the run of this port")
-    parser.add_argument("--json", action="store_true", help="the records as JSON, for programs")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument(
+        "--verbose", action="store_true", help="each process with pid and log, why models sleep, the device"
+    )
+    form.add_argument("--json", action="store_true", help="the records with all figures as JSON, for programs")
     parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the records; 1 if there are none."""
     from plimsoll_runtime.local.run_folder import RunFolder, all_runs
+    from plimsoll_runtime.local.usage import observe
 
     runs = all_runs() if args.port is None else [RunFolder(args.port)]
-    records = [{**record, **_host(run)} for run in runs if (record := run.read()) is not None]
+    found = [(run, record) for run in runs if (record := run.read()) is not None]
+    records = asyncio.run(observe(found))
     if args.json:
         print(json.dumps(records, indent=2))
     elif not records:
         where = "" if args.port is None else f" on port {args.port}"
         print(f"nothing runs{where}; start something with `plimsoll up FILE`")
-    else:
-        print("\n\n".join(map(_describe, records)))
+    for number, record in enumerate(() if args.json else records):
+        print("\n" * bool(number), end="")
+        _show(record, verbose=args.verbose)
     return 0 if records else 1
 
 
-def _host(run: RunFolder) -> dict[str, Any]:
-    """What the process that models share says of itself, where there is one."""
-    report = run.host_access.report()
-    return {} if report is None else {"host": report}
+def _show(record: Mapping[str, Any], *, verbose: bool) -> None:
+    from plimsoll_runtime.local.statustable import HEAD, notes, rows
+
+    width, began = line_width(), datetime.fromisoformat(record["began"])
+    print(f"{record['url']}/v1  up {duration_text(time.time() - began.timestamp())}")
+    print_table(HEAD, rows(record), width=width)
+    if verbose:
+        print("\n" + _details(record, began))
+        return
+    if below := [cut(note, width) for note in notes(record)]:
+        print("\n" + "\n".join(below))
 
 
-def _describe(record: Mapping[str, Any]) -> str:
+def _details(record: Mapping[str, Any], began: datetime) -> str:
+    """Every process and its log, and what there is to say of the device."""
     from plimsoll_runtime.local.table import HOST_SLOT
+    from plimsoll_runtime.local.usage import placed_of
 
-    lines = [f"{record['url']}/v1 (pid {record['pid']}, since {record['began']})"]
+    lines = [f"pid {record['pid']}, since {began.astimezone():%Y-%m-%d %H:%M:%S}"]
     host = record.get("host")
-    known = {(m["namespace"], m["name"]): m for m in host["models"]} if isinstance(host, dict) else {}
     for model in record["models"]:
         lines.append(f"  {model['namespace']}/{model['name']} as {', '.join(model['servedNames'])}")
-        if (placed := known.get((model["namespace"], model["name"]))) is not None:
+        if (placed := placed_of(host, model)) is not None:
             lines.append(f"    {placement_line(placed, time.time())}")
         else:
             own = (replica for replica in model["replicas"] if replica["slot"] != HOST_SLOT or host is None)
@@ -79,7 +110,10 @@ def _host_lines(host: Mapping[str, Any] | str) -> list[str]:
 
 def _lines(entry: Mapping[str, Any]) -> list[str]:
     """A process, and below it what there is to say of its device."""
+    from plimsoll_runtime.local.statustable import SILENT
+
     restarts = f", restarted {entry['restarts']} times" if entry["restarts"] else ""
     pid = "" if entry["pid"] is None else f" (pid {entry['pid']}{restarts})"
-    process = f"    {entry['slot']}: {entry['detail']}{pid}, log {entry['log']}"
+    silent = f", {SILENT}" if entry["phase"] == "ready" and not entry.get("answers", True) else ""
+    process = f"    {entry['slot']}: {entry['detail']}{silent}{pid}, log {entry['log']}"
     return [process, *(f"      {line}" for line in findings_lines(entry.get("findings", ())))]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
-from urllib.request import ProxyHandler, Request, build_opener
+
+import aiohttp
 
 from plimsoll_kernels.whole_file import write_whole
-
-SECONDS = 2.0
 
 
 class HostAccess:
@@ -43,16 +42,19 @@ class HostAccess:
         except FileNotFoundError:
             return None
 
-    def report(self) -> dict[str, Any] | str | None:
+    async def report(self, session: aiohttp.ClientSession, seconds: float) -> dict[str, Any] | str | None:
         """What the host says of itself; why it says nothing; None where there is no host."""
         place = self.place()
         if place is None:
             return None
         url, token = place
-        request = Request(f"{url}/host/v1/report", headers={"Authorization": f"Bearer {token}"})
+        headers = {"Authorization": f"Bearer {token}"}
         try:
-            with build_opener(ProxyHandler({})).open(request, timeout=SECONDS) as response:
-                report: dict[str, Any] = json.load(response)
+            async with asyncio.timeout(seconds), session.get(f"{url}/host/v1/report", headers=headers) as response:
+                response.raise_for_status()
+                report: dict[str, Any] = json.loads(await response.text())
                 return report
-        except (URLError, OSError, ValueError) as error:
+        except TimeoutError:
+            return f"it does not answer within {seconds:g} s"
+        except (aiohttp.ClientError, OSError, ValueError) as error:
             return f"it does not answer ({error})"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from plimsoll_runtime.local.words import duration_text, size_text
+
 WORDS = {
     "Absent": "not fetched yet",
     "Fetching": "being fetched",
@@ -18,12 +20,12 @@ WORDS = {
 
 def placement_line(model: Mapping[str, Any], now: float) -> str:
     """State, for how long, why, memory and requests. `now`: seconds since the epoch."""
-    parts = [f"{_word(model)} for {_duration(now - model['since'])}"]
+    parts = [f"{_word(model)} for {duration_text(now - model['since'])}"]
     if model["why"]:
         parts.append(model["why"])
     held = model["weights"] + model["workspace"] + model["kv"]
     if held or model["hostBytes"]:
-        parts.append(f"{_size(held)} on the device, {_size(model['hostBytes'])} asleep")
+        parts.append(f"{size_text(held)} on the device, {size_text(model['hostBytes'])} asleep")
     if model["active"] or model["waiting"]:
         parts.append(f"{model['active']} requests in flight, {model['waiting']} waiting")
     if model["error"]:
@@ -33,7 +35,7 @@ def placement_line(model: Mapping[str, Any], now: float) -> str:
 
 def short_placement_line(model: Mapping[str, Any], now: float) -> str:
     """State, for how long, and why, for a column of a table."""
-    return f"{_word(model)} {_duration(now - model['since'])}{_why(model)}"
+    return f"{_word(model)} {duration_text(now - model['since'])}{_why(model)}"
 
 
 def state_words(model: Mapping[str, Any]) -> str:
@@ -44,8 +46,8 @@ def state_words(model: Mapping[str, Any]) -> str:
 def short_memory_line(report: Mapping[str, Any]) -> str:
     """The memory taken against the line, and that of sleepers."""
     device, sleepers = report["device"], report["sleepers"]
-    taken = f"{_size(device['used'])} of {_size(device['line'])} taken"
-    return f"{taken}, {_size(sleepers['used'])} of {_size(sleepers['capacity'])} asleep"
+    taken = f"{size_text(device['used'])} of {size_text(device['line'])} taken"
+    return f"{taken}, {size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} asleep"
 
 
 def _word(model: Mapping[str, Any]) -> str:
@@ -60,23 +62,12 @@ def _why(model: Mapping[str, Any]) -> str:
 def memory_line(report: Mapping[str, Any]) -> str:
     """The device's memory against its line."""
     device, sleepers = report["device"], report["sleepers"]
-    taken = f"{_size(device['used'])} of the line of {_size(device['line'])} taken"
-    asleep = f"{_size(sleepers['used'])} of {_size(sleepers['capacity'])} for sleepers"
-    own = _size(device["reserved"])
+    taken = f"{size_text(device['used'])} of the line of {size_text(device['line'])} taken"
+    asleep = f"{size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} for sleepers"
+    own = size_text(device["reserved"])
     return f"{device['name']}: {taken} ({own} by the runtime itself), {asleep}, pressure {device['pressure']}"
 
 
 def findings_lines(findings: Sequence[str]) -> list[str]:
     """What there is to say of a device, a line each."""
     return [f"device: {text}" for text in findings]
-
-
-def _size(number: int) -> str:
-    return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.1f} GiB"
-
-
-def _duration(seconds: float) -> str:
-    whole = max(0, int(seconds))
-    if whole < 120:
-        return f"{whole} s"
-    return f"{whole // 60} min" if whole < 7200 else f"{whole // 3600} h"

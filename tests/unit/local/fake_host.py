@@ -58,6 +58,14 @@ async def serve(args: argparse.Namespace, token: str) -> None:
         await response.write(f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode())
         return response
 
+    async def metrics(_request: web.Request) -> web.Response:
+        name = models[0].served_names[0]
+        lines = (
+            f'plimsoll_generated_tokens_total{{model="{name}"}} {200 * time.monotonic()}',
+            f'plimsoll_last_request_timestamp_seconds{{model="{name}"}} {time.time() - 7300}',
+        )
+        return web.Response(text="\n".join(lines) + "\n")
+
     async def report(request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {token}":
             return web.json_response({"error": {"code": "unauthorized", "message": ""}}, status=401)
@@ -69,7 +77,7 @@ async def serve(args: argparse.Namespace, token: str) -> None:
 
     runners = []
     for port, routes in (
-        (args.port, (web.get("/health", health), web.post("/v1/chat/completions", chat))),
+        (args.port, (web.get("/health", health), web.get("/metrics", metrics), web.post("/v1/chat/completions", chat))),
         (args.host_port, (web.get("/host/v1/report", report),)),
     ):
         app = web.Application()

@@ -1,7 +1,8 @@
 """A stand-in for `plimsoll serve`: the same options and endpoints, no model. What it does is said in its MODEL.
 
-`demo://ok` answers; `demo://crash` ends with code 4 and last words, `demo://exit-N` with code N; `demo://tight` runs
-out of memory once it is ready; `demo://stuck` ignores SIGTERM while it loads.
+`demo://ok` answers, and generates 500 tokens a second; `demo://mute` does not answer at `/metrics`; `demo://crash` ends
+with code 4 and last words, `demo://exit-N` with code N; `demo://tight` runs out of memory once it is ready;
+`demo://stuck` ignores SIGTERM while it loads.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 from aiohttp import web
@@ -58,6 +60,17 @@ async def serve(args: argparse.Namespace) -> None:
             os._exit(5)
         return web.json_response({"status": "ready"})
 
+    async def metrics(request: web.Request) -> web.Response:
+        if args.model == "demo://mute":
+            await stop.wait()
+        name = args.name[0]
+        lines = (
+            ("plimsoll_requests_in_flight", 2 if args.model == "demo://ok" else 0),
+            ("plimsoll_generated_tokens_total", 500 * time.monotonic()),
+            ("plimsoll_last_request_timestamp_seconds", time.time() - 300),
+        )
+        return web.Response(text="".join(f'{series}{{model="{name}"}} {value}\n' for series, value in lines))
+
     async def chat(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
@@ -69,6 +82,7 @@ async def serve(args: argparse.Namespace) -> None:
 
     app = web.Application()
     app.router.add_get("/health", health)
+    app.router.add_get("/metrics", metrics)
     app.router.add_post("/v1/chat/completions", chat)
     runner = web.AppRunner(app)
     await runner.setup()

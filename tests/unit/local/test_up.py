@@ -156,9 +156,9 @@ def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
     cores = max(1, len(os.sched_getaffinity(0)) // 2)
     assert f"'--max-model-len', '512', '--threads', '{cores}', '--host', '127.0.0.1'" in log
 
-    status = laptop.plimsoll("status")
+    status = laptop.plimsoll("status", "--verbose")
     assert status.returncode == 0
-    assert f"{url}/v1 (pid {process.pid}" in status.stdout
+    assert f"pid {process.pid}, since " in status.stdout
     assert "gemma-1: ready" in status.stdout
     _, below = status.stdout.split("    gemma-1: ready")
     assert below.splitlines()[1:3] == ["      device: a MIG slice: 20 GiB", "      device: no bfloat16"]
@@ -201,7 +201,12 @@ def test_models_that_share_a_process(laptop: Laptop, port: int) -> None:
         request = urllib.request.Request(f"{record['url']}/v1/chat/completions", body, headers)
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             assert f"{name} says".encode() in response.read()
-    shown = laptop.plimsoll("status").stdout
+    _, head, first, second = laptop.plimsoll("status").stdout.splitlines()
+    assert head.split() == ["MODEL", "STATE", "MEMORY", "REQUESTS", "TOKENS/S", "IDLE"]
+    assert first.split()[:7] == ["first", "asleep", "in", "memory", "7", "MiB", "2"]
+    assert 100 < float(first.split()[7]) < 300, "of two looks at the host's metrics"
+    assert second.split()[7:] == ["0", "-"], "requests wait for it"
+    shown = laptop.plimsoll("status", "--verbose").stdout
     assert "default/second as second\n    asleep in memory for " in shown
     assert "; 3 min idle; 0 MiB on the device, 7 MiB asleep; 0 requests in flight, 2 waiting" in shown
     assert "a processor: 512 MiB of the line of 1.0 GiB taken (256 MiB by the runtime itself), " in shown
@@ -237,7 +242,7 @@ def test_a_pool_is_one_process(laptop: Laptop, port: int) -> None:
     assert f"'--line', '{192 * 2**20}', '--sleepers', '{128 * 2**20}'" in log
     assert up.stdout is not None
     assert up.stdout.readline() == "a says hello.\n"
-    assert "    c-0: ready" in laptop.plimsoll("status").stdout
+    assert "    c-0: ready" in laptop.plimsoll("status", "--verbose").stdout
     assert laptop.plimsoll("down").returncode == 0
     _, said = up.communicate(timeout=PATIENCE)
     assert "pool shared: 512 MiB of 1.0 GiB taken, 7 MiB of 64 MiB asleep\n" in said
@@ -278,6 +283,53 @@ def test_pools_that_cannot_run(laptop: Laptop) -> None:
     alone = laptop.plimsoll("up", laptop.write(a_pool()))
     assert alone.returncode == 2
     assert "no ModelDeployment found, only a RuntimePool; add its models" in alone.stderr
+
+
+def test_status_is_a_table_whatever_runs(laptop: Laptop, port: int) -> None:
+    long = "a-very-long-name-of-a-model-for-a-narrow-table"
+    file = laptop.write(
+        model(long, "demo://ok", replicas=2),
+        model("idle", "demo://x"),
+        model("mute", "demo://mute"),
+        model("stuck", "demo://stuck"),
+        model("bad", "demo://crash"),
+        model("off", "demo://x", replicas=0),
+    )
+    laptop.up(file, "--port", str(port))
+    laptop.until(
+        port,
+        lambda now: (
+            [one["phase"] for one in replicas(now)[:5]] == [*["ready"] * 4, "loading"]
+            and "Nonsense" in replicas(now)[5]["detail"]
+            and now["gateway"]["phase"] == "ready"
+        ),
+    )
+    began = time.monotonic()
+    shown = laptop.plimsoll("status").stdout
+    assert time.monotonic() - began < PATIENCE / 2
+    endpoint, _head, *lines = shown.splitlines()
+    assert endpoint.startswith(f"http://127.0.0.1:{port}/v1  up ")
+    assert max(map(len, shown.splitlines())) <= 80
+    ok, idle, mute, stuck, _bad, off = lines[:6]
+    assert ok.startswith("a-very-long-name-of-")
+    name, ready, word, size, unit, requests, rate, idle_for = ok.split()
+    assert name.endswith("...")
+    assert (ready, word, unit, requests, idle_for) == ("2/2", "ready", "MiB", "4", "-")
+    assert int(size) > 10
+    assert 500 < float(rate) < 1500, "two replicas with 500 each"
+    assert idle.split()[:2] == ["idle", "ready"]
+    assert idle.split()[-2:] == ["5", "min"]
+    assert mute.split() == ["mute", "no", "answer", *"----"]
+    assert stuck.split()[:2] == ["stuck", "loading"]
+    assert off.split() == ["off", "off", *"----"]
+    assert "mute-0: no answer within 1 s" in lines
+    assert any(line.startswith("bad-0: ") for line in lines)
+    [record] = json.loads(laptop.plimsoll("status", "--json").stdout)
+    usage = {one["name"]: one["usage"] for one in record["models"]}
+    assert usage["mute"] is usage["off"] is None
+    assert 300 <= usage["idle"]["idleSeconds"] < 300 + PATIENCE
+    assert replicas(record)[0]["usage"]["requests"] == 2
+    assert [one["answers"] for one in replicas(record)[:4]] == [True, True, True, False]
 
 
 def test_what_dies_is_started_again(laptop: Laptop, port: int) -> None:

@@ -1,0 +1,153 @@
+"""What the processes of laptop runs take and do now: memory, requests, tokens a second, time since the last request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import psutil
+
+from plimsoll_runtime.local.board import Phase
+from plimsoll_runtime.local.run_folder import RunFolder
+from plimsoll_runtime.local.scrape import IN_FLIGHT, LAST_REQUEST, TOKENS, Scrape, scrape
+from plimsoll_runtime.local.table import HOST_SLOT
+
+ANSWER_SECONDS = 1.0
+"""How long a process may take to answer."""
+SAMPLE_SECONDS = 1.0
+"""Between two looks at the count of tokens."""
+
+Record = dict[str, Any]
+"""What `RunFolder.read` returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of a model, or of a replica. `last_request`: when one ended, in seconds since the epoch; None: none has."""
+
+    memory: int = 0
+    requests: int = 0
+    tokens_per_second: float = 0.0
+    last_request: float | None = None
+
+    def __add__(self, other: Usage) -> Usage:
+        ends = [each for each in (self.last_request, other.last_request) if each is not None]
+        return Usage(
+            self.memory + other.memory,
+            self.requests + other.requests,
+            self.tokens_per_second + other.tokens_per_second,
+            max(ends, default=None),
+        )
+
+    def document(self, now: float) -> dict[str, float | None]:
+        """As `plimsoll status --json` has it. `now`: seconds since the epoch."""
+        return {
+            "memoryBytes": self.memory,
+            "requests": self.requests,
+            "tokensPerSecond": round(self.tokens_per_second, 1),
+            "idleSeconds": None if self.last_request is None else round(max(0.0, now - self.last_request), 1),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What a process said at two times, the second SAMPLE_SECONDS after the first."""
+
+    first: Scrape
+    second: Scrape
+
+    def usage(self, model: str, memory: int) -> Usage:
+        """A count that is smaller than before is that of a new process, which began at 0."""
+        before, after = (look.of(TOKENS, model) or 0.0 for look in (self.first, self.second))
+        seconds = self.second.at - self.first.at
+        rate = (after - (before if before <= after else 0.0)) / seconds if seconds > 0 else 0.0
+        in_flight, last = (self.second.of(series, model) for series in (IN_FLIGHT, LAST_REQUEST))
+        return Usage(memory, int(in_flight or 0), rate, last)
+
+
+async def observe(runs: Iterable[tuple[RunFolder, Record]]) -> list[Record]:
+    """The records, with what their processes say. All are asked at the same time.
+
+    Each model and each replica gets `usage` (None for one that does not answer), each replica `answers`, and a run
+    whose models share a process that one's report as `host`.
+    """
+    async with aiohttp.ClientSession(trust_env=False) as session:
+        return list(await asyncio.gather(*(_observed(session, run, record) for run, record in runs)))
+
+
+async def _observed(session: aiohttp.ClientSession, run: RunFolder, record: Record) -> Record:
+    replicas = {replica["slot"]: replica for model in record["models"] for replica in model["replicas"]}
+    asked = {slot: replica["url"] for slot, replica in replicas.items() if replica["pid"] and replica["url"]}
+    report, *looks = await asyncio.gather(
+        run.host_access.report(session, ANSWER_SECONDS), *(_looks(session, url) for url in asked.values())
+    )
+    found = dict(zip(asked, looks, strict=True))
+    models = [_model(model, report, found) for model in record["models"]]
+    return {**record, "models": models, **({} if report is None else {"host": report})}
+
+
+async def _looks(session: aiohttp.ClientSession, url: str) -> Looks | None:
+    first = await scrape(session, url, ANSWER_SECONDS)
+    if first is None:
+        return None
+    await asyncio.sleep(SAMPLE_SECONDS)
+    second = await scrape(session, url, ANSWER_SECONDS)
+    return None if second is None else Looks(first, second)
+
+
+def _model(model: Mapping[str, Any], report: Record | str | None, found: Mapping[str, Looks | None]) -> Record:
+    """With what its replicas say; `found` is by slot."""
+    now, label = time.time(), model["servedNames"][0]
+    shared = any(replica["slot"] == HOST_SLOT for replica in model["replicas"])
+    replicas: list[Record] = []
+    usages: list[Usage] = []
+    for replica in model["replicas"]:
+        looks = found.get(replica["slot"])
+        usage = None
+        if looks is not None and not shared:
+            usage = looks.usage(label, resident_bytes(replica["pid"]))
+        elif looks is not None and (placed := placed_of(report, model)) is not None:
+            usage = _placed_usage(looks, label, placed)
+        usages += [] if usage is None else [usage]
+        answers = looks is not None and not (shared and isinstance(report, str))
+        replicas.append({**replica, "answers": answers, "usage": None if usage is None else usage.document(now)})
+    return {**model, "replicas": replicas, "usage": sum(usages, Usage()).document(now) if usages else None}
+
+
+def placed_of(report: Record | str | None, model: Mapping[str, Any]) -> Record | None:
+    """The entry of a host's report for a model."""
+    entries: Sequence[Record] = report["models"] if isinstance(report, dict) else ()
+    return next((e for e in entries if (e["namespace"], e["name"]) == (model["namespace"], model["name"])), None)
+
+
+def _placed_usage(looks: Looks, label: str, placed: Mapping[str, Any]) -> Usage:
+    """Of a model in a host: its memory is what it was granted, or its image's while it sleeps."""
+    granted = placed["weights"] + placed["workspace"] + placed["kv"]
+    usage = looks.usage(label, granted or placed["hostBytes"])
+    return Usage(usage.memory, placed["active"] + placed["waiting"], usage.tokens_per_second, usage.last_request)
+
+
+def is_ready(replica: Mapping[str, Any]) -> bool:
+    """Whether a replica of an observed record serves, and says so."""
+    return replica["phase"] == Phase.READY.value and bool(replica["answers"])
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process and of all that it has started; those that have ended count nothing."""
+    try:
+        leader = psutil.Process(pid)
+        processes = [leader, *leader.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    return sum(map(_resident, processes))
+
+
+def _resident(process: psutil.Process) -> int:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
