@@ -1,4 +1,4 @@
-"""`plimsoll models`: which models are served, what a model computes, and whether it fits; no weight is read."""
+"""`plimsoll models`: which models are served, what a model computes, whether it fits, and those on this disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll_runtime.cli import values
+from plimsoll_runtime.cli import downloads, values
 from plimsoll_runtime.cli.table import print_table
 
 if TYPE_CHECKING:
@@ -22,16 +22,23 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `models` to the command line."""
     parser = subparsers.add_parser(
         "models",
-        help="list the families of models, show what one computes, and what memory it needs",
-        description="List the families of models that are served. `show` prints a model's program and `fit` the memory "
+        help="list the families of models and those on this disk, show what one computes and needs, remove one",
+        description="List the families of models that are served. `list --local` prints the models on this disk and "
+        "`rm` removes one. `show` prints a model's program and `fit` the memory "
         "that it needs. No weight is read: `show` has enough of the config, `fit` reads the headers of the files, and "
         "of a hub's model nothing else is fetched.",
         allow_abbrev=False,
     )
-    parser.set_defaults(func=list_models)
+    parser.set_defaults(func=list_models, local=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    listed = commands.add_parser("list", help="list the families (the default)", allow_abbrev=False)
+    listed = commands.add_parser("list", help="list the families (the default), or models on disk", allow_abbrev=False)
+    listed.add_argument(
+        "--local",
+        action="store_true",
+        help="the models that were downloaded to this disk: source as `plimsoll up` takes it, size, last use, place",
+    )
     listed.set_defaults(func=list_models)
+    downloads.add_rm_parser(commands)
     shown = commands.add_parser(
         "show",
         help="print what a model computes, op by op",
@@ -59,7 +66,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def list_models(args: argparse.Namespace) -> int:
-    """Print the families."""
+    """Print the families, or what is on this disk."""
+    if args.local:
+        return downloads.list_downloads()
     from plimsoll_runtime.models.encoders import ENCODERS
     from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, plugins
     from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF

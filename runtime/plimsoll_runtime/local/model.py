@@ -40,6 +40,12 @@ class LocalModel:
     stores: Stores = field(default_factory=Stores)
 
     @property
+    def revision(self) -> str | None:
+        """Branch, tag or commit that its spec names beside the source."""
+        revision: str | None = self.spec.get("model", {}).get("revision")
+        return revision
+
+    @property
     def brings_code(self) -> bool:
         """Whether its spec asks for code that comes with the model to run."""
         return bool(self.spec.get("model", {}).get("trustRemoteCode"))

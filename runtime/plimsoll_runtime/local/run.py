@@ -218,6 +218,8 @@ class Run:
                         "namespace": model.namespace,
                         "name": model.name,
                         "servedNames": list(model.served_names),
+                        "source": model.source,
+                        "revision": model.revision,
                         "replicas": [self._entry(slot) for slot in replica_slots(model)],
                     }
                     for model in self._options.models

@@ -150,6 +150,10 @@ def test_serve_status_and_down(laptop: Laptop, port: int) -> None:
     record = laptop.until(port, all_ready)
     url = f"http://127.0.0.1:{port}"
     assert record["url"] == url
+    assert [(one["source"], one["revision"]) for one in record["models"]] == [
+        ("demo://gemma-3-270m", None),
+        ("demo://x", None),
+    ]
     listed = {entry["id"]: entry for entry in get(f"{url}/v1/models")["data"]}
     assert listed["off"]["message"] == "it is scaled to zero (spec.replicas: 0)"
     log = Path(replicas(record)[0]["log"]).read_text()

@@ -20,7 +20,7 @@ def choose_gguf(source: str, files: Sequence[str], wanted: str | None) -> tuple[
 
     Raises SourceError where there is none, or more than one.
     """
-    models = _models(files)
+    models = models_of(files)
     if wanted is None:
         found = next((fit for kind in PREFERRED if len(fit := _of_kind(models, kind)) == 1), list(models))
     elif wanted.endswith(".gguf"):
@@ -42,7 +42,7 @@ def shards_of(name: str) -> tuple[str, ...]:
     return tuple(f"{stem}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1))
 
 
-def _models(files: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def models_of(files: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Each model's files by the name of its first."""
     firsts = [name for name in files if (found := SHARD.search(name)) is None or int(found[1]) == 1]
     return {name: shards_of(name) for name in firsts if not name.rsplit("/", 1)[-1].startswith("mmproj")}

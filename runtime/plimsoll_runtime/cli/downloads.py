@@ -1,0 +1,114 @@
+"""`plimsoll models list --local` and `plimsoll models rm`: models on this disk."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plimsoll_runtime.cli.table import print_table
+from plimsoll_runtime.errors import SourceError, UsageError
+from plimsoll_runtime.local.words import duration_text, size_text
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.weights.downloads import Download
+
+HEAD = ("SOURCE", "SIZE", "LAST USED", "WHERE", "")
+
+
+def add_rm_parser(commands: argparse._SubParsersAction[Any]) -> None:
+    """Add `rm` to the commands of `models`."""
+    parser = commands.add_parser(
+        "rm",
+        help="remove a downloaded model from this disk",
+        description="Remove the revision that SOURCE names, with all its files. Files that other revisions have too "
+        "stay. Refuses a model that `plimsoll up` serves.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="as `plimsoll models list --local` has it")
+    parser.add_argument("--yes", action="store_true", help="do not ask; needed where there is no terminal")
+    parser.set_defaults(func=remove)
+
+
+def list_downloads() -> int:
+    """Print what is on this disk."""
+    from plimsoll_runtime.weights.downloads import downloads
+
+    now, found = time.time(), downloads()
+    if not found:
+        print("no model was downloaded yet; `plimsoll fetch MODEL` or `plimsoll up` does it")
+        return 0
+    rows = [
+        (
+            each.source,
+            size_text(each.size),
+            f"{duration_text(now - each.last_used)} ago",
+            _short(each.folder),
+            each.note or (f"{len(each.gguf)} GGUF files" if len(each.gguf) > 1 else ""),
+        )
+        for each in found
+    ]
+    print_table(HEAD, rows)
+    return 0
+
+
+def remove(args: argparse.Namespace) -> int:
+    """Ask, remove and say so; 1 if the answer is no."""
+    found = _found(args.source)
+    _check_unused(found)
+    if not args.yes and not _agreed(found):
+        print("nothing is removed")
+        return 1
+    print(f"removed {found.source}: {size_text(found.remove())} are free")
+    return 0
+
+
+def _found(source: str) -> Download:
+    """The download of that name. Raises SourceError, or UsageError where it names a part of one."""
+    from plimsoll_runtime.nearest import did_you_mean
+    from plimsoll_runtime.weights.downloads import READ_ONLY, downloads, exact_source
+    from plimsoll_runtime.weights.sources import parse_hub_id
+
+    known, exact = downloads(), exact_source(source)
+    named = sorted((each for each in known if exact in each.names), key=lambda each: each.note == READ_ONLY)
+    if not named:
+        meant = did_you_mean(source, [each.source for each in known])
+        raise SourceError(f"{source} is not on this disk.{meant} `plimsoll models list --local` says what is")
+    [found, *_] = named
+    if len(found.gguf) > 1 and parse_hub_id(source.removeprefix("hf://"))[2] is not None:
+        raise UsageError(
+            f"{source} is one of {len(found.gguf)} GGUF files of a revision, which is removed whole: name "
+            f"{found.source} to remove all of them"
+        )
+    return found
+
+
+def _check_unused(download: Download) -> None:
+    """Raises UsageError for one that runs."""
+    from plimsoll_runtime.local.run_folder import all_runs
+    from plimsoll_runtime.weights.downloads import exact_source
+
+    for run in all_runs():
+        record = run.read()
+        for model in () if record is None else record["models"]:
+            if model["source"].startswith(("demo://", "hf://")) and (
+                exact_source(model["source"], model["revision"]) in download.names
+            ):
+                raise UsageError(
+                    f"`plimsoll up` on port {run.port} serves {download.source} as {model['servedNames'][0]}: stop it "
+                    f"first (plimsoll down --port {run.port})"
+                )
+
+
+def _agreed(download: Download) -> bool:
+    what = f"{download.source}, {size_text(download.size)} in {_short(download.folder)}"
+    if not sys.stdin.isatty():
+        raise UsageError(f"nobody can be asked whether to remove {what}: give --yes")
+    return input(f"Remove {what}? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _short(path: Path) -> str:
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
