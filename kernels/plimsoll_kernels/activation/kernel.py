@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from plimsoll_kernels.activation.reference import Activation
+from plimsoll_kernels.activation.kinds import Activation
 
 PIECE = 1024
 """Elements of a program: a row of a large MLP is then computed by several, also when there is only one row."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from plimsoll_kernels.activation.reference import ACTIVATIONS, Activation, gated_reference
+from plimsoll_kernels.activation.kinds import Activation
+from plimsoll_kernels.activation.reference import ACTIVATIONS, gated_reference
 from plimsoll_kernels.dispatch import Implementation, check_floats, use_triton
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 from torch import Tensor
 from torch.nn import functional
 
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
-"""`gelu` by the error function (Hendrycks and Gimpel, 2016), `gelu_tanh` by tanh; `relu2` is relu squared (So, 2021).
-"""
+from plimsoll_kernels.activation.kinds import Activation
+
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plimsoll_kernels.activation.reference import Activation
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.convolve import Convolve
 from plimsoll_runtime.models.ops.delta_rule import DeltaRule

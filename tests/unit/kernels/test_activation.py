@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.op import gated
-from plimsoll_kernels.activation.reference import Activation
 
 ALL: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 

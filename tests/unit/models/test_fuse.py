@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_kernels.activation.reference import Activation
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.cpu.op_records import RESULT, Into
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.fuse import fused_program, why_not_fused

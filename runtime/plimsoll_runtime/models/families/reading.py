@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_kernels.activation.reference import Activation
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.families.fields import T, typed
 from plimsoll_runtime.models.families.ropes import check_dictionaries, rope_spec

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.activation.reference import ACTIVATIONS, Activation
+from plimsoll_kernels.activation.kinds import Activation
+from plimsoll_kernels.activation.reference import ACTIVATIONS
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
 from plimsoll_runtime.models.ops.normalise import read

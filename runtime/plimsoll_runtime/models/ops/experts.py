@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.op import gated
-from plimsoll_kernels.activation.reference import ACTIVATIONS, Activation
+from plimsoll_kernels.activation.reference import ACTIVATIONS
 from plimsoll_runtime.models.grouped import Groups, grouped_linear
 from plimsoll_runtime.models.linear import Linear
 from plimsoll_runtime.models.op_times import OpKind

@@ -9,7 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from plimsoll_kernels.activation.reference import ACTIVATIONS, Activation
+from plimsoll_kernels.activation.kinds import Activation
+from plimsoll_kernels.activation.reference import ACTIVATIONS
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.op import gated
-from plimsoll_kernels.activation.reference import ACTIVATIONS, Activation
+from plimsoll_kernels.activation.reference import ACTIVATIONS
 from plimsoll_runtime.models.linear import Linear
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows, product_cost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from plimsoll_kernels.activation.reference import Activation
+from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_runtime.models.spec.norm import Norm
 
 PoolingKind = Literal["last", "first", "mean"]
