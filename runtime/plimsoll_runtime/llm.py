@@ -16,6 +16,7 @@ import msgspec
 
 from plimsoll_runtime.driver.blocking import BlockingEngine
 from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.core import EngineCore
@@ -41,7 +42,6 @@ from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.pooled import PooledText
 from plimsoll_runtime.text.recommended import recommended
 from plimsoll_runtime.text.tokenizer import load_tokenizer
-from plimsoll_runtime.weights.sources import resolve
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -102,7 +102,7 @@ class LLM:
         **options: Any,
     ) -> None:
         config = _config(model, options)
-        files = resolve(model, config.revision, trust_remote_code=config.trust_remote_code)
+        files = find_files(config)
         self._tokenizer = load_tokenizer(files)
         self._chat_stop = files.chat_stop
         self._recommended: dict[str, Any] = dict(recommended(files, generation_config))

@@ -12,13 +12,13 @@ from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.background import in_daemon_thread
+from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.text.recommended import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.transfer import DOWNLOAD, Transfer
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.sources import resolve
 
 StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
 
@@ -37,14 +37,7 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         loop.call_soon_threadsafe(state.loading, DOWNLOAD, transfer.fraction, transfer)
 
     def find() -> ModelFiles:
-        engine = config.engine
-        return resolve(
-            engine.model,
-            engine.revision,
-            progress=from_thread,
-            trust_remote_code=engine.trust_remote_code,
-            on_transfer=downloads,
-        )
+        return find_files(config.engine, from_thread, on_transfer=downloads)
 
     def read() -> Tokenizer:
         tokenizer = load_tokenizer(files)

@@ -52,9 +52,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal or an error ends it; returns the exit code."""
     config = server_config(args)
+    from plimsoll_runtime.driver.find import check_folder
     from plimsoll_runtime.driver.standby import Standby
     from plimsoll_runtime.driver.start import BUILD
 
+    check_folder(config.engine)
     # The engine's process imports torch while this one imports the server.
     with contextlib.closing(Standby.spawn(threads=config.engine.threads, factory=BUILD)) as standby:
         from plimsoll_runtime.api.server import serve

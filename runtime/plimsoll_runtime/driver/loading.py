@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.model import Model, facts_of, from_files, from_image
 from plimsoll_runtime.engine.config import EngineConfig
@@ -24,7 +25,6 @@ from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import FilledArena, FillingArena
 from plimsoll_runtime.weights.image.header import ImageHeader
 from plimsoll_runtime.weights.image.image import Image
-from plimsoll_runtime.weights.sources import resolve
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def load_model(
         return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
     # Not in a wake, for which somebody waits: where other engines hold memory of the GPU, nvidia-smi takes a second.
     found = () if config.device == "cpu" else log_findings()
-    files = resolve(config.model, config.revision, progress=progress, trust_remote_code=config.trust_remote_code)
+    files = find_files(config, progress)
     model = from_files(config, files, device)
     _check_weights(model, _weights_of(model, image), grant)
     decoder = _read(config, model, model.files or files, image, progress)

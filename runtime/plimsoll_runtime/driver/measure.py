@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.model import Model, from_files
@@ -14,7 +15,6 @@ from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, 
 from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
 from plimsoll_runtime.sizes import is_share, parse_size
-from plimsoll_runtime.weights.sources import resolve
 
 
 def measure(config: EngineConfig, kv: int | None = None) -> Needs:
@@ -25,7 +25,7 @@ def measure(config: EngineConfig, kv: int | None = None) -> Needs:
     overhead = private_bytes()
     device = choose(config.device)
     take_threads(config.threads)
-    files = resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
+    files = find_files(config)
     model = from_files(config, files, device)
     facts = model.outline.facts
     limit = facts.max_positions

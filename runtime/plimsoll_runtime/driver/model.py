@@ -17,7 +17,7 @@ from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.pooling import PoolingInfo
-from plimsoll_runtime.errors import ModelError, UnsupportedFieldError, UsageError
+from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
 from plimsoll_runtime.execution.attention.select import backend_called, candidates, why_not
@@ -27,13 +27,12 @@ from plimsoll_runtime.execution.states import snapshot_rows
 from plimsoll_runtime.models.agreement.check import contradictions
 from plimsoll_runtime.models.agreement.heads import own_head, untied
 from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.early import check_impl, checked_task, generating_spec, in_transformers_code
 from plimsoll_runtime.models.foreign.outline import transformers_outline
-from plimsoll_runtime.models.foreign.shipped import own_code
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.pooled import pooled_program, pooling_info, served_as
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe, has_program
 from plimsoll_runtime.models.tasks import TOLD, by_tokens, task_of
 from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.text.score_tokens import score_tokens
@@ -101,25 +100,16 @@ def outline_of(
     """
     task = described.get(TOLD, "generate")
     if task != "generate":
-        if impl == "transformers":
-            raise UsageError(f"--model-impl transformers generates, and this model is served for the task {task}")
+        check_impl(task, impl)
         return pooled_program(described, task, max_model_len)
-    named = described.get("model_type") is not None or own_code(described) is not None
-    if impl == "transformers" or (impl == "auto" and named and not has_program(described)):
+    if in_transformers_code(described, impl):
         return transformers_outline(described, code)
     try:
-        return _generating(program_of(describe(described), max_model_len))
+        return program_of(generating_spec(described), max_model_len)
     except UnsupportedFieldError as refusal:
         if impl == "native" or gguf:
             raise
         return _in_their_code(described, refusal)
-
-
-def _generating(program: Program) -> Program:
-    """Raises ModelError for one that sees what it would have to generate."""
-    if program.facts.whole:
-        raise ModelError(f"{program.facts.architecture} sees prompts from both ends: serve it with --task embed")
-    return program
 
 
 def _in_their_code(described: Mapping[str, Any], refusal: UnsupportedFieldError) -> Outline:
@@ -184,9 +174,7 @@ def _outlined(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) 
 
 def _with_task(config: EngineConfig, files: ModelFiles) -> Mapping[str, Any]:
     """The config of the files, with what the model is served for. Raises ModelError, UsageError."""
-    task = task_of(files.config, config.task)
-    if task != "generate" and files.format == "gguf":
-        raise ModelError(f"GGUF files are served to generate, and not for the task {task}: use safetensors")
+    task = checked_task(files.config, config.task, gguf=files.format == "gguf")
     return served_as(files.config, task, score_tokens(files) if by_tokens(files.config, task) else ())
 
 

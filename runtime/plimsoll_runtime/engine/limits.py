@@ -44,6 +44,12 @@ class Limits:
             raise UsageError(f"a sequence may have {self.max_len} tokens, but the KV cache holds only {holds}")
 
 
+def check_length(max_model_len: int | None, model_limit: int) -> None:
+    """Raises UsageError where --max-model-len asks for more than the model has positions for."""
+    if max_model_len is not None and max_model_len > model_limit:
+        raise UsageError(f"--max-model-len {max_model_len} is beyond the model's limit of {model_limit} tokens")
+
+
 def step_tokens(max_batch_tokens: int, longest: int, *, whole: bool) -> int:
     """Most tokens of a step: where prompts are computed whole, it holds the longest whatever was asked for."""
     return max(max_batch_tokens, longest) if whole else max_batch_tokens

@@ -15,7 +15,8 @@ import torch
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule, longest_within, sequence_blocks
-from plimsoll_runtime.errors import MemoryLimitError, UsageError
+from plimsoll_runtime.engine.limits import check_length
+from plimsoll_runtime.errors import MemoryLimitError
 from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.models.program import Facts
@@ -115,7 +116,7 @@ def plan_kv_cache(
     what the cache holds; an explicit one that does not fit is refused with the numbers (MemoryLimitError), one
     beyond what the model allows likewise (UsageError).
     """
-    _check_length(max_model_len, model_limit)
+    check_length(max_model_len, model_limit)
     if kv_memory is not None:
         wanted = parse_size(kv_memory, room.usable)
         share = is_share(kv_memory)
@@ -157,7 +158,7 @@ def granted_kv_cache(
     With `max_model_len` None the limit is what the least holds. Raises MemoryLimitError where it holds no sequence of
     that length (none of two blocks, without one), UsageError for a length beyond what the model allows.
     """
-    _check_length(max_model_len, model_limit)
+    check_length(max_model_len, model_limit)
     block_bytes = layout.block_bytes
     need = max_model_len or min(model_limit, 2 * layout.block_size)
     capacity = _capacity(least // block_bytes, layout, max_model_len or model_limit)
@@ -178,7 +179,7 @@ def no_kv_cache(config: EngineConfig, facts: Facts) -> KvBudget:
     sequences that may run, for one more of each that the scheduler keeps for its next token and for what a step
     computes, and some for prefixes of earlier sequences.
     """
-    _check_length(config.max_model_len, facts.max_positions)
+    check_length(config.max_model_len, facts.max_positions)
     longest = config.max_model_len or facts.max_positions
     if facts.whole:
         num_blocks = 2 * config.max_sequences + 1
@@ -202,11 +203,6 @@ def most_kv_bytes(sequences: int, longest: int, layout: KvLayout) -> int:
 def longest_held(kv_bytes: int, layout: KvLayout, limit: int) -> int:
     """Most tokens, up to `limit`, of a sequence that has so many bytes for itself; at least one."""
     return max(1, _capacity(kv_bytes // layout.block_bytes, layout, limit))
-
-
-def _check_length(max_model_len: int | None, model_limit: int) -> None:
-    if max_model_len is not None and max_model_len > model_limit:
-        raise UsageError(f"--max-model-len {max_model_len} is beyond the model's limit of {model_limit} tokens")
 
 
 def _budget(layout: KvLayout, num_blocks: int, most_blocks: int, longest: int) -> KvBudget:

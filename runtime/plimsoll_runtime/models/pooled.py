@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.engine.pooling import PoolingInfo, Scale, Task
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.encoders import ENCODERS
-from plimsoll_runtime.models.families.fields import typed
 from plimsoll_runtime.models.modules import module_layers
+from plimsoll_runtime.models.pooled_spec import pooled_spec
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.pooling import Dense, Pooling, TokenScores
 from plimsoll_runtime.models.tasks import TOLD, by_tokens, is_encoder, label_count, modules_of, settings_of
@@ -37,10 +35,7 @@ def served_as(config: Mapping[str, Any], task: Task, score_tokens: Sequence[int]
 
 def pooled_program(config: Mapping[str, Any], task: Task, max_model_len: int | None = None) -> Program:
     """Raises ModelError for what cannot be served so."""
-    settings, spec = settings_of(config), _described(config)
-    if settings.get("max_seq_length") is not None:
-        longest = typed(settings, "max_seq_length", int, None)
-        spec = replace(spec, max_positions=max(1, min(spec.max_positions, longest)))
+    spec = pooled_spec(config)
     return program_of(spec, max_model_len, pooling_of(config, task, spec))
 
 
@@ -76,16 +71,6 @@ def pooling_info(config: Mapping[str, Any], task: Task, program: Program) -> Poo
         lower_case=bool(settings.get("do_lower_case")),
         by_tokens=bool(config.get(SCORE_TOKENS)),
     )
-
-
-def _described(config: Mapping[str, Any]) -> DecoderSpec:
-    """By its type: the class that the files were saved from may be one without a head, or with one of labels."""
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
-        raise ModelError("config.json: model_type is missing, and says what computes vectors")
-    if is_encoder(config):
-        return ENCODERS[kind].describe(config)
-    return describe({**config, "architectures": None})
 
 
 def _embedded(config: Mapping[str, Any], spec: DecoderSpec) -> Pooling:

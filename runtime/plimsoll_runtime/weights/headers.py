@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plimsoll_runtime.errors import FetchError, ModelError
-from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.gguf.metadata import MAX_BYTES, read_metadata
 from plimsoll_runtime.weights.hub import Access, errors_of, fetch_snapshot, hub_name, modules_in
-from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, SETTINGS
-from plimsoll_runtime.weights.sources import INDEX, MODELOPT, open_folder
+from plimsoll_runtime.weights.modules import DENSE_WEIGHTS
+from plimsoll_runtime.weights.sources import INDEX, SAID, open_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -27,7 +26,7 @@ FIRST = 2**17
 """Bytes that are fetched of a file at first: 97 % of safetensors' headers on the hub are in 100,000."""
 MOST = 2 * MAX_BYTES
 """Bytes of a header that are fetched at most."""
-DESCRIBED = ("config.json", "generation_config.json", ADAPTER_CONFIG, INDEX, MODELOPT, MODULES, *SETTINGS)
+DESCRIBED = (*SAID, "generation_config.json", INDEX)
 """Files that say what a model is, which are fetched whole."""
 
 

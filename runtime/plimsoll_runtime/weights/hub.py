@@ -85,7 +85,8 @@ def fetch_snapshot(
         if file is None:
             found = Path(str(download(allow_patterns=list(patterns), ignore_patterns=IGNORED)))
             if folders := modules_in(found):
-                download(allow_patterns=[f"{each}/{name}" for each in folders for name in OF_MODULES])
+                wanted = OF_MODULES if "*.safetensors" in patterns else OF_MODULES[:1]
+                download(allow_patterns=[f"{each}/{name}" for each in folders for name in wanted])
             if "*.safetensors" not in patterns or any(found.glob("*.safetensors")):
                 return found
         listed = _gguf_files(model_id, revision, token, download)
@@ -115,6 +116,15 @@ def _counted(ask: Callable[..., Any], on_transfer: OnTransfer, **wanted: Any) ->
 def _was_there(file: DryRunFileInfo, began: float) -> bool:
     """Whether a file of a cache was whole before that time."""
     return file.is_cached and Path(file.local_path).stat().st_mtime < began
+
+
+def cached_file(model_id: str, revision: str | None, file: str) -> Path | None:
+    """A file of a revision, or of what its branch was when it was last asked for, where the cache has it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    with errors_of(hub_name(model_id, revision, None), model_id, revision, None):
+        found = try_to_load_from_cache(model_id, file, revision=revision)
+        return Path(found) if isinstance(found, str) else None
 
 
 def hub_name(model_id: str, revision: str | None, file: str | None) -> str:

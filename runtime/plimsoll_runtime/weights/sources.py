@@ -18,13 +18,16 @@ from plimsoll_runtime.weights.files import PARTS, ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
 from plimsoll_runtime.weights.gguf.config import sampling, translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
-from plimsoll_runtime.weights.hub import CODE, PATTERNS, Access, fetch_snapshot
-from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, described_modules
+from plimsoll_runtime.weights.hub import CODE, PATTERNS, Access, cached_file, fetch_snapshot
+from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, SETTINGS, described_modules
 
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""
 INDEX = "model.safetensors.index.json"
 MODELOPT = "hf_quant_config.json"
+CONFIG = "config.json"
+SAID = (CONFIG, ADAPTER_CONFIG, MODELOPT, MODULES, *SETTINGS)
+"""Files that say what a model is, and nothing of where its weights are."""
 
 
 def resolve(
@@ -111,16 +114,50 @@ def parse_hub_id(name: str, revision: str | None = None) -> tuple[str, str | Non
 
 def resolve_config(model: str, revision: str | None = None, progress: Progress | None = None) -> dict[str, Any]:
     """The config of what `resolve` finds; of a hub's model nothing else is fetched. Raises as `resolve` does."""
+    found = fetched_config(model, revision)
+    return dict(resolve(model, revision, progress).config) if found is None else found
+
+
+def fetched_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
+    """The config of a hub's model, of which nothing else is fetched; None for GGUF files and for all other sources.
+
+    Raises as `resolve` does.
+    """
+    repository = _repository(model, revision)
+    if repository is None:
+        return None
+    root = fetch_snapshot(*repository, patterns=SAID)
+    refuse_adapter(root, repository[0], listing=False)
+    return described(root) if (root / CONFIG).is_file() else None
+
+
+def cached_config(model: str, revision: str | None = None) -> dict[str, Any] | None:
+    """Like `fetched_config` without asking the hub, where its branch may have moved since; None for what is not there.
+
+    Raises ModelError for what is no config.
+    """
+    repository = _repository(model, revision)
+    path = None if repository is None else cached_file(*repository, CONFIG)
+    return None if path is None else described(path.parent)
+
+
+def _repository(model: str, revision: str | None) -> tuple[str, str | None] | None:
+    """The id and revision of a hub's model in a folder's form; None for GGUF files and for all other sources."""
     scheme, _, rest = model.rpartition("://")
-    hub = scheme == "hf" or (not scheme and not Path(model).exists() and not model.startswith((".", "~", "/")))
-    if not hub:
-        return dict(resolve(model, revision, progress).config)
+    if scheme != "hf" and (scheme or Path(model).exists() or model.startswith((".", "~", "/")) or _is_file_name(model)):
+        return None
     model_id, revision, file = parse_hub_id(rest, revision)
-    if file is not None:
-        return dict(resolve(model, revision).config)
-    root = fetch_snapshot(model_id, revision, patterns=["config.json", ADAPTER_CONFIG])
-    refuse_adapter(root, model_id, listing=False)
-    return read_json(root / "config.json", needed=True)
+    return None if file is not None else (model_id, revision)
+
+
+def described(root: Path) -> dict[str, Any]:
+    """What the files of a folder say of its model: config.json, and in it what other files say of modules and numbers.
+
+    Raises ModelError where there is no config.json.
+    """
+    config = read_json(root / CONFIG, needed=True)
+    modules = described_modules(root, _read_any)
+    return _with_quantisation(root, config if modules is None else {**config, PARTS: modules})
 
 
 def open_folder(root: Path, name: str) -> ModelFiles:
@@ -129,10 +166,7 @@ def open_folder(root: Path, name: str) -> ModelFiles:
     Raises ModelError for a folder that is no model, or that holds an adapter.
     """
     refuse_adapter(root, name)
-    config = read_json(root / "config.json", needed=True)
-    modules = described_modules(root, _read_any)
-    if modules is not None:
-        config = {**config, PARTS: modules}
+    config = described(root)
     index = root / INDEX
     weights = _shards(index) if index.is_file() else (root / "model.safetensors",)
     if missing := [w.name for w in weights if not w.is_file()]:
@@ -141,10 +175,10 @@ def open_folder(root: Path, name: str) -> ModelFiles:
         name=name,
         root=root,
         format="safetensors",
-        config=_with_quantisation(root, config),
+        config=config,
         weights=weights,
         generation_config=read_json(root / "generation_config.json"),
-        modules=_module_weights(root, modules or {}),
+        modules=_module_weights(root, config.get(PARTS, {})),
     )
 
 

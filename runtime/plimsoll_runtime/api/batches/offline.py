@@ -186,14 +186,13 @@ async def _answer(
 async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
     """The model, in this process."""
     from plimsoll_runtime.driver.build import build_engine
+    from plimsoll_runtime.driver.find import find_files
     from plimsoll_runtime.driver.inline import InlineEngine
     from plimsoll_runtime.text.recommended import recommended
     from plimsoll_runtime.text.tokenizer import load_tokenizer
-    from plimsoll_runtime.weights.sources import resolve
 
     engine_config = msgspec.structs.replace(config.engine, offline=True)
-    trusted = engine_config.trust_remote_code
-    files = resolve(engine_config.model, engine_config.revision, progress=progress, trust_remote_code=trusted)
+    files = find_files(engine_config, progress)
     settings = recommended(files, config.generation_config)
     tokenizer = load_tokenizer(files)
     engine = InlineEngine(build_engine(engine_config, progress))

@@ -6,11 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.fields import saved_class
 from plimsoll_runtime.models.foreign.errors import UnservedError
-from plimsoll_runtime.models.foreign.shipped import HOW_TO_TRUST, own_class, own_code
-from plimsoll_runtime.weights.quantised.config import quantisation_of
+from plimsoll_runtime.models.foreign.known import (
+    architecture_of,
+    check_decoder,
+    check_own_code,
+    check_plain,
+    refused,
+    unknown,
+)
+from plimsoll_runtime.models.foreign.shipped import own_class
 
 _OTHERS = (
     ("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "an encoder-decoder, and only decoders are served"),
@@ -23,13 +28,6 @@ _OTHERS = (
 """Tables of Transformers' that name model types, the first that has one saying why it is not served."""
 
 
-DRAFTS: Mapping[str, str] = dict.fromkeys(
-    ("gemma4_assistant", "gemma4_unified_assistant"),
-    "it drafts for another model, whose hidden states and cache it takes, and generates nothing alone",
-)
-"""Model types that Transformers lists among causal language models, and why they are not served."""
-
-
 def class_of(config: Mapping[str, Any], code: Path | None = None) -> tuple[type[Any], Any]:
     """The class that computes a config.json, and its own record of it.
 
@@ -38,11 +36,8 @@ def class_of(config: Mapping[str, Any], code: Path | None = None) -> tuple[type[
     cannot be served.
     """
     name = architecture_of(config)
-    if (quantised := quantisation_of(config)) is not None:
-        raise refused(name, f"Transformers' code is given no weights in {quantised.method}: take the model unquantised")
+    check_plain(config)
     model, record = _classes(config, name, code)
-    if config.get("is_encoder_decoder"):
-        raise refused(name, "it is an encoder-decoder, and only decoders are served")
     try:
         theirs = record.from_dict(
             {
@@ -66,15 +61,12 @@ def _classes(config: Mapping[str, Any], name: str, code: Path | None) -> tuple[t
     kind = str(config.get("model_type"))
     if (other := what_else(kind)) is not None:
         raise refused(name, f"it is {other}")
-    if kind in DRAFTS:
-        raise refused(name, DRAFTS[kind])
+    check_decoder(config)
     reason = _why_not_theirs(kind, name)
     if reason is None:
         return None, CONFIG_MAPPING[kind]
-    if (own := own_code(config)) is None:
-        raise refused(name, reason)
-    if code is None:
-        raise refused(name, f"{reason}. Its own code comes with it ({own}), {HOW_TO_TRUST}")
+    check_own_code(config, reason, trusted=code is not None)
+    assert code is not None
     try:
         return own_class(config, code)
     except UnservedError as error:
@@ -88,7 +80,7 @@ def _why_not_theirs(kind: str, name: str) -> str | None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     if kind not in CONFIG_MAPPING:
-        return f"neither we nor Transformers {__version__} have its model_type {kind}; see plimsoll models"
+        return unknown(kind)
     known = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
     if known is None:
         return f"{kind} is no causal language model to Transformers {__version__}"
@@ -121,13 +113,3 @@ def _decoded(value: Any) -> Any:
             float(value["__float__"]) if value.keys() == {"__float__"} else {k: _decoded(v) for k, v in value.items()}
         )
     return [_decoded(v) for v in value] if isinstance(value, list) else value
-
-
-def architecture_of(config: Mapping[str, Any]) -> str:
-    """What a config calls its class, else its kind."""
-    return saved_class(config) or str(config.get("model_type"))
-
-
-def refused(name: str, reason: str) -> ModelError:
-    """What is said of an architecture that cannot be served."""
-    return ModelError(f"config.json: architecture {name} is not supported: {reason}")

@@ -13,9 +13,10 @@ import torch
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.reading import MAX_LAYERS
-from plimsoll_runtime.models.foreign.classes import class_of, refused
+from plimsoll_runtime.models.foreign.classes import class_of
 from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.interface import NAME
+from plimsoll_runtime.models.foreign.known import refused
 from plimsoll_runtime.models.foreign.own.findings import Findings
 from plimsoll_runtime.models.foreign.own.probe import probe as probe_own
 from plimsoll_runtime.models.foreign.probe import probe
