@@ -15,6 +15,8 @@ LARGEST_TOKENIZER = 2**29
 """Bytes of tokenizer.json: that of 262,144 pieces has 33 million."""
 
 
+INDEX = "model.safetensors.index.json"
+"""Which file has which tensor, where a model has several."""
 CONVERTED = "converted_by"
 """In a config: who changed how some tensors lie. Without it they lie as Transformers saves them."""
 LLAMA_CPP = "llama.cpp"

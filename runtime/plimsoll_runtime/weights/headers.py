@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plimsoll_runtime.errors import FetchError, ModelError
+from plimsoll_runtime.weights.files import INDEX
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.gguf.metadata import MAX_BYTES, read_metadata
 from plimsoll_runtime.weights.hub import Access, errors_of, fetch_snapshot, hub_name, modules_in
 from plimsoll_runtime.weights.modules import DENSE_WEIGHTS
-from plimsoll_runtime.weights.sources import INDEX, SAID, open_folder
+from plimsoll_runtime.weights.sources import SAID, open_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -45,24 +46,28 @@ def fetch_headers(
         except (OSError, OfflineModeIsEnabled):
             return fetch_snapshot(model_id, revision, access, file)  # of the cache, or it says what is wrong
         if file is None and any("/" not in each and each.endswith(".safetensors") for each in listed):
-            return _of_folder(api, model_id, revision, listed, folder)
+            described = fetch_snapshot(model_id, revision, access, patterns=DESCRIBED)
+            return _of_folder(api, model_id, revision, listed, described, folder)
         chosen = choose_gguf(name, sorted(each for each in listed if each.endswith(".gguf")), file)
         for each in chosen:
             _gguf_header(api, model_id, revision, each, folder)
         return folder / chosen[0]
 
 
-def _of_folder(api: HfApi, model_id: str, revision: str | None, listed: Sequence[str], folder: Path) -> Path:
+def _of_folder(
+    api: HfApi, model_id: str, revision: str | None, listed: Sequence[str], described: Path, folder: Path
+) -> Path:
+    """`described`: the snapshot that has the files which are fetched whole."""
     for each in DESCRIBED:
-        if each in listed:
-            shutil.copyfile(api.hf_hub_download(model_id, each, revision=revision), folder / each)
+        if (described / each).is_file():
+            shutil.copyfile(described / each, folder / each)
     for each in listed:  # so that those that an index names are found
         if "/" not in each and each.endswith(".safetensors"):
             (folder / each).touch()
     for module in modules_in(folder):
         (folder / module).mkdir(parents=True, exist_ok=True)
-        if (said := f"{module}/config.json") in listed:
-            shutil.copyfile(api.hf_hub_download(model_id, said, revision=revision), folder / said)
+        if (said := described / module / "config.json").is_file():
+            shutil.copyfile(said, folder / module / "config.json")
         if (weights := f"{module}/{DENSE_WEIGHTS}") in listed:
             _safetensors_header(api, model_id, revision, weights, folder)
     for path in open_folder(folder, model_id).weights:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.errors import FetchError, PlimsollError, SourceError
 from plimsoll_runtime.transfer import OnTransfer
+from plimsoll_runtime.weights.fetched import fetch_unlisted, fetch_whole, lacks_files, matching
 from plimsoll_runtime.weights.files import check_size
 from plimsoll_runtime.weights.gguf.choice import choose_gguf
 from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, module_paths
@@ -73,27 +74,33 @@ def fetch_snapshot(
     `patterns`: the files of a folder that are wanted. `on_transfer` is called while bytes come.
     Raises SourceError saying what to do. It never has the token.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE
 
     name = hub_name(model_id, revision, file)
     token = None if access is None else access.token or False
     cache = None if access is None else access.cache(HF_HUB_CACHE)
     ask = partial(snapshot_download, model_id, revision=revision, token=token, cache_dir=cache)
-    download = ask if on_transfer is None else partial(_counted, ask, on_transfer)
+    download = partial(fetch_whole, name, ask if on_transfer is None else partial(_counted, ask, on_transfer))
     with errors_of(name, model_id, revision, access):
         if file is None:
-            found = Path(str(download(allow_patterns=list(patterns), ignore_patterns=IGNORED)))
-            if folders := modules_in(found):
-                wanted = OF_MODULES if "*.safetensors" in patterns else OF_MODULES[:1]
-                download(allow_patterns=[f"{each}/{name}" for each in folders for name in wanted])
-            if "*.safetensors" not in patterns or any(found.glob("*.safetensors")):
+            found = download(allow_patterns=list(patterns), ignore_patterns=IGNORED)
+            if of_modules := _of_modules(found, patterns):
+                download(allow_patterns=of_modules)
+            if "*.safetensors" not in patterns or not lacks_files(found):
                 return found
-        listed = _gguf_files(model_id, revision, token, download)
-        if file is None and not listed:
+        listed = _files(model_id, revision, token, download)
+        if file is None and (late := _late(found, listed, patterns)):
+            get = partial(hf_hub_download, model_id, revision=found.name, token=token, cache_dir=cache)
+            fetch_unlisted(name, found, late, get)
+            if of_modules := sorted({*listed}.intersection(_of_modules(found, patterns))):
+                fetch_unlisted(name, found, of_modules, get)
             return found
-        chosen = choose_gguf(name, listed, file)
-        return Path(str(download(allow_patterns=list(chosen)))) / chosen[0]
+        gguf = [each for each in listed if each.endswith(".gguf")]
+        if file is None and not gguf:
+            return found
+        chosen = choose_gguf(name, gguf, file)
+        return download(allow_patterns=list(chosen)) / chosen[0]
 
 
 def _counted(ask: Callable[..., Any], on_transfer: OnTransfer, **wanted: Any) -> object:
@@ -144,19 +151,28 @@ def modules_in(snapshot: Path) -> list[str]:
         return []  # whoever reads the folder says what is wrong with it
 
 
-def _gguf_files(
-    model_id: str, revision: str | None, token: str | bool | None, download: Callable[..., object]
-) -> list[str]:
-    """Those of a repository; of what is in the cache where the hub cannot be reached."""
+def _of_modules(snapshot: Path, patterns: Sequence[str]) -> list[str]:
+    """What is wanted of the folders of its modules: without weights where none are wanted of the model either."""
+    wanted = OF_MODULES if "*.safetensors" in patterns else OF_MODULES[:1]
+    return [f"{folder}/{name}" for folder in modules_in(snapshot) for name in wanted]
+
+
+def _late(snapshot: Path, listed: Sequence[str], patterns: Sequence[str]) -> list[str]:
+    """Files that are wanted, and that a list of files which the library keeps did not have."""
+    return matching((each for each in listed if not (snapshot / each).is_file()), patterns, IGNORED)
+
+
+def _files(model_id: str, revision: str | None, token: str | bool | None, download: Callable[..., Path]) -> list[str]:
+    """Those of a repository, as it lists them now; of what is in the cache where the hub cannot be reached."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     try:
         listed = HfApi(token=token).list_repo_files(model_id, revision=revision)
     except (OSError, OfflineModeIsEnabled):
-        folder = Path(str(download(local_files_only=True, allow_patterns=[])))
-        listed = [str(path.relative_to(folder)) for path in folder.rglob("*.gguf")]
-    return sorted(each for each in listed if each.endswith(".gguf"))
+        folder = download(local_files_only=True, allow_patterns=[])
+        listed = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    return sorted(listed)
 
 
 @contextmanager

@@ -1,23 +1,17 @@
-"""Safetensors, single or sharded: headers are read and checked at once, tensors lazily.
-
-Format: an unsigned 64-bit length, that many bytes of JSON (name to dtype, shape, data_offsets), then the data.
-"""
+"""Safetensors, single or sharded: headers are read and checked at once, tensors lazily."""
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.files import opened
+from plimsoll_runtime.weights.safetensors_header import entry_of, read_header
 from plimsoll_runtime.weights.stored import StoredTensor, plain
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -31,7 +25,6 @@ OTHERS = {
 }
 QUANTISED = {"F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "I8": torch.int8, "U8": torch.uint8}
 """What quantised matrices and their scales may be, beside FLOATS."""
-MAX_HEADER = 100 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +79,13 @@ def _check_header(path: Path, kinds: Mapping[str, torch.dtype]) -> dict[str, Lyi
 
     kinds: what may be stored, by the names that headers have for it.
     """
-    header, data = _read_header(path)
+    header, data = read_header(path)
     size = path.stat().st_size - data
     found = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
-        kind, shape, start, end = _entry(path, name, entry)
+        kind, shape, start, end = entry_of(path, name, entry)
         if kind not in kinds:
             raise ModelError(f"{path.name}: {name} is stored as {kind}; only {', '.join(kinds)} are supported")
         if end - start != kinds[kind].itemsize * prod(shape):
@@ -113,36 +106,3 @@ def _check_order(path: Path, found: Mapping[str, Lying], start: int, end: int) -
         at = lying.end
     if at != end:
         raise ModelError(f"{path.name} has {end} bytes, and its tensors end at {at}; fetch it again")
-
-
-def _entry(path: Path, name: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
-    """Type, shape, first byte and end of a tensor, each of its kind."""
-    match entry:
-        case {"dtype": str(kind), "shape": [*shape], "data_offsets": [start, end]} if all(
-            type(n) is int and n >= 0 for n in (*shape, start, end)
-        ):
-            return kind, tuple(shape), start, end
-    raise ModelError(f"{path.name}: the header's entry for {name} is malformed")
-
-
-def _read_header(path: Path) -> tuple[Mapping[str, Any], int]:
-    with opened(path) as file:
-        start = file.read(8)
-        (length,) = struct.unpack("<Q", start) if len(start) == 8 else (0,)
-        if not 0 < length <= min(MAX_HEADER, path.stat().st_size - 8):
-            raise ModelError(f"{path.name} is not a safetensors file, or is cut short; fetch it again")
-        try:
-            header = json.loads(file.read(length), object_pairs_hook=_unique)
-        except (ValueError, RecursionError) as error:
-            raise ModelError(f"{path.name}: its header is not JSON: {error}") from error
-    if not isinstance(header, dict):
-        raise ModelError(f"{path.name}: its header is not a JSON object")
-    return header, 8 + length
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose names are all different: of two tensors with one name, only one would be seen."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name is in it twice")
-    return found

@@ -14,7 +14,7 @@ from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.transfer import DOWNLOAD, OnTransfer
 from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG, refuse_adapter, refuse_gguf_adapter
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
-from plimsoll_runtime.weights.files import PARTS, ModelFiles, check_size
+from plimsoll_runtime.weights.files import INDEX, PARTS, ModelFiles, check_size
 from plimsoll_runtime.weights.gguf.choice import shards_of
 from plimsoll_runtime.weights.gguf.config import sampling, translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
@@ -23,7 +23,6 @@ from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, SETTINGS, d
 
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""
-INDEX = "model.safetensors.index.json"
 MODELOPT = "hf_quant_config.json"
 CONFIG = "config.json"
 SAID = (CONFIG, ADAPTER_CONFIG, MODELOPT, MODULES, *SETTINGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -17,9 +18,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+WEIGHTS = struct.pack("<Q", 2) + b"{}"
+"""A whole safetensors file, of no tensors."""
 FILES: Mapping[str, bytes] = {
     "config.json": b'{"architectures": ["LlamaForCausalLM"]}',
-    "model.safetensors": b"weights",
+    "model.safetensors": WEIGHTS,
     "tokenizer.json": b"{}",
     "README.md": b"not needed",
     "pytorch_model.bin": b"not read",
@@ -37,6 +40,8 @@ class Hub:
 
     `refuses`: the status of all its answers. `pause`: seconds before each `PIECE` of a file.
     `ranges`: it sends parts of files where it is asked for them; `sent`: so many bytes.
+    `odd`: what it sends in place of a file; `etags`: by what it calls one; `gone`: files that it has not for now;
+    `listed`: what its list has in place of all files; `unsized`: it says no length.
     `stalls`: it begins to send weights and never ends. `stalled` tells that it does, `hung_up` that the client is gone.
     """
 
@@ -47,6 +52,11 @@ class Hub:
     asked: list[str] = field(default_factory=list)
     revisions: dict[str, str] = field(default_factory=lambda: {"main": MAIN, "v1": OLD})
     cut: bool = False
+    odd: dict[str, bytes] = field(default_factory=dict)
+    etags: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    listed: tuple[str, ...] | None = None
+    unsized: bool = False
     nonsense: bool = False
     refuses: int = 0
     stalls: bool = False
@@ -101,16 +111,21 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
             listed: list[dict[str, Any]] = [
                 {"type": "file", "path": path, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
                 for path, content in hub.files.items()
+                if hub.listed is None or path in hub.listed
             ]
             self.answer(json.dumps(listed).encode())
 
         def file(self, sha: str, name: str) -> None:
+            if name in hub.gone:
+                self.answer(b"", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": sha}, status=404)
+                return
             content = hub.files[name]
             asked = (self.headers.get("Range") or "").removeprefix("bytes=0-")
             if asked and self.command == "GET" and hub.ranges:
                 self.range(content, int(asked) + 1)
                 return
-            etag = hashlib.sha1(content).hexdigest()
+            etag = hub.etags.get(name, hashlib.sha1(content).hexdigest())
+            content = hub.odd.get(name, content)
             weights = name == "model.safetensors" and self.command == "GET"
             cut = weights and (hub.cut or hub.stalls)
             self.answer(content, {"ETag": f'"{etag}"', "X-Repo-Commit": sha}, cut=cut)
@@ -138,7 +153,8 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
         ) -> None:
             self.send_response(status)
             for key, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-                self.send_header(key, value)
+                if key != "Content-Length" or not hub.unsized:
+                    self.send_header(key, value)
             self.end_headers()
             if self.command != "GET":
                 return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from model_support.hub import MAIN, TOKEN, Hub, serving, use
+from model_support.hub import MAIN, TOKEN, WEIGHTS, Hub, serving, use
 
 from plimsoll_runtime.driver import hub_fetch as module
 from plimsoll_runtime.driver.hub_fetch import HubFetch
@@ -76,12 +76,12 @@ def test_called_off_it_ends_and_keeps_what_is_whole(hub: Hub, tmp_path: Path) ->
     assert str(fetching.error) == "the fetch of hf://org/model was called off"
     assert hub.hung_up.wait(SECONDS)
     assert fetch.anonymous == 0
-    assert b"weights"[:3] not in kept(tmp_path), "no other fetch would go on with it"
+    assert WEIGHTS[:3] not in kept(tmp_path), "no other fetch would go on with it"
     before = set(kept(tmp_path))
     hub.stalls = False
     again = HubFetch()("org/model", None, None)
-    assert (again / "model.safetensors").read_bytes() == b"weights"
-    assert before | {b"weights"} <= set(kept(tmp_path))
+    assert (again / "model.safetensors").read_bytes() == WEIGHTS
+    assert before | {WEIGHTS} <= set(kept(tmp_path))
 
 
 def test_one_that_does_not_end_is_killed(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def test_a_model_is_fetched_once_and_then_found_without_the_hub(hub: Hub, tmp_pa
     root = tmp_path / "hub" / "models--org--model" / "snapshots" / MAIN
     assert found == [f"found org/model {root}"] * 2
     assert sorted(p.name for p in root.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
-    assert (root / "model.safetensors").read_bytes() == b"weights"
+    assert (root / "model.safetensors").read_bytes() == hub.files["model.safetensors"]
     hub.asked.clear()
     assert fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1") == found[:1]
     assert hub.asked == []
@@ -224,6 +224,93 @@ def test_a_hub_that_refuses(hub: Hub, tmp_path: Path, status: int, kind: str) ->
 def test_an_address_that_cannot_be_asked(hub: Hub, tmp_path: Path) -> None:
     [line] = fetch(hub, tmp_path, "org/model", HF_ENDPOINT="gopher://127.0.0.1")
     assert line.startswith("SourceError hf://org/model "), line
+
+
+HTML = b"<html>Please log in to the network</html>"
+JSON_ERROR = b'{"error": "Too many requests"}'
+
+
+@pytest.mark.parametrize("unsized", [False, True])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"config.json": HTML},
+        {"tokenizer.json": HTML},
+        {"config.json": b""},
+        {"config.json": JSON_ERROR},
+        {"model.safetensors": b"\x02\x00\x00"},
+        {"model.safetensors": HTML, "config.json": HTML},
+    ],
+)
+def test_an_odd_answer_is_refused_and_does_not_stay(
+    hub: Hub, tmp_path: Path, odd: dict[str, bytes], unsized: bool
+) -> None:
+    hub.odd, hub.unsized = odd, unsized
+    [refused] = fetch(hub, tmp_path, "org/model")
+    assert refused.startswith("SourceError hf://org/model: the hub sends broken files: ")
+    assert all(name in refused for name in odd)
+    assert "HF_ENDPOINT" in refused
+    hub.odd = {}
+    [found] = fetch(hub, tmp_path, "org/model")
+    root = Path(found.removeprefix("found org/model "))
+    assert {name: (root / name).read_bytes() for name in odd} == {name: hub.files[name] for name in odd}
+
+
+def test_what_is_broken_in_the_cache_is_fetched_again(hub: Hub, tmp_path: Path) -> None:
+    """As an earlier version, or another program, has left it. What else lies there is left alone."""
+    [found] = fetch(hub, tmp_path, "org/model")
+    root = Path(found.removeprefix("found org/model "))
+    (root / "config.json").write_bytes(HTML)
+    (root / "model.safetensors").write_bytes(b"")
+    (root / "notes.bin").write_bytes(HTML)
+    hub.asked.clear()
+    assert fetch(hub, tmp_path, "org/model") == [found]
+    assert (root / "config.json").read_bytes() == hub.files["config.json"]
+    assert (root / "notes.bin").read_bytes() == HTML
+    assert not any("tokenizer" in asked for asked in hub.asked)
+
+
+def test_without_a_network_what_is_broken_is_named_with_the_way_out(hub: Hub, tmp_path: Path) -> None:
+    [found] = fetch(hub, tmp_path, "org/model")
+    config = Path(found.removeprefix("found org/model ")) / "config.json"
+    config.write_bytes(HTML)
+    [refused] = fetch(hub, tmp_path, "org/model", HF_HUB_OFFLINE="1")
+    assert refused.startswith("SourceError hf://org/model: files in the cache are broken: config.json (it has ")
+    assert "`plimsoll models rm hf://org/model`" in refused
+    assert config.read_bytes() == HTML, "who cannot fetch it again removes nothing"
+
+
+@pytest.mark.parametrize("listed", [(), ("model.safetensors",), ("config.json",), ("README.md", "onnx/config.json")])
+def test_a_list_of_files_that_lacked_some_does_not_stay(hub: Hub, tmp_path: Path, listed: tuple[str, ...]) -> None:
+    hub.listed = listed
+    [refused] = fetch(hub, tmp_path, "org/model")
+    assert refused.startswith("ModelError ")
+    hub.listed = None
+    [found] = fetch(hub, tmp_path, "org/model")
+    root = Path(found.removeprefix("found org/model "))
+    assert sorted(p.name for p in root.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    hub.asked.clear()
+    assert fetch(hub, tmp_path, "org/model") == [found]
+    assert not any(asked.startswith("GET /org/") for asked in hub.asked)
+
+
+def test_a_file_that_was_missing_for_a_while(hub: Hub, tmp_path: Path) -> None:
+    hub.gone = {"config.json"}
+    [refused] = fetch(hub, tmp_path, "org/model")
+    assert refused.startswith("SourceError hf://org/model cannot be fetched: ")
+    hub.gone = set()
+    [found] = fetch(hub, tmp_path, "org/model")
+    assert found.startswith("found")
+
+
+def test_two_files_that_a_mirror_gives_one_name(hub: Hub, tmp_path: Path) -> None:
+    """The library keeps files by their ETags, and gives out the first that came for the second."""
+    hub.etags = dict.fromkeys(("config.json", "tokenizer.json"), "e" * 40)
+    [refused] = fetch(hub, tmp_path, "org/model")
+    assert refused.startswith("SourceError hf://org/model: the hub sends broken files: ")
+    hub.etags = {}
+    [found] = fetch(hub, tmp_path, "org/model")
+    assert found.startswith("found")
 
 
 def test_a_cut_download_leaves_nothing_that_looks_whole(hub: Hub, tmp_path: Path) -> None:
