@@ -13,9 +13,9 @@ import pytest
 
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
 from plimsoll_runtime.weights import sources
-from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.files import INDEX, ModelFiles
 from plimsoll_runtime.weights.hub import Access
-from plimsoll_runtime.weights.sources import INDEX, open_folder, resolve
+from plimsoll_runtime.weights.sources import open_folder, resolve
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "eos_token_id": 2}
 
