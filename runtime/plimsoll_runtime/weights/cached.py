@@ -23,10 +23,14 @@ PAIRS = {b"{": b"}", b"[": b"]"}
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A file of a snapshot by its name there, and what is wrong with it."""
+    """A file of a snapshot by its name there, and what is wrong with it. `listed`: it is as long as the hub says.
+
+    One that is as long may well be what the hub has.
+    """
 
     name: str
     why: str
+    listed: bool
 
     def __str__(self) -> str:
         return f"{self.name} ({self.why})"
@@ -35,7 +39,15 @@ class Fault:
 def faults(snapshot: Path, names: Sequence[str]) -> list[Fault]:
     """Those of some files that are not as long as the hub's list of files says, or not what their names say."""
     sizes = _listed_sizes(snapshot)
-    return [Fault(name, why) for name in names if (why := _why(snapshot / name, sizes.get(name))) is not None]
+    found = []
+    for name in names:
+        path, listed = snapshot / name, sizes.get(name)
+        size = path.stat().st_size
+        if listed is not None and size != listed:
+            found.append(Fault(name, f"it has {size:,} bytes, and the hub says {listed:,}", listed=False))
+        elif (why := _why(path, listed=listed is not None)) is not None:
+            found.append(Fault(name, why, listed=listed is not None))
+    return found
 
 
 def remove_faults(snapshot: Path, found: list[Fault]) -> None:
@@ -52,17 +64,21 @@ def forget_list(snapshot: Path) -> None:
     _list_file(snapshot).unlink(missing_ok=True)
 
 
-def _why(path: Path, size: int | None) -> str | None:
-    """What is wrong with a file; None where nothing is."""
-    found = path.stat().st_size
-    if size is not None and found != size:
-        return f"it has {found:,} bytes, and the hub says {size:,}"
+def _why(path: Path, *, listed: bool) -> str | None:
+    """What is wrong with a file; None where nothing is.
+
+    Of weights that are as long as listed it is only looked whether they are blank, as a crash may leave them: what else
+    may be wrong with those is so on the hub, too, and fetching them again would change nothing.
+    """
+    size = path.stat().st_size
     if path.suffix == ".json":
-        return _why_not_json(path, found)
-    if path.suffix == ".safetensors":
-        return _why_not_safetensors(path, found)
+        return _why_not_json(path, size)
     with path.open("rb") as file:
         begin = file.read(EDGE)
+    if listed:
+        return "it is blank" if begin and not any(begin) else None
+    if path.suffix == ".safetensors":
+        return _why_not_safetensors(path, size)
     if path.suffix == ".gguf":
         return None if begin.startswith(b"GGUF") else "it is not GGUF"
     return "it is a web page" if begin.lstrip().lower().startswith((b"<!doctype html", b"<html")) else None

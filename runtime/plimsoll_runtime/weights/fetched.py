@@ -85,8 +85,11 @@ def _broken(snapshot: Path, wanted: Mapping[str, Any]) -> list[Fault]:
 
 
 def _check_sent(name: str, snapshot: Path, broken: list[Fault]) -> None:
-    """Raises SourceError for files that are broken though they have just come, and keeps none of them."""
-    if broken:
+    """Raises SourceError for files that are broken though they have just come, and keeps none of them.
+
+    Those that are as long as listed are the hub's own: who reads them says what is wrong.
+    """
+    if broken := [each for each in broken if not each.listed]:
         remove_faults(snapshot, broken)
         raise SourceError(
             f"{name}: the hub sends broken files: {_text(broken)}; look whether this network asks for a login, and at "

@@ -89,6 +89,27 @@ def test_what_the_hub_says_of_sizes(snapshot: Path, listed: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("w.safetensors", b"no safetensors, but what the hub has", None),
+        ("m.gguf", b"no GGUF", None),
+        ("w.safetensors", bytes(4096), "it is blank"),
+        ("m.gguf", bytes(4096), "it is blank"),
+        ("config.json", bytes(64), "it is not JSON"),
+    ],
+)
+def test_what_is_as_long_as_listed(snapshot: Path, name: str, content: bytes, words: str | None) -> None:
+    path = snapshot.parent.parent / "trees" / f"{snapshot.name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"files": {name: {"size": len(content)}}}))
+    (snapshot / name).write_bytes(content)
+    found = faults(snapshot, [name])
+    forget_list(snapshot)
+    assert [fault.listed for fault in found] == [True] * (words is not None)
+    assert all(words is not None and words in fault.why for fault in found)
+
+
+@pytest.mark.parametrize(
     "listed", ["", "[]", '{"files": []}', '{"files": {"merges.txt": {}}}', '{"files": {"merges.txt": 4}}']
 )
 def test_a_list_in_another_form_says_nothing(snapshot: Path, listed: str) -> None:

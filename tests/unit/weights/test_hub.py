@@ -270,6 +270,14 @@ def test_what_is_broken_in_the_cache_is_fetched_again(hub: Hub, tmp_path: Path) 
     assert not any("tokenizer" in asked for asked in hub.asked)
 
 
+def test_what_the_hub_itself_has_wrong_is_for_its_reader_to_say(hub: Hub, tmp_path: Path) -> None:
+    hub.files = {**hub.files, "config.json": b"{,}", "model.safetensors": b"no safetensors"}
+    [refused] = fetch(hub, tmp_path, "org/model")
+    assert refused.startswith("ModelError ")
+    assert "config.json is not JSON" in refused
+    assert sum(asked.startswith("GET ") and "model.safetensors" in asked for asked in hub.asked) == 1
+
+
 def test_without_a_network_what_is_broken_is_named_with_the_way_out(hub: Hub, tmp_path: Path) -> None:
     [found] = fetch(hub, tmp_path, "org/model")
     config = Path(found.removeprefix("found org/model ")) / "config.json"
