@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from plimsoll_runtime.errors import SourceError
+from plimsoll_runtime.errors import FetchError, SourceError
 from plimsoll_runtime.weights.cached import Fault, faults, forget_list, remove_faults
 from plimsoll_runtime.weights.files import INDEX
 
@@ -25,8 +25,8 @@ Ask = Callable[..., object]
 def fetch_whole(name: str, ask: Ask, **wanted: Any) -> Path:
     """The folder of a snapshot, in which each file is what its name says.
 
-    `name`: as `hub_name` has it. `wanted`: which files, as the library takes it. Raises SourceError where the hub sends
-    it broken again, or cannot be asked; and what the library raises.
+    `name`: as `hub_name` has it. `wanted`: which files, as the library takes it. Raises FetchError where the hub sends
+    it broken again, SourceError where it cannot be asked; and what the library raises.
     """
     from huggingface_hub import is_offline_mode
 
@@ -85,13 +85,13 @@ def _broken(snapshot: Path, wanted: Mapping[str, Any]) -> list[Fault]:
 
 
 def _check_sent(name: str, snapshot: Path, broken: list[Fault]) -> None:
-    """Raises SourceError for files that are broken though they have just come, and keeps none of them.
+    """Raises FetchError for files that are broken though they have just come, and keeps none of them.
 
     Those that are as long as listed are the hub's own: who reads them says what is wrong.
     """
     if broken := [each for each in broken if not each.listed]:
         remove_faults(snapshot, broken)
-        raise SourceError(
+        raise FetchError(
             f"{name}: the hub sends broken files: {_text(broken)}; look whether this network asks for a login, and at "
             "HF_ENDPOINT if it names a mirror. None of them is kept"
         )
