@@ -10,12 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.engine.constraint import ConstraintError
-
-_WHITE = r"\t\n\x0B\x0C\r \u{A0}\u{1680}\u{2000}-\u{200A}\u{2028}\u{2029}\u{202F}\u{205F}\u{3000}\u{FEFF}"
-_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": _WHITE}
-_LINE_ENDS = r"\n\r\u{2028}\u{2029}"
-_OPERATORS = "[&~-^"
-"""What may mean something within a class in Rust."""
+from plimsoll_runtime.structured.regexes.parser import PatternError, parse
+from plimsoll_runtime.structured.regexes.rust import unsupported, written
 
 _MAPS = frozenset({"properties", "$defs", "definitions", "dependentSchemas"})
 _VALUES = frozenset({"const", "enum", "default", "examples"})
@@ -43,48 +39,12 @@ def _member(key: str, value: Any) -> Any:
 
 
 def in_rust(pattern: str) -> str:
-    """A pattern of ECMA-262 in Rust's notation. What neither knows is left for llguidance to refuse.
-
-    Raises ConstraintError where it ends within an escape or a class.
-    """
-    found: list[str] = []
-    at = 0
-    while at < len(pattern):
-        if pattern[at] == "[":
-            text, at = _class(pattern, at + 1)
-        elif pattern[at] == ".":
-            text, at = f"[^{_LINE_ENDS}]", at + 1
-        else:
-            text, at = _atom(pattern, at)
-        found.append(text)
-    return "".join(found)
-
-
-def _class(pattern: str, at: int) -> tuple[str, int]:
-    """What stands behind a bracket, and the index after its end."""
-    found = "["
-    if pattern.startswith("^", at):
-        found, at = "[^", at + 1
-    while not pattern.startswith("]", at):
-        low, at = _atom(pattern, at, within=True)
-        if not pattern.startswith("-", at) or pattern.startswith("-]", at):
-            found += low
-            continue
-        high, at = _atom(pattern, at + 1, within=True)
-        is_range = not low.startswith("[") and not high.startswith("[")
-        found += low + ("-" if is_range else r"\-") + high
-    return found + "]", at + 1
-
-
-def _atom(pattern: str, at: int, *, within: bool = False) -> tuple[str, int]:
-    """A character or an escape, which may be a set, and the index after it."""
-    if at == len(pattern) or pattern[at:] == "\\":
-        raise ConstraintError(f"has the pattern {pattern[:80]!r}, which ends in the middle")
-    if pattern[at] != "\\":
-        operates = within and pattern[at] in _OPERATORS
-        return ("\\" if operates else "") + pattern[at], at + 1
-    letter = pattern[at + 1]
-    listed = _CLASSES.get(letter.lower())
-    if listed is not None:
-        return f"[{'^' if letter.isupper() else ''}{listed}]", at + 2
-    return r"\x08" if within and letter == "b" else "\\" + letter, at + 2
+    """A pattern of ECMA-262 in Rust's notation. Raises ConstraintError for what is none, or cannot be enforced."""
+    try:
+        node = parse(pattern)
+    except PatternError as error:
+        raise ConstraintError(f"has the pattern {pattern[:80]!r}, in which {error}") from error
+    problem = unsupported(node)
+    if problem is not None:
+        raise ConstraintError(f"has the pattern {pattern[:80]!r}, in which {problem} cannot be enforced")
+    return written(node)

@@ -37,6 +37,22 @@ CASES: list[tuple[str, str, str]] = [
     (r"^[\]\\.^]$", "]\\.^", "x"),
     (r"^\.\/\-\u0041$", "", "x"),
     (r"^[\b]$", "\b", "b"),
+    (r"^[^]$", "a\n\u2028", ""),
+    (r"^[\0\cA]$", "\u0000\u0001", "0Ac"),
+    (r"^\ud83d\ude00$", "😀", "x"),
+    (r"^[\u{1F600}-😂]$", "😀😁😂", "😃x"),
+    (r"^[\P{L}x]$", "x1", "aé"),
+    (r"^\P{L}$", "1 ", "aé"),
+    (r"^\p{Lu}$", "AÉ", "aé1"),
+    (r"^[{}]$", "{}", "a"),
+    (r"^}$", "}", "{"),
+    (r"^\e$", "e", "a"),
+    (r"^(?<n>a)$", "a", "n"),
+    (r"^(?:a|(b))$", "ab", "c"),
+    (r"(?i)^[a-c]$", "abcABC", "d"),
+    (r"^(?i:k)$", "kK", "l"),
+    (r"(^a|b$)", "ab", "c"),
+    (r"\Aa\Z", "a", "b"),
 ]
 
 
@@ -63,13 +79,43 @@ def test_patterns_are_found_where_they_are_patterns() -> None:
             "pattern": {"pattern": "[0-9]", "const": {"pattern": r"\d"}},
             "const": {"pattern": "[0-9]"},
         },
-        "patternProperties": {"^[A-Za-z0-9_]": {"anyOf": [{"pattern": "[0-9]"}]}},
+        "patternProperties": {"^[0-9A-Z_a-z]": {"anyOf": [{"pattern": "[0-9]"}]}},
         "enum": [{"pattern": r"\d"}],
         "pattern": True,
     }
 
 
-@pytest.mark.parametrize("pattern", [r"a(?=b)", r"(a)\1", r"\bx", "[", "[]", "[^]", "[a", "[a-", "[\\", "a\\"])
+def test_braces_that_count_nothing_mean_themselves(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    for pattern, text in ((r"^a{,3}$", "a{,3}"), (r"^{a}$", "{a}"), (r"^a{x$", "a{x")):
+        matcher = grammars.matcher(Constraint.json({"type": "string", "pattern": pattern}))
+        matcher.take_all(tokenizer.encode(json.dumps(text), add_special_tokens=False))
+        assert matcher.error is None, pattern
+        assert matcher.inner.is_accepting(), pattern
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"a(?=b)",
+        r"(a)\1",
+        r"\bx",
+        "[",
+        "[]",
+        "a^b",
+        "a$b",
+        "(^a)+",
+        "(a",
+        "a)",
+        "*a",
+        "[b-a]",
+        "a{3,2}",
+        r"\ud83d",
+        "[a",
+        "[a-",
+        "[\\",
+        "a\\",
+    ],
+)
 def test_what_cannot_be_enforced_is_refused(pattern: str) -> None:
     with pytest.raises(ConstraintError, match=r"."):
         check(Constraint.json({"type": "string", "pattern": pattern}))

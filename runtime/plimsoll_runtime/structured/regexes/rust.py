@@ -1,0 +1,135 @@
+"""Writes a regular expression in the notation of Rust's library, which llguidance reads, and says what it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from plimsoll_runtime.structured.regexes.nodes import (
+    Anchor,
+    Chars,
+    Choice,
+    Foreign,
+    Group,
+    Look,
+    Node,
+    Range,
+    Repeat,
+    Sequence,
+)
+
+_LAST = 0x10FFFF
+_SURROGATES = (0xD800, 0xDFFF)
+
+
+def written(node: Node) -> str:
+    """For one that is supported. Raises ValueError for what is not."""
+    match node:
+        case Chars():
+            return _chars(node)
+        case Sequence(parts):
+            return "".join(f"(?:{written(part)})" if isinstance(part, Choice) else written(part) for part in parts)
+        case Choice(branches):
+            return "|".join(map(written, branches))
+        case Repeat(inner, least, most):
+            return _atom(inner) + _bounds(least, most)
+        case Group(inner, flags):
+            return f"(?{flags}:{written(inner)})" if flags else f"({written(inner)})"
+        case Anchor(sign):
+            return sign
+        case Look() | Foreign():
+            raise ValueError(f"no grammar can enforce {unsupported(node)}")
+
+
+def unsupported(node: Node) -> str | None:
+    """In words, the first thing in it that no grammar can enforce."""
+    return _judged(node).problem
+
+
+class _Judgement(NamedTuple):
+    """The first problem, and whether `^` or `$` stands anywhere."""
+
+    problem: str | None = None
+    begins: bool = False
+    ends: bool = False
+
+
+def _judged(node: Node) -> _Judgement:
+    match node:
+        case Foreign(what):
+            return _Judgement(what)
+        case Look():
+            return _Judgement("look-ahead")
+        case Anchor(sign):
+            return _Judgement(None, sign == "^", sign == "$")
+        case Sequence(parts):
+            return _in_a_row([_judged(part) for part in parts])
+        case Choice(branches):
+            return _any(map(_judged, branches))
+        case Repeat(inner):
+            found = _judged(inner)
+            anchored = "an anchor that is repeated" if found.begins or found.ends else None
+            return found._replace(problem=found.problem or anchored)
+        case Group(inner):
+            return _judged(inner)
+        case Chars():
+            return _Judgement()
+
+
+def _in_a_row(parts: list[_Judgement]) -> _Judgement:
+    late = "'^' behind other characters" if any(part.begins for part in parts[1:]) else None
+    early = "'$' before other characters" if any(part.ends for part in parts[:-1]) else None
+    found = _any(parts)
+    return found._replace(problem=found.problem or late or early)
+
+
+def _any(parts: Iterable[_Judgement]) -> _Judgement:
+    known = list(parts)
+    problem = next((part.problem for part in known if part.problem is not None), None)
+    return _Judgement(problem, any(part.begins for part in known), any(part.ends for part in known))
+
+
+def _atom(node: Node) -> str:
+    return written(node) if isinstance(node, Chars | Group) else f"(?:{written(node)})"
+
+
+def _bounds(least: int, most: int | None) -> str:
+    sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most))
+    if sign is not None:
+        return sign
+    return f"{{{least}}}" if least == most else f"{{{least},{'' if most is None else most}}}"
+
+
+def _chars(chars: Chars) -> str:
+    inside = "".join(map(_range, _without_surrogates(chars.ranges)))
+    inside += "".join(chars.properties)
+    if not inside:  # surrogates alone, which no text holds
+        return rf"[\u{{0}}-\u{{{_LAST:X}}}]" if chars.negated else rf"[^\u{{0}}-\u{{{_LAST:X}}}]"
+    ranges = chars.ranges
+    if len(ranges) == 1 and ranges[0][0] == ranges[0][1] and not chars.properties and not chars.negated:
+        return inside
+    return f"[{'^' if chars.negated else ''}{inside}]"
+
+
+def _range(given: Range) -> str:
+    low, high = map(_char, given)
+    return low if low == high else f"{low}-{high}"
+
+
+def _char(code: int) -> str:
+    char = chr(code)
+    if char.isascii() and (char.isalnum() or char in "_ "):
+        return char
+    return f"\\{char}" if char.isascii() and char.isprintable() else f"\\u{{{code:X}}}"
+
+
+def _without_surrogates(ranges: tuple[Range, ...]) -> Iterator[Range]:
+    first, last = _SURROGATES
+    for low, high in ranges:
+        if high < first or low > last:
+            yield low, high
+            continue
+        if low < first:
+            yield low, first - 1
+        if high > last:
+            yield last + 1, high
