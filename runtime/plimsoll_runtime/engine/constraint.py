@@ -29,10 +29,13 @@ class Constraint(msgspec.Struct, frozen=True):
     - "lark": the first of these, whatever is in it.
     - "tags": a structural tag: free text in which what follows a trigger is constrained.
     - "without": a JSON list of strings, none of which stands anywhere in the answer.
+
+    A schema that cannot be enforced as a whole is refused where it is `strict`; else what can be is.
     """
 
     kind: Kind
     source: str
+    strict: bool = True
 
     def __post_init__(self) -> None:
         """Raises ConstraintError for a source that is too long, whatever it says."""
@@ -40,9 +43,9 @@ class Constraint(msgspec.Struct, frozen=True):
             raise ConstraintError(f"has {len(self.source)} characters, and {MOST_BYTES} are the most")
 
     @classmethod
-    def json(cls, schema: Mapping[str, Any] | bool | str) -> Self:
+    def json(cls, schema: Mapping[str, Any] | bool | str, *, strict: bool = True) -> Self:
         """Documents of a schema, given as an object or as its text; True: any document."""
-        return cls("json", schema if isinstance(schema, str) else _text(schema))
+        return cls("json", schema if isinstance(schema, str) else _text(schema), strict)
 
     @classmethod
     def regex(cls, pattern: str) -> Self:
@@ -60,9 +63,9 @@ class Constraint(msgspec.Struct, frozen=True):
         return cls("grammar", text)
 
     @classmethod
-    def tags(cls, tag: Mapping[str, Any] | str) -> Self:
+    def tags(cls, tag: Mapping[str, Any] | str, *, strict: bool = True) -> Self:
         """Free text with constrained parts: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`."""
-        return cls("tags", tag if isinstance(tag, str) else _text(tag))
+        return cls("tags", tag if isinstance(tag, str) else _text(tag), strict)
 
     @classmethod
     def without(cls, words: Sequence[str]) -> Self:

@@ -12,9 +12,9 @@ from collections import OrderedDict
 import msgspec
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.structured.words import TOO_MUCH
 
 MOST_KNOWN = 256
-TOO_MUCH = "takes too much work to compile: it is nested too deeply, or has too many rules, references or repetitions"
 
 
 class Checker:

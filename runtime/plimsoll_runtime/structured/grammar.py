@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.patterns import with_patterns
+from plimsoll_runtime.structured.schemas.normalise import Normalised, normalise
+from plimsoll_runtime.structured.schemas.place import Place
+from plimsoll_runtime.structured.schemas.site import Caution
+from plimsoll_runtime.structured.schemas.unenforced import Unenforced, refuse
+from plimsoll_runtime.structured.words import failing, in_our_words
 
 if TYPE_CHECKING:
     from llguidance import LLParserLimits, LLTokenizer
@@ -43,8 +48,51 @@ _LIMITS: dict[str, Any] = {
 
 
 def documents_of(schema: Mapping[str, Any]) -> str:
-    """The JSON documents of a schema, within a grammar. Raises ConstraintError."""
+    """The JSON documents of a schema that `normalise` wrote, within a grammar. Raises ConstraintError."""
     return "%json " + json.dumps(_readable(schema))
+
+
+def enforceable(constraint: Constraint) -> dict[str, Any]:
+    """What can be enforced of the schema of a constraint of the kind "json". Raises ConstraintError for what is
+    malformed, and where it is strict and not all can be.
+    """
+    [found] = _schemas(constraint)
+    if constraint.strict:
+        refuse(found.unenforced)
+    return found.schema
+
+
+def unenforced(constraint: Constraint) -> Sequence[Unenforced]:
+    """What of its schemas answers are not kept to. Raises ConstraintError for what is malformed."""
+    return [each for found in _schemas(constraint) for each in found.unenforced]
+
+
+def cautious(constraint: Constraint) -> Iterator[tuple[Constraint, Sequence[Unenforced]]]:
+    """What enforces less of a schema that is not strict, if the library refuses it: each with what it leaves out.
+    Raises ConstraintError for what is malformed.
+    """
+    if constraint.kind != "json" or constraint.strict:
+        return
+    schema = _parsed(constraint.source)
+    known = normalise(schema)
+    for caution in (Caution.COUNTS, Caution.REFERENCES):
+        found = normalise(schema, caution=caution)
+        if found.schema != known.schema:
+            yield Constraint.json(found.schema), found.unenforced
+        known = found
+
+
+def _schemas(constraint: Constraint) -> Sequence[Normalised]:
+    """Those in it, as they can be enforced. Raises ConstraintError."""
+    if constraint.kind == "json":
+        schema = _parsed(constraint.source)
+        if isinstance(schema, dict) and _OBJECT in schema:
+            raise ConstraintError(f"the schema's {_OBJECT!r} is not offered")
+        return [normalise(schema)]
+    if constraint.kind == "tags":
+        given = enumerate(_tags_of(constraint.source).structures)
+        return [normalise(each.schema, Place().at("structures", index, "schema")) for index, each in given]
+    return ()
 
 
 def _readable(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +112,14 @@ def limits() -> LLParserLimits:
 
 def written(constraint: Constraint) -> str:
     """A constraint as llguidance reads it. Raises ConstraintError where it is malformed."""
-    return _HEAD + _WRITERS[constraint.kind](constraint.source)
+    if constraint.kind not in ("json", "tags"):
+        return _HEAD + _WRITERS[constraint.kind](constraint.source)
+    if constraint.kind == "json":
+        return _HEAD + "start: " + documents_of(enforceable(constraint))
+    schemas = _schemas(constraint)
+    if constraint.strict:
+        refuse([each for found in schemas for each in found.unenforced])
+    return _HEAD + _tags(constraint.source, schemas)
 
 
 def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
@@ -73,9 +128,18 @@ def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
     """
     from llguidance import LLMatcher
 
-    wrong, messages = LLMatcher.validate_grammar_with_warnings(written(constraint), tokenizer, limits=limits())
-    if messages:
-        raise ConstraintError(told(messages[0]) if wrong else f"cannot be kept to: {told(messages[0])}")
+    def messages_of(grammar: str) -> tuple[bool, list[str]]:
+        return LLMatcher.validate_grammar_with_warnings(grammar, tokenizer, limits=limits())
+
+    wrong, messages = messages_of(written(constraint))
+    if not messages:
+        return
+    words = told(messages[0]) if wrong else f"cannot be kept to: {told(messages[0])}"
+    if constraint.kind == "json":
+        [schema] = _schemas(constraint)
+        place = failing(schema, lambda part: not messages_of(_HEAD + "start: " + documents_of(part))[1])
+        words = words if place is None else f"at '{place.shown}': {words}"
+    raise ConstraintError(words)
 
 
 def check_tokens(constraint: Constraint, vocab_size: int) -> None:
@@ -89,21 +153,13 @@ def check_tokens(constraint: Constraint, vocab_size: int) -> None:
 
 
 def told(message: str) -> str:
-    """An error of llguidance's, without the text around the place, which is ours."""
+    """An error of llguidance's, without the text around the place, which is ours; of a schema, in our words."""
     if "NoExtension" in message:
         return "no text satisfies it"
+    words = in_our_words(message)
+    if words is not None:
+        return words
     return " ".join(message.split("\n   1 |")[0].replace("<non-verbose/>", "").split())
-
-
-def _json(source: str) -> str:
-    schema = _parsed(source)
-    if schema is True:
-        schema = {}
-    if not isinstance(schema, dict):
-        raise ConstraintError(f"a schema is a JSON object or true, not {source[:40]}")
-    if _OBJECT in schema:
-        raise ConstraintError(f"the schema's {_OBJECT!r} is not offered")
-    return "start: " + documents_of(schema)
 
 
 def _regex(source: str) -> str:
@@ -155,23 +211,28 @@ class _Tags(msgspec.Struct):
     triggers: list[str]
 
 
-def _tags(source: str) -> str:
-    from llguidance import StructTag
-
+def _tags_of(source: str) -> _Tags:
     try:
         given = msgspec.json.decode(source, type=_Tags)
     except msgspec.DecodeError as error:
         raise ConstraintError(f"a structural tag has structures and triggers: {error}") from error
     if not given.structures:
         raise ConstraintError("a structural tag has one structure at least")
+    return given
+
+
+def _tags(source: str, schemas: Sequence[Normalised]) -> str:
+    from llguidance import StructTag
+
+    given = _tags_of(source)
     tags = [
         StructTag(
             trigger=_trigger(structure.begin, given.triggers),
             begin=structure.begin,
-            grammar=_readable(structure.schema),
+            grammar=_readable(found.schema),
             end=structure.end,
         )
-        for structure in given.structures
+        for structure, found in zip(given.structures, schemas, strict=True)
     ]
     lark: str = StructTag.to_grammar(tags, assume_special=False)
     return lark
@@ -192,11 +253,9 @@ def _parsed(source: str) -> object:
 
 
 _WRITERS: Mapping[str, Callable[[str], str]] = {
-    "json": _json,
     "regex": _regex,
     "choice": _choice,
     "grammar": _grammar,
     "lark": str,
-    "tags": _tags,
     "without": _without,
 }

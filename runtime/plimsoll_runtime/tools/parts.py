@@ -9,11 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call. `parameters` is the JSON Schema of its arguments, an object."""
+    """A function that the model may call. `parameters` is the JSON Schema of its arguments, an object. A `strict` one
+    is called by no arguments that its schema refuses.
+    """
 
     name: str
     description: str | None
     parameters: Mapping[str, Any]
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)

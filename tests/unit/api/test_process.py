@@ -211,7 +211,7 @@ def test_answers_are_of_their_schema(serve: Callable[..., Served]) -> None:
             messages=messages,
             response_format={
                 "type": "json_schema",
-                "json_schema": {"name": "a", "schema": {"type": "array", "uniqueItems": True}},
+                "json_schema": {"name": "a", "schema": {"type": "array", "uniqueItems": True}, "strict": True},
             },
         )
 

@@ -9,7 +9,8 @@ import pytest
 from structured_support.schemas import cases
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.structured.checker import MOST_KNOWN, TOO_MUCH, Checker
+from plimsoll_runtime.structured.checker import MOST_KNOWN, Checker
+from plimsoll_runtime.structured.words import TOO_MUCH
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from plimsoll_runtime.api.chat.arguments import enforced, shallow
+from plimsoll_runtime.api.generating.unenforced import MOST_TOLD, Fields, KeptTo, path
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import AllowedChoice, FunctionDefinition
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.structured.grammar import enforceable
 from plimsoll_runtime.tools.choose import fitting, named
 from plimsoll_runtime.tools.entries import UnknownFormat
 from plimsoll_runtime.tools.format import ToolFormat
@@ -27,8 +29,8 @@ _named = lru_cache(64)(named)
 @dataclass(frozen=True, slots=True)
 class Calling:
     """What a request says of tools. A call is `required`, of the one tool that it has `by_name`, several are
-    `parallel`. `old`: in the fields that OpenAI had before, `functions` and `function_call`. `form`: the documents that
-    an answer without calls is one of; then there are no words beside calls.
+    `parallel`. `old`: in the fields that OpenAI had before, `functions` and `function_call`. `form`: the schema of the
+    documents that an answer without calls is one of; then there are no words beside calls.
     """
 
     format: ToolFormat
@@ -38,47 +40,63 @@ class Calling:
     by_name: bool
     parallel: bool
     old: bool
-    form: Constraint | None = None
+    form: Mapping[str, Any] | None = None
 
     @property
     def shown(self) -> list[dict[str, Any]]:
         """The tools, as the chat template knows them."""
         return [definition.shown() for definition in self.definitions]
 
-    def constraint(self, model: ServedModel) -> Constraint | None:
-        """What the answer is kept to. Raises ApiError for what cannot be enforced.
+    def kept_to(self, model: ServedModel, fields: Fields) -> KeptTo:
+        """What the answer is kept to. Raises ApiError for what cannot be enforced, and has to be.
 
         None where it may be words and the format has no grammar: then calls are only read.
         """
-        return self._kept_to(self.callable, model)
+        try:
+            found = [enforced(tool) for tool in self.callable]
+            constraint = self._grammar([tool for tool, _ in found], model)
+        except ConstraintError as error:
+            others = self.instead(model, fields)
+            if not others:
+                raise invalid(self.field, str(error)) from error
+            return others[0]
+        wheres = self.parameters(fields)
+        paths = [path(at, one) for at, (_, left) in zip(wheres, found, strict=True) for one in left]
+        return KeptTo(constraint, paths[:MOST_TOLD])
 
-    def instead(self, model: ServedModel) -> Sequence[Constraint | None]:
+    def instead(self, model: ServedModel, fields: Fields) -> Sequence[KeptTo]:
         """What else the answer may be kept to, in this order, where the schemas of the arguments cannot be enforced:
-        the names and types of the arguments, then nothing. Empty where a call is required or a tool is `strict`.
+        the names and types of the arguments, then nothing unless a call is required. Empty where a tool is `strict`.
         """
-        if self.required or any(definition.strict for definition in self.definitions):
+        if any(tool.strict for tool in self.callable):
             return ()
-        return self._kept_to(
-            [replace(tool, parameters=_shallow(tool.parameters)) for tool in self.callable], model
-        ), None
+        unenforced = self.parameters(fields)
+        last = () if self._is_wordless else (KeptTo(None, unenforced),)
+        try:
+            return KeptTo(self._grammar([shallow(tool) for tool in self.callable], model), unenforced), *last
+        except ConstraintError:
+            return last
 
-    def _kept_to(self, tools: Sequence[Tool], model: ServedModel) -> Constraint | None:
+    def parameters(self, fields: Fields) -> Sequence[str]:
+        """Where the schemas of the tools stand that can be called."""
+        return [fields.of_tool(tool.name, old=self.old) for tool in self.callable]
+
+    @property
+    def _is_wordless(self) -> bool:
+        return self.required or self.form is not None
+
+    def _grammar(self, tools: Sequence[Tool], model: ServedModel) -> Constraint:
+        """Answers with calls of these tools. Raises ConstraintError."""
         tokenizer = model.tokenizer
 
         def special_id(marker: str) -> int | None:
             found = tokenizer.token_id(marker)
             return found if found in tokenizer.special_ids else None
 
-        wordless = self.required or self.form is not None
-        try:
-            grammar = self.format.grammar(tools, special_id, required=wordless, parallel=self.parallel)
-            if self.form is not None:
-                grammar = or_document(grammar, json.loads(self.form.source))
-            return Constraint("lark", grammar)
-        except ConstraintError as error:
-            if not wordless:
-                return None
-            raise invalid(self.field, str(error)) from error
+        grammar = self.format.grammar(tools, special_id, required=self._is_wordless, parallel=self.parallel)
+        if self.form is not None:
+            grammar = or_document(grammar, self.form)
+        return Constraint("lark", grammar)
 
     @property
     def field(self) -> str:
@@ -104,22 +122,13 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
     form = body.constraint()
     if form is not None and form.kind != "json":
         raise invalid(body.constraint_field, "beside tools an answer can be kept to JSON, and to no other form")
+    try:
+        documents = None if form is None else enforceable(form)
+    except ConstraintError as error:
+        raise invalid(body.constraint_field, str(error)) from error
     parallel = body.parallel_tool_calls is not False and not old and not by_name
     required = choice != "auto"
-    return Calling(chosen, definitions, tools, required, by_name, parallel, old, None if required else form)
-
-
-def _shallow(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The names of an object's fields with their types, which of them must be there, and whether others may be."""
-    fields = schema.get("properties")
-    known = fields.items() if isinstance(fields, dict) else ()
-    types = {
-        name: {"type": field["type"]} if isinstance(field, dict) and "type" in field else {} for name, field in known
-    }
-    kept = {key: schema[key] for key in ("required",) if key in schema}
-    if schema.get("additionalProperties") is False:
-        kept["additionalProperties"] = False
-    return {"type": "object", "properties": types} | kept
+    return Calling(chosen, definitions, tools, required, by_name, parallel, old, None if required else documents)
 
 
 def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -27,6 +26,7 @@ from plimsoll_runtime.api.generating.choices import Wanted, plan_choices
 from plimsoll_runtime.api.generating.generation import Answers, Generation
 from plimsoll_runtime.api.generating.prompts import check_params, encode_text, render_chat, variables_known
 from plimsoll_runtime.api.generating.truncation import truncation_of
+from plimsoll_runtime.api.generating.unenforced import CHAT, Fields, KeptTo, instead_of_form, tell, tell_of_form
 from plimsoll_runtime.api.generating.usage import UsageMeter
 from plimsoll_runtime.api.http.ignored import with_more
 from plimsoll_runtime.api.http.record import RequestRecord
@@ -37,7 +37,6 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.params import SamplingParams
 
 VERBOSITY = "verbosity"
-SAME_NAMES: Mapping[str, str] = MappingProxyType({})
 Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]
 """Begins the answers to a chat. What it is given first makes the reader of each."""
 
@@ -50,22 +49,25 @@ def converse(
     wish: Wish = NO_WISH,
     *,
     cut: bool = False,
-    names: Mapping[str, str] = SAME_NAMES,
+    fields: Fields = CHAT,
 ) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError.
 
-    With `cut` an answer may have fewer tokens than asked for: those that the model's context has room for. `names`:
-    what the client calls fields of a chat, if it calls them otherwise.
+    With `cut` an answer may have fewer tokens than asked for: those that the model's context has room for. `fields` are
+    the names that the client's request has for fields of a chat.
     """
     body.check()
     called = calling(body, model)
     prompt = _prompt(body, called, wish, model)
-    _tell_unheard(body, called, model, record, names)
+    _tell_unheard(body, called, model, record, fields)
     thinks = thinking(body, model, wish, called, prompt)
-    if called and called.form and thinks and thinks.format.name == called.format.name:
+    if called and called.form is not None and thinks and thinks.format.name == called.format.name:
         reason = "this model writes calls and thoughts in one format: beside tools an answer can be kept to no form"
         raise invalid(body.constraint_field, reason)
-    params = _params(body, called, thinks, model)
+    kept = KeptTo(None, ()) if called is None else called.kept_to(model, fields)
+    tell_of_form(record, body, fields)
+    tell(record, kept.unenforced)
+    params = _params(body, called, thinks, model, kept)
     check_params(model, params)
     ids = _encoded(body, prompt, model)
     most = body.token_limit
@@ -77,7 +79,9 @@ def converse(
     choices = plan_choices(model, wanted, record)
     answers = partial(form, partial(AnswerReader, called, thinks))
     job = Generation(model, choices, record, answers, constrained_by)
-    return job if called is None else replace(job, instead=partial(called.instead, model))
+    if called is None:
+        return replace(job, instead=partial(instead_of_form, body, fields))
+    return replace(job, instead=partial(called.instead, model, fields))
 
 
 def tokens_of(body: ChatRequest, model: ServedModel, wish: Wish = NO_WISH) -> list[int]:
@@ -86,13 +90,15 @@ def tokens_of(body: ChatRequest, model: ServedModel, wish: Wish = NO_WISH) -> li
     return _encoded(body, _prompt(body, calling(body, model), wish, model), model)
 
 
-def _params(body: ChatRequest, called: Calling | None, thinks: Thinking | None, model: ServedModel) -> SamplingParams:
+def _params(
+    body: ChatRequest, called: Calling | None, thinks: Thinking | None, model: ServedModel, kept: KeptTo
+) -> SamplingParams:
     params = body.sampling_params(
         max_tokens=body.token_limit,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         prompt_logprobs=body.prompt_logprobs,
         stop=model.chat_stop,
-        constraint=None if called is None else called.constraint(model),
+        constraint=kept.constraint,
         recommended=model.recommended,
     )
     if thinks is not None:
@@ -103,7 +109,7 @@ def _params(body: ChatRequest, called: Calling | None, thinks: Thinking | None, 
 
 
 def _tell_unheard(
-    body: ChatRequest, called: Calling | None, model: ServedModel, record: RequestRecord, names: Mapping[str, str]
+    body: ChatRequest, called: Calling | None, model: ServedModel, record: RequestRecord, fields: Fields
 ) -> None:
     """Hints and variables that the chat template does not read are ignored as unknown fields are. Raises ApiError if
     those are refused.
@@ -112,7 +118,7 @@ def _tell_unheard(
     if (reason := unheard_effort(body, model, tools=tools)) is not None:
         if model.strict_parameters:
             raise invalid(LEVEL, reason)
-        record.ignored = with_more(record.ignored, [names.get(LEVEL, LEVEL)])
+        record.ignored = with_more(record.ignored, [fields.effort])
     if not body.chat_template_kwargs:
         return
     unread = sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=tools))

@@ -17,6 +17,7 @@ from plimsoll_runtime.api.generating.logprobs import CompletionLogprobsBuilder, 
 from plimsoll_runtime.api.generating.pieces import Piece
 from plimsoll_runtime.api.generating.prompts import check_params, encode_text
 from plimsoll_runtime.api.generating.truncation import Truncation, truncation_of
+from plimsoll_runtime.api.generating.unenforced import instead_of_form, tell_of_form
 from plimsoll_runtime.api.generating.usage import UsageMeter
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs, Usage
@@ -35,6 +36,7 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
         recommended=model.recommended,
     )
     check_params(model, params)
+    tell_of_form(record, body)
     truncation = truncation_of(body, model, body.token_limit)
     prompts = [truncation.ids(_encode(body, model, prompt, truncation)) for prompt in body.prompt]
     wanted = Wanted(
@@ -49,7 +51,8 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
     choices = plan_choices(model, wanted, record)
     echoes = [_echo(body, model, p, ids) for p, ids in zip(body.prompt, prompts, strict=True)] if body.echo else []
     form = partial(CompletionAnswers, body, echoes)
-    return Generation(model, choices, record, form, body.constraint_field, counted=not body.scores_only)
+    instead = partial(instead_of_form, body)
+    return Generation(model, choices, record, form, body.constraint_field, not body.scores_only, instead)
 
 
 def _encode(body: CompletionRequest, model: ServedModel, prompt: Prompt, truncation: Truncation) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from plimsoll_runtime.api.generating.choices import Choice
 from plimsoll_runtime.api.generating.constraints import admit
 from plimsoll_runtime.api.generating.pieces import Piece, all_pieces
+from plimsoll_runtime.api.generating.unenforced import KeptTo, tell
 from plimsoll_runtime.api.generating.usage import UsageMeter
 from plimsoll_runtime.api.http.engine_errors import as_api_errors
 from plimsoll_runtime.api.http.errors import ApiError
@@ -22,7 +23,6 @@ from plimsoll_runtime.api.http.offload import offload
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.constraint import Constraint
 
 
 class Answers(Protocol):
@@ -58,7 +58,7 @@ class Generation:
     form: Callable[[Generation, UsageMeter], Answers]
     constrained_by: str = "response_format"
     counted: bool = True
-    instead: Callable[[], Sequence[Constraint | None]] = tuple
+    instead: Callable[[], Iterable[KeptTo]] = tuple
 
     async def whole(self) -> msgspec.Struct:
         """The answers as one. Raises ApiError."""
@@ -115,10 +115,11 @@ class Generation:
             return self.choices
         except ApiError as error:
             refused = error
-        for constraint in () if params.constraint is None else self.instead():
+        for other in () if params.constraint is None else self.instead():
             with suppress(ApiError):
-                await admit(self.model, replace(params, constraint=constraint), self.constrained_by)
-                return [choice.kept_to(constraint) for choice in self.choices]
+                await admit(self.model, replace(params, constraint=other.constraint), self.constrained_by)
+                tell(self.record, other.unenforced)
+                return [choice.kept_to(other.constraint) for choice in self.choices]
         raise refused
 
 

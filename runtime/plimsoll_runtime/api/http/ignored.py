@@ -38,7 +38,7 @@ def unknown_fields(part: BaseModel, where: str = "") -> Iterator[str]:
 def ignored(body: BaseModel) -> str:
     """The header's value: the paths of ignored fields, empty where there are none.
 
-    `mood, messages[3].content[1].%C3%A4`: all but letters, digits and `[]._-~` is escaped as in a URL, and what does
+    `mood, messages[3].content[1].%C3%A4`: all but letters, digits and `[]/._-~` is escaped as in a URL, and what does
     not fit in `LIMIT` is cut to "...".
     """
     return with_more("", unknown_fields(body))
@@ -51,7 +51,7 @@ def with_more(told: str, paths: Iterable[str]) -> str:
         return told
     room = LIMIT - len(_MORE) - len(told)
     for path in paths:
-        entry = quote(path[:_LONGEST] or _EMPTY, safe="[]", errors="replace") + (_MORE if len(path) > _LONGEST else "")
+        entry = quote(path[:_LONGEST] or _EMPTY, safe="[]/", errors="replace") + (_MORE if len(path) > _LONGEST else "")
         room -= len(entry) + len(_BETWEEN)  # of one that is there already, too: a body may have very many
         if room < 0:
             shown.append(_MORE)

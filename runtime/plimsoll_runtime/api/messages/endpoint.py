@@ -13,7 +13,7 @@ from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.generating.generation import Generation
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.messages.answer import MessageAnswers
-from plimsoll_runtime.api.messages.translation import OWN_NAMES, chat_of, own_names, wish_of
+from plimsoll_runtime.api.messages.translation import FIELDS, OWN_NAMES, chat_of, own_names, wish_of
 from plimsoll_runtime.api.schemas.message_events import TokenCount
 from plimsoll_runtime.api.schemas.messages import CountRequest, MessagesRequest
 from plimsoll_runtime.api.served import ServedModel
@@ -25,7 +25,8 @@ def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) ->
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     with own_names():
         chat = chat_of(body, model.image_parts)
-        job = converse(chat, model, record, partial(MessageAnswers, body), wish_of(body), cut=True)
+        form = partial(MessageAnswers, body)
+        job = converse(chat, model, record, form, wish_of(body), cut=True, fields=FIELDS)
     own = OWN_NAMES.get(job.constrained_by, job.constrained_by)
     return replace(job, constrained_by=own, counted=body.max_tokens > 0)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from plimsoll_runtime.api.chat.thinking import Wish
 from plimsoll_runtime.api.generating.context_length import TOO_LONG
+from plimsoll_runtime.api.generating.unenforced import Fields
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.image_parts import LEFT_OUT, ImageParts, why_refused
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES, ChatMessage, ChatRequest
@@ -39,6 +40,8 @@ OWN_NAMES = {
     "thinking_budget": "thinking.budget_tokens",
 }
 """What Anthropic's clients call fields of a chat."""
+FIELDS = Fields("output_config.format.schema", "tools[{}].input_schema")
+"""What they call places of schemas."""
 _EFFORTS = {"xhigh": "high", "max": "high"}
 """Levels of thinking for which models here have no word."""
 

@@ -13,13 +13,14 @@ import msgspec
 
 from plimsoll_runtime.api.chat.conversation import converse, tokens_of
 from plimsoll_runtime.api.generating.generation import Generation
+from plimsoll_runtime.api.generating.unenforced import Fields
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.ignored import refuse_unknown
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.responses.answers import ResponseAnswers
 from plimsoll_runtime.api.responses.draft import Draft
-from plimsoll_runtime.api.responses.errors import FIELDS, in_terms_of_responses
+from plimsoll_runtime.api.responses.errors import in_terms_of_responses
 from plimsoll_runtime.api.responses.items import packed, refuse_images
 from plimsoll_runtime.api.responses.output import Output
 from plimsoll_runtime.api.responses.store import Kept
@@ -31,6 +32,7 @@ from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.served import ServedModel
 
 logger = logging.getLogger(__name__)
+_FIELDS = Fields("text.format.schema", "tools[{}].parameters", FIELDS["reasoning_effort"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,8 @@ class Turn:
         """Its job on the model; `begun` is called when that starts. Raises ApiError."""
         self._settle_on(model)
         form = partial(ResponseAnswers, self.draft, self.output)
-        generation = converted(
-            self.body, self._conversation, lambda chat: converse(chat, model, record, form, names=FIELDS)
-        )
+        converse_as = partial(converse, model=model, record=record, form=form, fields=_FIELDS)
+        generation = converted(self.body, self._conversation, converse_as)
         return Job(self, generation, begun)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
@@ -28,7 +29,9 @@ class JsonObjectFormat(_Form):
 
 
 class NamedSchema(_Form):
-    """A schema. It is enforced whether or not `strict` asks for that."""
+    """A schema. What of it cannot be enforced is refused where `strict` is true; else the rest is enforced, and the
+    header `X-Plimsoll-Ignored` names what is not.
+    """
 
     name: Annotated[str, Field(max_length=256)] | None = None
     description: str | None = None
@@ -87,17 +90,17 @@ def of_format(given: TextFormat | JsonObjectFormat | JsonSchemaFormat) -> Constr
     if isinstance(given, JsonObjectFormat):
         return Constraint.json({"type": "object"})
     schema = given.json_schema.schema_
-    return Constraint.json(True if schema is None else schema)
+    return Constraint.json(True if schema is None else schema, strict=given.json_schema.strict is True)
 
 
 def of_outputs(given: StructuredOutputs) -> Constraint | None:
     """Raises ValueError (a ConstraintError for what is too long) unless at most one way is chosen."""
     makers: dict[str, Any] = {
-        "json": (Constraint.json, given.json_),
+        "json": (partial(Constraint.json, strict=False), given.json_),
         "regex": (Constraint.regex, given.regex),
         "choice": (Constraint.choice, given.choice),
         "grammar": (Constraint.grammar, given.grammar),
-        "structural_tag": (Constraint.tags, given.structural_tag),
+        "structural_tag": (partial(Constraint.tags, strict=False), given.structural_tag),
     }
     chosen = {name: (make, value) for name, (make, value) in makers.items() if value is not None}
     if len(chosen) > 1:

@@ -155,9 +155,8 @@ def _own(kind: Any) -> Any:
 
 
 class CustomTool(Lenient):
-    """A tool that the client carries out. Calls of it are kept to `input_schema`. A schema that cannot be enforced is
-    refused where `strict` is true or a call is required; else the names and types of its fields are enforced, or
-    nothing.
+    """A tool that the client carries out, called with input of `input_schema`. What of it cannot be enforced is refused
+    where `strict` is true; else the rest is enforced, and the header `X-Plimsoll-Ignored` names what is not.
     """
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_own)] = None

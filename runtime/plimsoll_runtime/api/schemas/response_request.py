@@ -52,7 +52,9 @@ REFUSED = {
 
 
 class JsonSchemaText(Strict):
-    """JSON documents of a schema. It is enforced whether or not `strict` asks for that."""
+    """JSON documents of a schema. What of it cannot be enforced is refused where `strict` is true; else the rest is
+    enforced, and the header `X-Plimsoll-Ignored` names what is not.
+    """
 
     type: Literal["json_schema"]
     name: Annotated[str, Field(max_length=256)]

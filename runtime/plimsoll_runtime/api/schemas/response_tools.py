@@ -17,8 +17,9 @@ FORMS = frozenset({OTHER, FUNCTION})
 
 
 class FunctionTool(Lenient):
-    """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it.
-    Without `parameters` they are an empty object.
+    """A function that the model may call, with arguments of its schema; without `parameters`, an empty object. What
+    cannot be enforced is refused where `strict` is true; else the rest is enforced, and the header `X-Plimsoll-Ignored`
+    names what is not.
     """
 
     type: Literal["function"]

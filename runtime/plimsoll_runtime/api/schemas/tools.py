@@ -19,8 +19,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
 class FunctionDefinition(Lenient):
-    """A function that the model may call. Its arguments are kept to the schema whether or not `strict` asks for it.
-    Without `parameters` they are an empty object.
+    """A function that the model may call, with arguments of its schema; without `parameters`, an empty object. What
+    cannot be enforced is refused where `strict` is true; else the rest is enforced, and the header `X-Plimsoll-Ignored`
+    names what is not.
     """
 
     name: Name
@@ -30,7 +31,8 @@ class FunctionDefinition(Lenient):
 
     def tool(self) -> Tool:
         """As the formats know it."""
-        return Tool(self.name, self.description, _NO_ARGUMENTS if self.parameters is None else self.parameters)
+        parameters = _NO_ARGUMENTS if self.parameters is None else self.parameters
+        return Tool(self.name, self.description, parameters, strict=bool(self.strict))
 
     def shown(self) -> dict[str, Any]:
         """As chat templates know it."""

@@ -300,7 +300,7 @@ async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
         ({"text": {"verbosity": "low"}}, "text.verbosity", ""),
         ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
         (
-            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"uniqueItems": True}}}},
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"uniqueItems": True}, "strict": True}}},
             "text.format",
             "uniqueItems",
         ),

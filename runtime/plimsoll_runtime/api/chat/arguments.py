@@ -1,0 +1,59 @@
+"""What of the schemas of tools can be enforced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.structured.schemas.normalise import Normalised, normalise
+from plimsoll_runtime.structured.schemas.shapes import SHAPES
+from plimsoll_runtime.structured.schemas.unenforced import refuse
+from plimsoll_runtime.tools.parts import Tool
+
+_MOST_KEPT_BYTES = 16 * 1024
+"""Of a schema that is kept rewritten: agents send the same tools with each request."""
+
+
+def enforced(tool: Tool) -> tuple[Tool, Sequence[str]]:
+    """A tool with what can be enforced of its schema, and the JSON pointers of what cannot. Raises ConstraintError
+    where the tool is strict and not all can be.
+    """
+    try:
+        found = _normalised(tool.parameters)
+        refuse(found.unenforced if tool.strict else ())
+    except ConstraintError as error:
+        if tool.strict:
+            raise ConstraintError(f"the tool {tool.name!r}, {error}") from error
+        return shallow(tool), [""]
+    return replace(tool, parameters=found.schema), [each.pointer for each in found.unenforced]
+
+
+def shallow(tool: Tool) -> Tool:
+    """With the names of an object's fields and their types, and which of them must be there."""
+    given = tool.parameters.get("properties")
+    fields = given if isinstance(given, dict) else {}
+    types = {name: {"type": field["type"]} if _has_type(field) else {} for name, field in fields.items()}
+    required = tool.parameters.get("required")
+    needed = {"required": required} if SHAPES["required"].fits(required) else {}
+    return replace(tool, parameters={"type": "object", "properties": types} | needed)
+
+
+def _has_type(field: Any) -> bool:
+    return isinstance(field, dict) and SHAPES["type"].fits(field.get("type"))
+
+
+def _normalised(schema: Mapping[str, Any]) -> Normalised:
+    try:
+        text = json.dumps(schema)
+    except RecursionError as error:
+        raise ConstraintError("is nested too deeply") from error
+    return _read(text) if len(text) <= _MOST_KEPT_BYTES else normalise(schema)
+
+
+@lru_cache(512)
+def _read(text: str) -> Normalised:
+    return normalise(json.loads(text))

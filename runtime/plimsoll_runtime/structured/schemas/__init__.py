@@ -1,0 +1,1 @@
+"""JSON Schemas as clients send them, rewritten into what a grammar can enforce."""

@@ -1,0 +1,182 @@
+"""Rewrites a JSON Schema into one that a grammar can enforce, and lists what it cannot.
+
+The result is of draft 2020-12 and has the keywords that `docs/api.md` calls enforced, references into its own `$defs`
+among them, and nothing else. It refuses no document that the schema accepts; where nothing is on the list it accepts
+none that the schema refuses. Its size and the work are within a constant of the schema's: a part that is referred to is
+written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.structured.schemas import arrays, logic, objects, values
+from plimsoll_runtime.structured.schemas.drafts import of_its_draft
+from plimsoll_runtime.structured.schemas.place import Place
+from plimsoll_runtime.structured.schemas.references import KEYWORDS, References
+from plimsoll_runtime.structured.schemas.shapes import is_schema
+from plimsoll_runtime.structured.schemas.signature import Signatures
+from plimsoll_runtime.structured.schemas.site import Caution, Schema, Site
+from plimsoll_runtime.structured.schemas.unenforced import Unenforced
+
+_GROUPS: tuple[tuple[Callable[[Site], None], tuple[str, ...]], ...] = (
+    (values.types, ("type",)),
+    (values.options, ("const", "enum")),
+    (values.bounds, ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
+    (values.multiple, ("multipleOf",)),
+    (values.texts, ("minLength", "maxLength", "pattern", "format")),
+    (
+        arrays.arrays,
+        (
+            "items",
+            "additionalItems",
+            "prefixItems",
+            "minItems",
+            "maxItems",
+            "contains",
+            "uniqueItems",
+            "unevaluatedItems",
+        ),
+    ),
+    (
+        objects.objects,
+        (
+            "properties",
+            "patternProperties",
+            "additionalProperties",
+            "unevaluatedProperties",
+            "propertyNames",
+            "required",
+            "minProperties",
+            "maxProperties",
+            "dependentRequired",
+            "dependentSchemas",
+            "dependencies",
+        ),
+    ),
+    (logic.all_of, ("allOf",)),
+    (logic.any_of, ("anyOf",)),
+    (logic.one_of, ("oneOf",)),
+    (logic.negation, ("not",)),
+    (logic.condition, ("if",)),
+)
+_BY_KEYWORD = {keyword: group for group, keywords in _GROUPS for keyword in keywords}
+ENFORCED = frozenset({*_BY_KEYWORD, *KEYWORDS})
+"""Keywords that something is done about; of others no value depends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Normalised:
+    """`schema` is what can be enforced; `unenforced` names each keyword of the original that is not, or not exactly.
+    `places` has where the parts of the result come from, by their identity.
+    """
+
+    schema: dict[str, Any]
+    unenforced: tuple[Unenforced, ...] = ()
+    places: Mapping[int, Place] = field(default_factory=dict)
+
+
+def normalise(schema: Any, place: Place | None = None, caution: Caution = Caution.NONE) -> Normalised:
+    """Of a schema that may stand at a place of its own. With more `caution` less is enforced: what the library may turn
+    out to refuse is left out. Raises ConstraintError for what is no schema, is nested too deeply, or is satisfied by
+    nothing.
+    """
+    if not is_schema(schema):
+        raise ConstraintError(f"a schema is a JSON object or true, not {str(schema)[:40]}")
+    if isinstance(schema, bool):
+        if not schema:
+            raise ConstraintError("a schema is a JSON object or true, not false, which nothing satisfies")
+        return Normalised({})
+    try:
+        return _Document(of_its_draft(schema), place or Place(), caution).result()
+    except RecursionError as error:
+        raise ConstraintError("is nested too deeply") from error
+
+
+@dataclass(slots=True)
+class _Document:
+    root: Mapping[str, Any]
+    place: Place
+    caution: Caution
+    references: References = field(init=False)
+    signatures: Signatures = field(init=False)
+    left: list[Unenforced] = field(default_factory=list)
+    places: dict[int, Place] = field(default_factory=dict)
+    definitions: dict[str, Schema] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    waiting: list[tuple[Mapping[str, Any], Place, str]] = field(default_factory=list)
+    numbers: Iterator[int] = field(default_factory=count)
+
+    def __post_init__(self) -> None:
+        self.references = References(self.root, self.place)
+        self.signatures = Signatures(self.references)
+
+    def result(self) -> Normalised:
+        """All of it, once."""
+        found = self._rewrite(self.root, self.place)
+        while self.waiting:
+            schema, place, name = self.waiting.pop()
+            self.definitions[name] = self._content(schema, place)
+        if found is False or self.definitions.get(self.names.get(id(self.root), "")) is False:
+            raise ConstraintError("no document satisfies the schema")
+        whole: dict[str, Any] = {} if isinstance(found, bool) else dict(found)
+        if self.definitions:
+            whole["$defs"] = self.definitions
+        return Normalised(whole, tuple(self.left), self.places)
+
+    def _rewrite(self, schema: Schema, place: Place) -> Schema:
+        """A schema that stands within another one; a reference where something else refers to it, too."""
+        if isinstance(schema, bool):
+            return schema
+        if id(schema) not in self.references.referred:
+            return self._content(schema, place)
+        name = self.names.get(id(schema))
+        if name is None:
+            name = self.names[id(schema)] = self._new_name()
+            self.waiting.append((schema, place, name))
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _new_name(self) -> str:
+        return f"d{next(self.numbers)}"
+
+    def _share(self, schema: Schema) -> Schema:
+        """One that was rewritten, in a form that may be written many times."""
+        if isinstance(schema, bool) or schema.keys() <= {"$ref", "type"}:
+            return schema
+        name = self._new_name()
+        self.definitions[name] = schema
+        return {"$ref": f"#/$defs/{name}"}
+
+    def _content(self, schema: Mapping[str, Any], place: Place) -> Schema:
+        site = Site(schema, place, self._rewrite, self._share, self.signatures, self.left, self.caution)
+        done: set[Callable[[Site], None]] = set()
+        for keyword in schema:
+            if keyword in KEYWORDS:
+                self._refer(site, keyword)
+                continue
+            group = _BY_KEYWORD.get(keyword)
+            if group is not None and group not in done:
+                done.add(group)
+                group(site)
+        found = site.result
+        if isinstance(found, dict):
+            self.places[id(found)] = place
+        return found
+
+    def _refer(self, site: Site, keyword: str) -> None:
+        target = self.references.targets.get((id(site.given), keyword))
+        if target is None:
+            site.leave(keyword)
+        elif isinstance(target.schema, bool):
+            site.also(target.schema)
+        else:
+            found = self._rewrite(target.schema, target.place)
+            assert isinstance(found, Mapping)
+            if "$ref" in site.out:
+                site.also(found)
+            else:
+                site.out["$ref"] = found["$ref"]

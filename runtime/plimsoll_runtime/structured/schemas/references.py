@@ -1,0 +1,151 @@
+"""What the references of a schema refer to, all of them resolved at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urldefrag, urljoin
+
+from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.structured.schemas.children import children
+from plimsoll_runtime.structured.schemas.place import Place
+from plimsoll_runtime.structured.schemas.shapes import check_shapes, is_schema
+
+Schema = Mapping[str, Any]
+KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
+_BASE = "https://schema.invalid/"
+MOST_DEPTH = 100
+"""Schemas within each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A schema that something refers to."""
+
+    schema: Schema | bool
+    place: Place
+
+
+@dataclass(slots=True)
+class References:
+    """Parts are known by their identity, for each stands in one place of a document that was read.
+
+    `targets` has what a part's reference refers to, by its identity and the keyword; one that leads nowhere known is
+    not in it. `referred` are the identities of all that is referred to. Raises ConstraintError for a keyword whose
+    value JSON Schema does not know, anywhere that counts.
+    """
+
+    root: Schema
+    place: Place
+    targets: dict[tuple[int, str], Target] = field(default_factory=dict)
+    referred: set[int] = field(default_factory=set)
+    _bases: dict[int, str] = field(default_factory=dict)
+    _documents: dict[str, Target] = field(default_factory=dict)
+    _anchors: dict[str, Target] = field(default_factory=dict)
+    _dynamic: dict[str, list[Target]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._index()
+        seen: set[int] = set()
+        waiting: list[tuple[Target, str]] = [(Target(self.root, self.place), _BASE)]
+        while waiting:
+            target, outer = waiting.pop()
+            for schema, place, base in self._within(target, outer, seen):
+                check_shapes(schema, place)
+                waiting += self._follow(schema, base)
+
+    def target(self, schema: Schema) -> Target | None:
+        """What `$ref` leads to."""
+        return self.targets.get((id(schema), "$ref"))
+
+    def _index(self) -> None:
+        """Find what has a name of its own, wherever it stands."""
+        waiting: list[tuple[Schema | bool, Place, str, int]] = [(self.root, self.place, _BASE, 0)]
+        self._documents[_BASE] = Target(self.root, self.place)
+        while waiting:
+            schema, place, base, depth = waiting.pop()
+            if isinstance(schema, bool):
+                continue
+            if depth > MOST_DEPTH:
+                raise ConstraintError(f"is nested too deeply: {MOST_DEPTH} schemas within each other are the most")
+            base = self._named(Target(schema, place), base)
+            self._bases[id(schema)] = base
+            waiting += [(each, at, base, depth + 1) for each, at in children(schema, place, definitions=True)]
+
+    def _named(self, found: Target, base: str) -> str:
+        """The base of its references."""
+        assert isinstance(found.schema, Mapping)
+        name = found.schema.get("$id")
+        if isinstance(name, str):
+            if name.startswith("#"):  # as drafts before 2019 wrote anchors
+                self._anchors.setdefault(base + name, found)
+            else:
+                base = _joined(base, name)
+                self._documents.setdefault(base, found)
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(anchor := found.schema.get(key), str):
+                self._anchors.setdefault(f"{base}#{anchor}", found)
+                if key == "$dynamicAnchor":
+                    self._dynamic.setdefault(anchor, []).append(found)
+        return base
+
+    def _within(self, target: Target, base: str, seen: set[int]) -> Iterator[tuple[Schema, Place, str]]:
+        """What counts where a schema does, with the bases of references."""
+        waiting = [(target.schema, target.place, base)]
+        while waiting:
+            schema, place, base = waiting.pop()
+            if isinstance(schema, bool) or id(schema) in seen:
+                continue
+            seen.add(id(schema))
+            own = self._bases.get(id(schema), base)
+            yield schema, place, own
+            waiting += [(each, at, own) for each, at in children(schema, place, definitions=False)]
+
+    def _follow(self, schema: Schema, base: str) -> Iterator[tuple[Target, str]]:
+        for keyword in KEYWORDS:
+            if not isinstance(given := schema.get(keyword), str):
+                continue
+            found = self._resolved(keyword, given, base)
+            if found is not None:
+                self.targets[id(schema), keyword] = found
+                self.referred.add(id(found.schema))
+                yield found, base
+
+    def _resolved(self, keyword: str, given: str, base: str) -> Target | None:
+        dynamic = self._dynamic.get(given[1:], ()) if keyword == "$dynamicRef" and given.startswith("#") else ()
+        if len(dynamic) > 1 or (
+            keyword == "$recursiveRef" and len(self._documents) > 1 + isinstance(self.root.get("$id"), str)
+        ):
+            return None
+        document, fragment = urldefrag(_joined(base, given))
+        if not fragment:
+            return self._documents.get(document)
+        if not fragment.startswith("/"):
+            return self._anchors.get(f"{document}#{unquote(fragment)}")
+        known = self._documents.get(document)
+        return None if known is None else _at(known, unquote(fragment))
+
+
+def _joined(base: str, reference: str) -> str:
+    if reference.startswith("#"):
+        return urldefrag(base)[0] + reference
+    try:
+        return urljoin(base, reference)
+    except ValueError:  # a host in brackets that is none
+        return reference
+
+
+def _at(target: Target, pointer: str) -> Target | None:
+    """The schema that a JSON pointer leads to."""
+    found: Any = target.schema
+    place = target.place
+    for step in pointer[1:].split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(found):
+            found, place = found[int(key)], place.at(int(key))
+        elif isinstance(found, Mapping) and key in found:
+            found, place = found[key], place.at(key)
+        else:
+            return None
+    return Target(found, place) if is_schema(found) else None
