@@ -68,7 +68,7 @@ def unenforced(constraint: Constraint) -> Sequence[Unenforced]:
 
 
 def cautious(constraint: Constraint) -> Iterator[tuple[Constraint, Sequence[Unenforced]]]:
-    """What enforces less of a schema that is not strict, if the library refuses it: each with what it leaves out.
+    """What enforces less of a schema that is not strict, for where the library refuses it, with what each leaves out.
     Raises ConstraintError for what is malformed.
     """
     if constraint.kind != "json" or constraint.strict:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 NAMES = ("a", "b", "c", "ab")
-PATTERNS = ("^a", "b$", "^[ab]{1,2}$", "^(?!a)b", "c")
+PATTERNS = ("^a", "b$", "^[ab]{1,2}$", "^(?!a)b", "c", "a(?!b)", "^(?=.b)")
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 REFERENCES = ("#", "#/$defs/x", "#/$defs/y", "#/properties/a", "#/allOf/0", "#anchor")
 

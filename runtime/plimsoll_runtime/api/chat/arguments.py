@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.constraint import MOST_BYTES, ConstraintError
 from plimsoll_runtime.structured.schemas.normalise import Normalised, normalise
 from plimsoll_runtime.structured.schemas.shapes import SHAPES
 from plimsoll_runtime.structured.schemas.unenforced import refuse
@@ -18,12 +18,19 @@ _MOST_KEPT_BYTES = 16 * 1024
 """Of a schema that is kept rewritten: agents send the same tools with each request."""
 
 
-def enforced(tool: Tool) -> tuple[Tool, Sequence[str]]:
-    """A tool with what can be enforced of its schema, and the JSON pointers of what cannot. Raises ConstraintError
-    where the tool is strict and not all can be.
+def enforced(tools: Sequence[Tool]) -> Sequence[tuple[Tool, Sequence[str]]]:
+    """Tools with what can be enforced of their schemas, each with the JSON pointers of what cannot. Raises
+    ConstraintError where a tool is strict and not all can be, and for more than a constraint may have.
     """
+    texts = [_text(tool) for tool in tools]
+    if (size := sum(map(len, texts))) > MOST_BYTES:
+        raise ConstraintError(f"the tools' schemas have {size} characters, and {MOST_BYTES} are the most")
+    return [_enforced(tool, text) for tool, text in zip(tools, texts, strict=True)]
+
+
+def _enforced(tool: Tool, text: str) -> tuple[Tool, Sequence[str]]:
     try:
-        found = _normalised(tool.parameters)
+        found = _kept(text) if len(text) <= _MOST_KEPT_BYTES else normalise(json.loads(text))
         refuse(found.unenforced if tool.strict else ())
     except ConstraintError as error:
         if tool.strict:
@@ -46,14 +53,13 @@ def _has_type(field: Any) -> bool:
     return isinstance(field, dict) and SHAPES["type"].fits(field.get("type"))
 
 
-def _normalised(schema: Mapping[str, Any]) -> Normalised:
+def _text(tool: Tool) -> str:
     try:
-        text = json.dumps(schema)
+        return json.dumps(tool.parameters)
     except RecursionError as error:
-        raise ConstraintError("is nested too deeply") from error
-    return _read(text) if len(text) <= _MOST_KEPT_BYTES else normalise(schema)
+        raise ConstraintError(f"the schema of the tool {tool.name!r} is nested too deeply") from error
 
 
 @lru_cache(512)
-def _read(text: str) -> Normalised:
+def _kept(text: str) -> Normalised:
     return normalise(json.loads(text))

@@ -53,7 +53,7 @@ class Calling:
         None where it may be words and the format has no grammar: then calls are only read.
         """
         try:
-            found = [enforced(tool) for tool in self.callable]
+            found = enforced(self.callable)
             constraint = self._grammar([tool for tool, _ in found], model)
         except ConstraintError as error:
             others = self.instead(model, fields)

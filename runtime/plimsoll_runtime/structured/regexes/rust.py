@@ -20,6 +20,8 @@ from plimsoll_runtime.structured.regexes.nodes import (
 
 _LAST = 0x10FFFF
 _SURROGATES = (0xD800, 0xDFFF)
+_SIGNS = frozenset(r"\.+*?()|[]{}^$#&-~")
+"""What means something in Rust, within a class or outside; `\\<` would be the beginning of a word."""
 
 
 def written(node: Node) -> str:
@@ -118,9 +120,9 @@ def _range(given: Range) -> str:
 
 def _char(code: int) -> str:
     char = chr(code)
-    if char.isascii() and (char.isalnum() or char in "_ "):
-        return char
-    return f"\\{char}" if char.isascii() and char.isprintable() else f"\\u{{{code:X}}}"
+    if char in _SIGNS:
+        return "\\" + char
+    return char if char.isascii() and char.isprintable() else f"\\u{{{code:X}}}"
 
 
 def _without_surrogates(ranges: tuple[Range, ...]) -> Iterator[Range]:

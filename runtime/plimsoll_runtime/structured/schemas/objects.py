@@ -139,7 +139,7 @@ def _listed(words: Mapping[str, Any]) -> list[str] | None:
 
 def _pattern(words: Mapping[str, Any]) -> str | None:
     """A pattern of the names that are allowed."""
-    if words.keys() == {"pattern"}:
+    if "pattern" in words and words.keys() <= {"pattern", "format"}:
         return str(words["pattern"])
     if words.keys() <= {"minLength", "maxLength"}:
         most = words.get("maxLength")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from decimal import Decimal
 from typing import Any
 
 from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.structured.regexes.looks import apart
 from plimsoll_runtime.structured.regexes.parser import PatternError, parse
-from plimsoll_runtime.structured.regexes.rust import unsupported
+from plimsoll_runtime.structured.regexes.rust import unsupported, written
 from plimsoll_runtime.structured.schemas.kinds import is_exact
 from plimsoll_runtime.structured.schemas.place import Place
 from plimsoll_runtime.structured.schemas.site import Site
@@ -54,6 +56,8 @@ def _bound(given: Any, keyword: str, site: Site) -> Any:
     """One that a grammar keeps to; None where there is none."""
     if given is None or is_exact(given):
         return given
+    if abs(given) >= sys.float_info.max and (given > 0) == ("max" in keyword.lower()):
+        return None  # no double is beyond it
     if "fraction" not in site.kinds and abs(given) >= _LARGEST and (given > 0) == ("max" in keyword.lower()):
         return _LARGEST if given > 0 else -_LARGEST - 1
     site.leave(keyword)
@@ -83,15 +87,24 @@ def texts(site: Site) -> None:
         site.out["minLength"] = int(least)
     if most is not None:
         site.out["maxLength"] = int(most)
-    pattern = site.given.get("pattern")
-    if pattern is not None:
-        problem = pattern_problem(pattern, site.place.at("pattern"))
-        if problem is None:
-            site.out["pattern"] = pattern
-        else:
-            site.leave("pattern", problem)
+    if "pattern" in site.given:
+        _pattern(site)
     if site.given.get("format") in FORMATS:
         site.out["format"] = site.given["format"]
+
+
+def _pattern(site: Site) -> None:
+    given, place = site.given["pattern"], site.place.at("pattern")
+    problem = pattern_problem(given, place)
+    if problem is None:
+        site.out["pattern"] = given
+        return
+    parts = apart(parse(given))
+    if any(map(unsupported, parts)):
+        site.leave("pattern", problem)
+        return
+    for part in parts:
+        site.also({"pattern": written(part)})
 
 
 def pattern_problem(pattern: str, place: Place) -> str | None:

@@ -1,0 +1,64 @@
+"""Documents that a grammar lets through, chosen at random."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING
+
+from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.structured.grammar import limits, written
+from plimsoll_runtime.structured.vocabulary import compiled
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+END = 256
+_MOST = 600
+_LIKELY = frozenset(b'"]},:0123abc')
+"""What ends or separates things, and few characters within them."""
+
+
+def documents(constraint: Constraint, count: int, chance: random.Random) -> Iterator[str]:
+    """So many at most; walks that do not end are given up."""
+    from llguidance import LLMatcher
+
+    template = LLMatcher(_bytes(), written(constraint), log_level=0, limits=limits())
+    assert not template.is_error(), template.get_error()
+    for _ in range(count):
+        found = _walked(template.deep_copy(), chance)
+        if found is not None:
+            yield found
+
+
+def takes(constraint: Constraint, text: str) -> bool:
+    """Whether a text is one that it lets through, to its end."""
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(_bytes(), written(constraint), log_level=0, limits=limits())
+    return matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and bool(matcher.is_accepting())
+
+
+def _walked(matcher: LLMatcher, chance: random.Random) -> str | None:
+    taken = bytearray()
+    while len(taken) < _MOST:
+        mask = matcher.compute_bitmask()
+        assert not matcher.is_error(), matcher.get_error()
+        allowed = [token for token in range(END + 1) if mask[token // 8] >> (token % 8) & 1]
+        more = [token for token in allowed if token != END]
+        if END in allowed and (not more or chance.random() < 0.7):
+            return taken.decode()
+        likely = [token for token in more if token in _LIKELY] if chance.random() < 0.85 else []
+        token = chance.choice(likely or more)
+        assert matcher.consume_token(token)
+        taken.append(token)
+    return None
+
+
+@cache
+def _bytes() -> LLTokenizer:
+    pieces = [bytes([byte]) for byte in range(END)] + [b"</s>"]
+    return compiled(Vocabulary(b"".join(pieces), array("I", map(len, pieces)).tobytes(), [END], [END]))
