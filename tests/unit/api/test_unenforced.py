@@ -26,8 +26,8 @@ SETS = {
 PLACES = ["/properties/a~1b/items/pattern", "/properties/a~1b/uniqueItems"]
 STRICT = "at '/properties/a~1b/items/pattern': look-ahead cannot be enforced: write the pattern without (and so at 1"
 HELLO = [{"role": "user", "content": "Hi"}]
-ASK = {"model": "fake", "prompt": "Hi"}
-CHAT = {"model": "fake", "messages": HELLO}
+ASK: dict[str, Any] = {"model": "fake", "prompt": "Hi"}
+CHAT: dict[str, Any] = {"model": "fake", "messages": HELLO}
 SAID = {"model": "fake", "input": "Hi"}
 MESSAGE = {"model": "fake", "max_tokens": 9, "messages": HELLO}
 
@@ -141,6 +141,41 @@ async def test_it_is_refused_where_all_must_be_enforced(calling: Any, way: str) 
             assert STRICT in error["message"]
             assert error.get("param") == param
     assert calling.engine.asked == []
+
+
+CAUTIOUS: dict[str, tuple[dict[str, Any], str]] = {
+    "patterns that overlap": (
+        {"type": "object", "patternProperties": {"^a": {"type": "null"}, "b$": {}}, "additionalProperties": False},
+        "/patternProperties, X/additionalProperties",
+    ),
+    "a count that another part makes hard": (
+        {"type": "object", "properties": {"a": {}}, "allOf": [{"maxProperties": 3}]},
+        "/allOf/0/maxProperties",
+    ),
+    "a reference to what it is a part of": (
+        {"type": "object", "properties": {"a": {"$ref": "#", "required": ["a"]}}},
+        "/properties/a/%24ref",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CAUTIOUS)
+async def test_what_only_the_library_can_tell_is_left_out(calling: Any, kind: str) -> None:
+    schema, places = CAUTIOUS[kind]
+    asked: dict[str, Any] = {"name": "n", "schema": schema}
+    async with calling.http() as http:
+        for path, body in (("chat/completions", CHAT), ("completions", ASK)):
+            calling.engine.reset()
+            loose = {"type": "json_schema", "json_schema": asked | {"strict": False}}
+            answer = await http.post(f"/v1/{path}", json=body | {"response_format": loose})
+            told = IN_CHAT + places.replace("X", IN_CHAT)
+            assert (answer.status_code, answer.headers.get(HEADER)) == (200, told)
+            [request] = calling.engine.asked
+            assert request.params.constraint.strict
+            strict = {"type": "json_schema", "json_schema": asked | {"strict": True}}
+            refused = (await http.post(f"/v1/{path}", json=body | {"response_format": strict})).json()["error"]
+            assert refused["param"] == "response_format"
+            assert "json-schema:///" not in refused["message"]
 
 
 async def test_nothing_is_named_where_all_is_enforced(calling: Any) -> None:

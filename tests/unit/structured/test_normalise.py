@@ -5,6 +5,7 @@ something is on the list of what is not enforced.
 from __future__ import annotations
 
 import json
+import random
 import re
 import sys
 import time
@@ -17,8 +18,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from structured_support.drawn import schemas, values
+from structured_support.walk import documents
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.structured.grammar import check
 from plimsoll_runtime.structured.schemas.normalise import ENFORCED, Normalised, normalise
 from plimsoll_runtime.structured.schemas.shapes import SHAPES
 
@@ -54,6 +57,27 @@ def test_nothing_is_lost_and_nothing_let_in(schema: dict[str, Any], tried: list[
         again = Normalised({"not": {}})
     assert not again.unenforced
     assert all(accepts(again.schema, value) == accepts(found.schema, value) for value in tried)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(schemas(), st.randoms(use_true_random=False))
+def test_answers_are_of_schemas_of_which_all_is_enforced(schema: dict[str, Any], chance: random.Random) -> None:
+    """What the library makes of a rewritten schema is what the schema says."""
+    constraint = Constraint.json(schema)
+    words = refusal(constraint)
+    if words is not None:
+        assert "JSON schema" not in words, "these are the library's words"
+        return
+    for text in documents(constraint, 4, chance):
+        assert _accepts_or_loops(schema, json.loads(text)), text
+
+
+def refusal(constraint: Constraint) -> str | None:
+    try:
+        check(constraint)
+    except ConstraintError as error:
+        return str(error)
+    return None
 
 
 def _accepts_or_loops(schema: Any, value: Any) -> bool:

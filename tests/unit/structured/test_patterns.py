@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from structured_support.walk import takes
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import check
 from plimsoll_runtime.structured.grammars import Grammars
 from plimsoll_runtime.structured.patterns import with_patterns
+from plimsoll_runtime.structured.schemas.normalise import normalise
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 CASES: list[tuple[str, str, str]] = [
@@ -120,3 +122,37 @@ def test_braces_that_count_nothing_mean_themselves(grammars: Grammars, tokenizer
 def test_what_cannot_be_enforced_is_refused(pattern: str) -> None:
     with pytest.raises(ConstraintError, match=r"."):
         check(Constraint.json({"type": "string", "pattern": pattern}))
+
+
+BEGINNINGS = {
+    r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": (["0", "-1.5", ".5", "+007."], ["", "-", ".", "+.", "1.2.3", "a"]),
+    r"^(?=.*[0-9])(?=.*[a-z])[a-z0-9]{2,4}$": (["a1", "1abc"], ["ab", "12", "a", "a1b2c"]),
+    r"^(?!ab)[a-c]+$": (["a", "ba", "acb"], ["ab", "abc", "", "d"]),
+    r"^(?!a)(?=b|c)\w*$": (["b", "cat"], ["a", "at", "d", ""]),
+    r"^(?=a$|bb)[ab]*": (["a", "bb", "bba"], ["ab", "b", ""]),
+    r"^(?!)a": ([], ["a", ""]),
+}
+
+
+@pytest.mark.parametrize("pattern", BEGINNINGS)
+def test_look_ahead_at_the_beginning(pattern: str) -> None:
+    good, bad = BEGINNINGS[pattern]
+    found = normalise({"type": "string", "pattern": pattern})
+    assert not found.unenforced
+    if not good:
+        with pytest.raises(ConstraintError, match="no value satisfies it"):
+            check(Constraint.json({"type": "string", "pattern": pattern}))
+        return
+    constraint = Constraint.json({"type": "string", "pattern": pattern})
+    assert [text for text in good if not takes(constraint, json.dumps(text))] == []
+    assert [text for text in bad if takes(constraint, json.dumps(text))] == []
+
+
+ELSEWHERE = [r"a(?=b)", r"^a(?!b)", r"^(?!a|b)", r"^(?!.*b)a", r"^(?=\bx)", r"^(?=a(?!b))a", r"(?<=a)b", r"^(?!a)(b)\1"]
+
+
+@pytest.mark.parametrize("pattern", ELSEWHERE)
+def test_look_ahead_elsewhere(pattern: str) -> None:
+    found = normalise({"type": "string", "pattern": pattern, "minLength": 1})
+    assert found.schema == {"type": "string", "minLength": 1}
+    assert [each.pointer for each in found.unenforced] == ["/pattern"]
