@@ -49,7 +49,14 @@ _LIMITS: dict[str, Any] = {
 
 def documents_of(schema: Mapping[str, Any]) -> str:
     """The JSON documents of a schema that `normalise` wrote, within a grammar. Raises ConstraintError."""
-    return "%json " + json.dumps(_readable(schema))
+    found = _readable(schema)
+    text = json.dumps(found)
+    if "\\ud" in text:
+        try:
+            json.dumps(found, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ConstraintError("the schema holds half of a surrogate pair, which no text has") from error
+    return "%json " + text
 
 
 def enforceable(constraint: Constraint) -> dict[str, Any]:
@@ -69,7 +76,7 @@ def unenforced(constraint: Constraint) -> Sequence[Unenforced]:
 
 def cautious(constraint: Constraint) -> Iterator[tuple[Constraint, Sequence[Unenforced]]]:
     """What enforces less of a schema that is not strict, for where the library refuses it, with what each leaves out.
-    Raises ConstraintError for what is malformed.
+    Raises ConstraintError for what is malformed, or has become too long.
     """
     if constraint.kind != "json" or constraint.strict:
         return

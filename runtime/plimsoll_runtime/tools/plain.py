@@ -59,6 +59,8 @@ def arguments_of(tool: Tool) -> Sequence[Argument]:
     shared = {key: tool.parameters[key] for key in _DEFINITIONS if key in tool.parameters}
     found = []
     for name, value in known.items():
+        if value is False and name not in required:
+            continue
         value = {} if value is True else value
         if not isinstance(value, Mapping):
             raise ConstraintError(f"{tool.name}: {name!r} has a schema that no value has")

@@ -178,6 +178,18 @@ async def test_what_only_the_library_can_tell_is_left_out(calling: Any, kind: st
             assert "json-schema:///" not in refused["message"]
 
 
+async def test_of_one_that_becomes_too_long_there_is_no_other(calling: Any) -> None:
+    """Names that are listed become properties, each with its schema."""
+    listed = {"enum": [str(index) for index in range(24_000)]}
+    names = {"type": "object", "propertyNames": listed, "additionalProperties": {"minLength": 1}}
+    schema = CAUTIOUS["patterns that overlap"][0] | {"properties": {"names": names}}
+    kept = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    async with calling.http() as http:
+        answer = await http.post("/v1/chat/completions", json=CHAT | {"response_format": kept})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "response_format"), error
+
+
 async def test_nothing_is_named_where_all_is_enforced(calling: Any) -> None:
     fine = {"type": "object", "properties": {"a": {"oneOf": [{"type": "null"}, {"const": "x", "format": "word"}]}}}
     kept: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": fine}}

@@ -86,6 +86,7 @@ def test_features_that_are_refused(schema: Any, told: str) -> None:
         (Constraint("json", "{"), "is no JSON"),
         (Constraint("json", "[1]"), "object or true"),
         (Constraint("json", "[" * 100_000), "is no JSON"),
+        (Constraint("json", '{"const": "\\ud83d"}'), "half of a surrogate pair"),
         (Constraint.regex("(a"), "unclosed group"),
         (Constraint.regex("a(?<=b)"), "look-behind"),
         (Constraint.choice([]), "one text or more"),

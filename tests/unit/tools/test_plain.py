@@ -165,3 +165,13 @@ def test_names_that_are_no_keywords_are_refused(name: str, special_id: SpecialId
     given = Tool("f", None, {"properties": {"a b": {}}})
     with pytest.raises(ConstraintError, match="'a b' cannot be a keyword"):
         FORMATS[name].grammar([given], special_id, required=True, parallel=False)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_arguments_that_must_be_missing_are(name: str, special_id: SpecialId) -> None:
+    without = FORMATS[name].grammar([tool({"x": {"type": "integer"}})], special_id, required=True, parallel=False)
+    given = tool({"x": {"type": "integer"}, "never": False})
+    assert FORMATS[name].grammar([given], special_id, required=True, parallel=False) == without
+    given = tool({"x": {"type": "integer"}, "never": False}, required=["p1"])
+    with pytest.raises(ConstraintError, match="'p1' has a schema that no value has"):
+        FORMATS[name].grammar([given], special_id, required=True, parallel=False)

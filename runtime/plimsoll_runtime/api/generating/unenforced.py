@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,8 +47,9 @@ class Fields:
     def instead_of_form(self, constraint: Constraint, field: str) -> Iterator[KeptTo]:
         """What enforces less of a form that was found malformed in no way, for where the library refuses it."""
         where = self._where(constraint, field)
-        for other, left in cautious(constraint):
-            yield KeptTo(other, [path(where, each.pointer) for each in left[:MOST_TOLD]])
+        with suppress(ConstraintError):  # of one that has become too long there is no other
+            for other, left in cautious(constraint):
+                yield KeptTo(other, [path(where, each.pointer) for each in left[:MOST_TOLD]])
 
     def _where(self, constraint: Constraint, field: str) -> str:
         return _OUTPUTS.get(constraint.kind, "") if field == "structured_outputs" else self.form
