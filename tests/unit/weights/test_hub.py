@@ -247,7 +247,7 @@ def test_an_odd_answer_is_refused_and_does_not_stay(
 ) -> None:
     hub.odd, hub.unsized = odd, unsized
     [refused] = fetch(hub, tmp_path, "org/model")
-    assert refused.startswith("SourceError hf://org/model: the hub sends broken files: ")
+    assert refused.startswith("FetchError hf://org/model: the hub sends broken files: ")
     assert all(name in refused for name in odd)
     assert "HF_ENDPOINT" in refused
     hub.odd = {}
@@ -315,7 +315,7 @@ def test_two_files_that_a_mirror_gives_one_name(hub: Hub, tmp_path: Path) -> Non
     """The library keeps files by their ETags, and gives out the first that came for the second."""
     hub.etags = dict.fromkeys(("config.json", "tokenizer.json"), "e" * 40)
     [refused] = fetch(hub, tmp_path, "org/model")
-    assert refused.startswith("SourceError hf://org/model: the hub sends broken files: ")
+    assert refused.startswith("FetchError hf://org/model: the hub sends broken files: ")
     hub.etags = {}
     [found] = fetch(hub, tmp_path, "org/model")
     assert found.startswith("found")

@@ -28,8 +28,8 @@ class KeptTo:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a client calls fields of its request: those of schemas (of the answer's form, of the tool of a name), and how
-    much the model should think.
+    """What a client calls fields of its request: that of the answer's form, the schema of the tool of a name, and how
+    much to think.
     """
 
     form: str = "response_format.json_schema.schema"

@@ -20,7 +20,7 @@ from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.responses.answers import ResponseAnswers
 from plimsoll_runtime.api.responses.draft import Draft
-from plimsoll_runtime.api.responses.errors import in_terms_of_responses
+from plimsoll_runtime.api.responses.errors import FIELDS, in_terms_of_responses
 from plimsoll_runtime.api.responses.items import packed, refuse_images
 from plimsoll_runtime.api.responses.output import Output
 from plimsoll_runtime.api.responses.store import Kept
