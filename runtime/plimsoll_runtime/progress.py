@@ -18,5 +18,5 @@ class TransferProgress(Protocol):
         """A stage, how far it is from 0 to 1, and the bytes if it is a download."""
 
 
-def silent(stage: str, fraction: float) -> None:
+def silent(stage: str, fraction: float, transfer: Transfer | None = None) -> None:
     """For whoever shows no progress."""
