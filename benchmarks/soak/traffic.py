@@ -158,7 +158,7 @@ def refusals(policy: str) -> list[Ask]:
     asks = [
         refused("400 unknown_parameter", good | {"temprature": 1}),
         refused("400 invalid_value", good | {"temperature": -1}),
-        refused("400 invalid_value", good | {"top_p": 0}),
+        refused("400 invalid_value", good | {"top_p": -1}),
         refused("400 invalid_value", good | {"prompt": []}),
         refused("400 invalid_value", good | {"prompt": [2**30]}),
         refused("400 invalid_value", good | {"logit_bias": {"1000000000": 1}}),

@@ -13,8 +13,7 @@ from model_support.forward import loaded_by_transformers, of_transformers
 from model_support.tiny import edit_config, make_model, save_model
 from torch import Tensor
 
-from plimsoll_runtime.driver import model as model_module
-from plimsoll_runtime.models import registry
+from plimsoll_runtime.models import early, registry
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 VISIBLE = 0.05
@@ -54,7 +53,7 @@ class Case:
         """From now on whatever is loaded has the mistake in its spec."""
         mistake = self.mistake
         assert mistake is not None
-        monkeypatch.setattr(model_module, "describe", lambda config: mistake(registry.describe(config)))
+        monkeypatch.setattr(early, "describe", lambda config: mistake(registry.describe(config)))
 
 
 def with_mistakes(cases: Mapping[str, Case]) -> list[str]:

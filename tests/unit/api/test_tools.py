@@ -281,7 +281,7 @@ async def test_a_schema_that_cannot_be_enforced_and_need_not_be(calling: Any) ->
         constraint = calling.engine.asked[0].params.constraint
         assert (constraint.kind, "uniqueItems" in constraint.source) == ("lark", False)
         assert '"days": {"type": "array"}' in constraint.source
-        assert '{"type": "object", "properties": {}, "additionalProperties": false' in constraint.source  # of get_time
+        assert '{"type": "object", "additionalProperties": false' in constraint.source  # of get_time
     unreadable = {"name": "get_time", "parameters": {"type": "object", "properties": {"a": {"type": "any thing"}}}}
     await ask(calling, CALL, tools=[TOOLS[0], {"type": "function", "function": unreadable}])
     constraint = calling.engine.asked[0].params.constraint
