@@ -396,8 +396,15 @@ def test_one_bad_model_does_not_stop_the_others(laptop: Laptop, port: int) -> No
     laptop.up(file, "--port", str(port))
     known = laptop.until(port, lambda now: [one["phase"] for one in replicas(now)] == ["ready", "failed"])
     assert replicas(known)[1]["detail"] == "failed: exited with code 4: unknown architecture 'Nonsense'"
-    listed = {entry["id"]: entry for entry in get(f"http://127.0.0.1:{port}/v1/models")["data"]}
-    assert "unknown architecture" in listed["bad"]["message"]
+
+    def is_told(now: dict[str, Any]) -> bool:
+        """By the gateway, which reads the table again some time after it has changed."""
+        if now["gateway"]["phase"] != "ready":
+            return False
+        listed = {entry["id"]: entry for entry in get(f"http://127.0.0.1:{port}/v1/models")["data"]}
+        return "unknown architecture" in listed["bad"]["message"]
+
+    laptop.until(port, is_told)
 
 
 def test_only_what_a_restart_may_cure_is_started_again(laptop: Laptop, port: int) -> None:
