@@ -1,4 +1,4 @@
-"""How `plimsoll status` reaches the host of a run: its API's address, and a token that only this user can read."""
+"""How `plimsoll up` and `plimsoll status` ask the host of a run: its address, and a token for this user alone."""
 
 from __future__ import annotations
 
@@ -34,20 +34,13 @@ class HostAccess:
         for path in (self._address, self.token_file):
             path.unlink(missing_ok=True)
 
-    def place(self) -> tuple[str, str] | None:
-        """The URL and the token of its API; None if there is no host."""
-        try:
-            url: str = json.loads(self._address.read_text())["url"]
-            return url, self.token_file.read_text().strip()
-        except FileNotFoundError:
-            return None
-
     async def report(self, session: aiohttp.ClientSession, seconds: float) -> dict[str, Any] | str | None:
         """What the host says of itself; why it says nothing; None where there is no host."""
-        place = self.place()
-        if place is None:
+        try:
+            url = json.loads(self._address.read_text())["url"]
+            token = self.token_file.read_text().strip()
+        except FileNotFoundError:
             return None
-        url, token = place
         headers = {"Authorization": f"Bearer {token}"}
         try:
             async with asyncio.timeout(seconds), session.get(f"{url}/host/v1/report", headers=headers) as response:

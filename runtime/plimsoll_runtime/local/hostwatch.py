@@ -13,7 +13,7 @@ from plimsoll_runtime.local.hostaccess import HostAccess
 from plimsoll_runtime.local.placementtext import short_memory_line, short_placement_line, state_words
 
 AGAIN_SECONDS = 1.0
-TIMEOUT = aiohttp.ClientTimeout(total=5)
+ANSWER_SECONDS = 5.0
 
 
 class HostWatch:
@@ -29,7 +29,8 @@ class HostWatch:
     async def run(self, session: aiohttp.ClientSession) -> None:
         """Ask until cancelled. While there is no host, or it does not answer, there is nothing to show."""
         while True:
-            self._take(await self._ask(session))
+            report = await self._access.report(session, ANSWER_SECONDS)
+            self._take(report if isinstance(report, dict) else None)
             await asyncio.sleep(AGAIN_SECONDS)
 
     def rows(self) -> list[tuple[str, str]]:
@@ -39,21 +40,6 @@ class HostWatch:
         now = time.time()
         models = [(f"  {model['name']}", short_placement_line(model, now)) for model in self._report["models"]]
         return [(self._title, short_memory_line(self._report)), *models]
-
-    async def _ask(self, session: aiohttp.ClientSession) -> dict[str, Any] | None:
-        place = self._access.place()
-        if place is None:
-            return None
-        url, token = place
-        headers = {"Authorization": f"Bearer {token}"}
-        try:
-            async with session.get(f"{url}/host/v1/report", headers=headers, timeout=TIMEOUT) as response:
-                if response.status != 200:
-                    return None
-                report: dict[str, Any] = await response.json()
-                return report
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-            return None  # it is being started, or ends
 
     def _take(self, report: dict[str, Any] | None) -> None:
         if report is not None and self._report is None:

@@ -11,6 +11,7 @@ from plimsoll_runtime.local.manifest import Document
 from plimsoll_runtime.local.model import LocalModel, plain_environment
 from plimsoll_runtime.local.quantity import Quantity
 from plimsoll_runtime.local.stores import Stores, read_stores
+from plimsoll_runtime.local.words import gib_text
 from plimsoll_runtime.sizes import parse_size
 
 NEARLY_ALL = 0.95
@@ -91,8 +92,8 @@ def _arguments(spec: Mapping[str, Any], memory_left: int) -> tuple[tuple[str, ..
     memory = _bytes(spec["resources"]["memory"]) if "memory" in spec["resources"] else None
     notes: list[str] = []
     if memory is None or memory > NEARLY_ALL * memory_left:
-        asked = "its resources.profile is unknown here" if memory is None else f"{_size(memory)} are not free"
-        notes.append(f"{asked}: its models have {line} of {_size(memory_left)} less what sleepers have")
+        asked = "its resources.profile is unknown here" if memory is None else f"{gib_text(memory)} are not free"
+        notes.append(f"{asked}: its models have {line} of {gib_text(memory_left)} less what sleepers have")
         sleepers = min(sleepers, memory_left // 3)
     else:
         line = str(parse_size(line, memory - sleepers))
@@ -101,10 +102,6 @@ def _arguments(spec: Mapping[str, Any], memory_left: int) -> tuple[tuple[str, ..
 
 def _bytes(amount: str | int) -> int:
     return int(Quantity.parse(str(amount)).amount)
-
-
-def _size(number: int) -> str:
-    return f"{number / 2**30:.1f} GiB"
 
 
 def _ignored(spec: Mapping[str, Any]) -> list[str]:

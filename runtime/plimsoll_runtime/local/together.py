@@ -12,6 +12,7 @@ from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.stores import Stores
+from plimsoll_runtime.local.words import gib_text
 from plimsoll_runtime.sizes import is_share, parse_size
 from plimsoll_runtime.weights.demo import unseen_terms
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
@@ -46,8 +47,8 @@ def choose(models: Sequence[LocalModel], asked: bool | None, memory: Callable[[]
         return Choice(False)
     return Choice(
         True,
-        f"{len(running)} models would take {_size(needed)}, and {_size(free)} are free: they share one process, in "
-        "which those in use are in memory and the rest sleep (--apart: a process each)",
+        f"{len(running)} models would take {gib_text(needed)}, and {gib_text(free)} are free: they share one process, "
+        "in which those in use are in memory and the rest sleep (--apart: a process each)",
     )
 
 
@@ -133,7 +134,3 @@ def _without_effect(model: LocalModel) -> tuple[str, ...]:
     fields += ["spec.replicas"] if model.replicas > 1 else []
     told = f"{model.name}: without effect in a process that models share: {', '.join(fields)}"
     return (told,) if fields else ()
-
-
-def _size(number: int) -> str:
-    return f"{number / 2**30:.1f} GiB"

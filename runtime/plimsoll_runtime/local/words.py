@@ -15,6 +15,15 @@ def size_text(number: float) -> str:
     return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.1f} GiB"
 
 
+def gib_text(number: int) -> str:
+    """Bytes in GiB, however few: in a sentence that compares several.
+
+    >>> gib_text(2**29)
+    '0.5 GiB'
+    """
+    return f"{number / 2**30:.1f} GiB"
+
+
 def duration_text(seconds: float) -> str:
     """Seconds for people, rounded down.
 
