@@ -40,7 +40,7 @@ from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.pooled import PooledText
-from plimsoll_runtime.text.recommended import recommended
+from plimsoll_runtime.text.recommended import Source, recommended
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 
 Prompt = str | Sequence[int]
@@ -98,7 +98,7 @@ class LLM:
         model: str,
         *,
         engine: Literal["here", "child"] = "here",
-        generation_config: Literal["model", "none"] = "model",
+        generation_config: Source = "model",
         **options: Any,
     ) -> None:
         config = _config(model, options)

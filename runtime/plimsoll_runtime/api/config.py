@@ -13,6 +13,7 @@ from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.text.recommended import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ class ServerConfig(FrontConfig):
     reasoning_format: str | None = None
     thinking_budget: int | None = None
     image_parts: ImageParts = "refuse"
-    generation_config: str = "model"
+    generation_config: Source = "model"
     findings_file: Path | None = None
 
 

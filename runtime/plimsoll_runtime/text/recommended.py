@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from plimsoll_runtime.engine.params import ParamsError, SamplingParams
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import ModelFiles
 
 FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-SOURCES = ("model", "none")
-"""Values of --generation-config: the model's recommendations are defaults, or are not used."""
+Source = Literal["model", "none"]
+"""Of defaults: the model's recommendations, or none (--generation-config)."""
 LARGEST_TOP_K = 2**31 - 1
 WHAT_TO_DO = "correct it in the files, or ignore its sampling settings with --generation-config none"
 
@@ -19,7 +19,7 @@ Recommended = Mapping[str, float]
 """Values by the names of `SamplingParams`."""
 
 
-def recommended(files: ModelFiles, source: str = "model") -> Recommended:
+def recommended(files: ModelFiles, source: Source = "model") -> Recommended:
     """Defaults for requests that leave these fields out; empty for the source "none".
 
     `do_sample` is not read: a temperature counts whether or not it is set, as in vLLM. Raises ModelError for a value

@@ -33,6 +33,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.heap import seldom_collected
 from plimsoll_runtime.progress import Progress, silent
 from plimsoll_runtime.switching import quick_switches
+from plimsoll_runtime.text.recommended import Source, recommended
 
 UNBOUNDED = 2**62
 AHEAD = 2
@@ -59,7 +60,7 @@ class BatchConfig:
     restart: bool = False
     tool_format: str | None = None
     reasoning_format: str | None = None
-    generation_config: str = "model"
+    generation_config: Source = "model"
 
 
 class Board(Protocol):
@@ -188,7 +189,6 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
     from plimsoll_runtime.driver.build import build_engine
     from plimsoll_runtime.driver.find import find_files
     from plimsoll_runtime.driver.inline import InlineEngine
-    from plimsoll_runtime.text.recommended import recommended
     from plimsoll_runtime.text.tokenizer import load_tokenizer
 
     engine_config = msgspec.structs.replace(config.engine, offline=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.reasoning import choose as reasoning
+from plimsoll_runtime.text.recommended import Source
 from plimsoll_runtime.tools import choose as tools
 from plimsoll_runtime.tools.entries import UnknownFormat
 
@@ -30,7 +31,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reasoning_format: Annotated[str, Meta(max_length=64)] | None = None
     thinking_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     image_parts: ImageParts = "refuse"
-    generation_config: Literal["model", "none"] = "model"
+    generation_config: Source = "model"
 
 
 def server_options(runtime: Mapping[str, Any]) -> ServerOptions:
