@@ -36,3 +36,15 @@ DELTA: Mapping[str, Any] = {
     "linear_value_head_dim": 12,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
+LLAMA: Mapping[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 1000,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 4096,
+}
+"""A small model, as its config.json has it."""

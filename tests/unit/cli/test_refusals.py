@@ -12,23 +12,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from model_support.configs import LLAMA
 from model_support.hub import Hub, serving
 
 from plimsoll_runtime.driver.find import check_folder
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
-
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 1000,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 4096,
-}
 
 
 def test_only_folders_are_looked_at_before_a_process_starts(tmp_path: Path) -> None:

@@ -9,22 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from model_support.configs import LLAMA
 from model_support.hub import Hub, serving
 
 BYTES = 48 * 2**20
-CONFIG = json.dumps(
-    {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_attention_heads": 2,
-        "num_hidden_layers": 1,
-        "vocab_size": 256,
-        "max_position_embeddings": 128,
-        "rms_norm_eps": 1e-5,
-    }
-).encode()
 LINE = re.compile(
     r"model-0: loading: download (\d+)%, (\d+\.\d) of 50\.3 MB(?:, (\d+(?:\.\d)?) MB/s(?:, (\d+) s left)?)?"
 )
@@ -32,7 +20,12 @@ LINE = re.compile(
 
 def test_bytes_rate_and_time_left(tmp_path: Path, unused_tcp_port: int) -> None:
     """The hub sends 10 MiB a second. Of the files the runtime then says that they are no model, which ends the run."""
-    with serving(Hub(files={"config.json": CONFIG, "model.safetensors": b"no model" * (BYTES // 8)}, pause=0.1)) as hub:
+    with serving(
+        Hub(
+            files={"config.json": json.dumps(LLAMA).encode(), "model.safetensors": b"no model" * (BYTES // 8)},
+            pause=0.1,
+        )
+    ) as hub:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
         settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
         done = subprocess.run(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from model_support.configs import LLAMA
 
 from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.errors import ModelError, PlimsollError, UsageError
@@ -12,17 +14,6 @@ from plimsoll_runtime.models.early import check_config
 from plimsoll_runtime.models.pooled import served_as
 from plimsoll_runtime.models.tasks import task_of
 
-LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "vocab_size": 1000,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 4096,
-}
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"],
     "model_type": "bert",
@@ -34,7 +25,7 @@ BERT: dict[str, Any] = {
     "max_position_embeddings": 512,
 }
 OWN = {"auto_map": {"AutoModelForCausalLM": "modeling.Foo"}}
-REFUSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+REFUSED: list[tuple[Mapping[str, Any], dict[str, Any]]] = [
     ({"architectures": ["FooForCausalLM"], "model_type": "foo"}, {}),
     ({"architectures": ["FooForCausalLM"], "model_type": "foo", **OWN}, {}),
     ({"architectures": ["FooForCausalLM"]}, {}),
