@@ -15,9 +15,9 @@ from plimsoll_gateway.table import TableStore
 async def follow_cluster(
     namespaces: Sequence[str] | None, store: TableStore, rules: NameRules, record: ObjectKey | None
 ) -> None:
-    """Follow the cluster of this process, or of the kubeconfig, for ever; `namespaces` None means all.
+    """Follow the cluster of this process, or of the kubeconfig, until cancelled; `namespaces` None means all.
 
-    `rules` and `record` say who may have which served name, as in `ClusterTable`.
+    `rules` and `record` decide which namespace may have which served name, as in `ClusterTable`.
     Raises NoClusterError where neither is there.
     """
     async with await connect() as api:

@@ -146,8 +146,8 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         "--image-parts",
         choices=("refuse", "describe"),
         default="refuse",
-        help="what becomes of images in conversations: refuse the request, or describe each as left out, so that a "
-        "conversation goes on (default: %(default)s)",
+        help="images in conversations: refuse the request, or describe each as left out, so that the "
+        "conversation can go on (default: %(default)s)",
     )
     group.add_argument(
         "--strict-parameters",

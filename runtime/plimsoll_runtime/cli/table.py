@@ -1,4 +1,4 @@
-"""Tables on a terminal: columns as wide as what they hold, one of them cut where the lines would be too long."""
+"""Tables on a terminal: each column is as wide as its longest cell, but one is cut if lines would be too long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDTH = 80
 def print_table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, cut_column: int = 0
 ) -> None:
-    """Print it. Lines of more than `width` characters have the cells of `cut_column` cut (None: no line is cut)."""
+    """Print it. Lines of more than `width` characters have the cells of `cut_column` cut; without `width` none is."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     if width is not None:
         beyond = sum(widths) + len(GAP) * (len(head) - 1) - width

@@ -172,7 +172,9 @@ def _in_pool(models: list[LocalModel]) -> list[LocalModel]:
 
 
 def _host_options(args: argparse.Namespace, pool: LocalPool | None) -> tuple[str, ...]:
-    """Those of the command line; without a pool, a part of what is free for sleepers."""
+    """The options of the shared process: --line and --sleepers. Without a pool, sleepers may by default have a
+    quarter of the free memory.
+    """
     from plimsoll_runtime.local.together import memory_left
 
     sleepers = memory_left() // 4 if args.sleepers is None and pool is None else args.sleepers

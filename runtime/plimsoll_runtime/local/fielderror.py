@@ -17,7 +17,7 @@ BLOCKING = frozenset(["Required value", "Unsupported value", "Too long", "Too ma
 class FieldError:
     """`path` such as `spec.replicas`; `kind` as the API server titles it ("Type" reads "Invalid value" there).
 
-    Where the type is wrong `value` is its name, `found` what is there, and `wanted` the schema of what may be.
+    If the type is wrong, `value` is the name of the type, `found` the value in the file, and `wanted` the schema.
     """
 
     path: str

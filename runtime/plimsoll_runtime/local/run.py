@@ -34,7 +34,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # After the gateway has let its answers finish, a runtime has nothing to do but end.
 RUNTIME_STOP_SECONDS = 5.0
 GATEWAY_STOP_MARGIN = 3.0
-# With --once, nobody waits for ever.
+# With --once, a process that has ended so often counts as failed.
 MOST_ENDS = 3
 
 

@@ -54,7 +54,7 @@ def checked_task(config: Mapping[str, Any], asked: str, *, gguf: bool) -> Task:
 
 
 def check_impl(task: str, impl: str) -> None:
-    """Raises UsageError where Transformers' code is asked for what it is not used for."""
+    """Raises UsageError if --model-impl asks for Transformers' code, and the task is not to generate."""
     if impl == "transformers":
         raise UsageError(f"--model-impl transformers generates, and this model is served for the task {task}")
 

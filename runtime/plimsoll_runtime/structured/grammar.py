@@ -60,8 +60,8 @@ def documents_of(schema: Mapping[str, Any]) -> str:
 
 
 def enforceable(constraint: Constraint) -> dict[str, Any]:
-    """What can be enforced of the schema of a constraint of the kind "json". Raises ConstraintError for what is
-    malformed, and where it is strict and not all can be.
+    """The enforceable part of the schema of a constraint of the kind "json". Raises ConstraintError for a malformed
+    one, and for a strict one with parts that cannot be enforced.
     """
     [found] = _schemas(constraint)
     if constraint.strict:
@@ -75,8 +75,8 @@ def unenforced(constraint: Constraint) -> Sequence[Unenforced]:
 
 
 def cautious(constraint: Constraint) -> Iterator[tuple[Constraint, Sequence[Unenforced]]]:
-    """What enforces less of a schema that is not strict, for where the library refuses it, with what each leaves out.
-    Raises ConstraintError for what is malformed, or has become too long.
+    """Constraints that enforce less of a schema, to be tried in turn if the library refuses it, each with what it
+    leaves out; none for a strict one. Raises ConstraintError for a malformed schema, or one that has become too long.
     """
     if constraint.kind != "json" or constraint.strict:
         return

@@ -101,7 +101,7 @@ class UnskippedStopMatcher:
         )
 
     def _last_visible(self, count: int) -> int:
-        """Where the last so many visible characters begin."""
+        """The place of the first of the last `count` visible characters."""
         places = [place for place, (_, visible) in enumerate(self._held) if visible]
         return places[-count]
 

@@ -65,10 +65,10 @@ def forget_list(snapshot: Path) -> None:
 
 
 def _why(path: Path, *, listed: bool) -> str | None:
-    """What is wrong with a file; None where nothing is.
+    """What is wrong with a file, or None.
 
-    Of weights that are as long as listed it is only looked whether they are blank, as a crash may leave them: what else
-    may be wrong with those is so on the hub, too, and fetching them again would change nothing.
+    Weights that are as long as listed are only checked for being blank, as a crash may leave them. Any other fault of
+    theirs is on the hub, too, so that fetching them again would change nothing.
     """
     size = path.stat().st_size
     if path.suffix == ".json":

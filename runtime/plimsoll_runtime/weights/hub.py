@@ -152,7 +152,7 @@ def modules_in(snapshot: Path) -> list[str]:
 
 
 def _of_modules(snapshot: Path, patterns: Sequence[str]) -> list[str]:
-    """What is wanted of the folders of its modules: without weights where none are wanted of the model either."""
+    """Patterns of files in its modules' folders: their weights only if those of the model are wanted."""
     wanted = OF_MODULES if "*.safetensors" in patterns else OF_MODULES[:1]
     return [f"{folder}/{name}" for folder in modules_in(snapshot) for name in wanted]
 
@@ -163,7 +163,7 @@ def _late(snapshot: Path, listed: Sequence[str], patterns: Sequence[str]) -> lis
 
 
 def _files(model_id: str, revision: str | None, token: str | bool | None, download: Callable[..., Path]) -> list[str]:
-    """Those of a repository, as it lists them now; of what is in the cache where the hub cannot be reached."""
+    """The names of a repository's files as the hub lists them now, or of those in the cache if it does not answer."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import OfflineModeIsEnabled
 

@@ -80,7 +80,7 @@ class Access:
             self._state.release()
 
     def _is_claimed(self, headers: Headers) -> bool:
-        """Whether somebody says who asks: a client by a key, or a gateway."""
+        """Whether the request has a client's key or a gateway's credential."""
         return bool(given_key(headers)) or CREDENTIAL_HEADER in headers
 
     def _owner(self, headers: Headers, answer: _Answer) -> str:

@@ -155,8 +155,8 @@ class Output:
         yield ItemDone(output_index=place["output_index"], item=ended)
 
     def _ended(self, status: Status) -> OutputItem:
-        """The open item with all that it holds. The one that was told of as it began stays as it was. A call is
-        complete if its arguments are whole, however the response ends.
+        """The open item with its whole content, as a new object: the client was sent the empty one. A call is complete
+        if its arguments are whole, however the response ends.
         """
         text = "".join(self._texts)
         match self._open:

@@ -69,7 +69,7 @@ def content_form(content: Any) -> str:
 
 
 def _part_form(part: Any) -> str:
-    """That of a text for what is no part: its errors name the type."""
+    """The tag of a part's type. An unknown type gets the tag of text, whose errors name the type."""
     return PART_FORMS.get(type_of(part) or "", PART_FORMS["text"])
 
 

@@ -49,7 +49,7 @@ class GivenText(Lenient):
 
 
 def _part_form(part: Any) -> str:
-    """That of a text for what is no part: its errors name the type."""
+    """The tag of a part's type. An unknown type gets the tag of text, whose errors name the type."""
     kind = type_of(part)
     return PART_FORMS[kind] if kind in (REFUSAL, *IMAGE_KINDS) else PART_FORMS["text"]
 

@@ -54,7 +54,7 @@ def check_own_code(config: Mapping[str, Any], reason: str, *, trusted: bool) -> 
 
 
 def unknown(kind: str) -> str:
-    """The reason where nobody has a model_type."""
+    """The reason for a model_type that neither we nor Transformers have."""
     from transformers import __version__
 
     return f"neither we nor Transformers {__version__} have its model_type {kind}; see plimsoll models"

@@ -21,7 +21,7 @@ ALL = frozenset().union(*OF_TYPE.values())
 
 
 def kinds_of(types: Any) -> frozenset[str]:
-    """Those of a `type`; all where there is none."""
+    """The kinds of values that a `type` allows; all kinds if it is None."""
     if types is None:
         return ALL
     return frozenset().union(*(OF_TYPE[name] for name in ([types] if isinstance(types, str) else types)))

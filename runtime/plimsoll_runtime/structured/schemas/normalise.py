@@ -1,9 +1,8 @@
 """Rewrites a JSON Schema into one that a grammar can enforce, and lists what it cannot.
 
-The result is of draft 2020-12 and has the keywords that `docs/api.md` calls enforced, references into its own `$defs`
-among them, and nothing else. It refuses no document that the schema accepts; where nothing is on the list it accepts
-none that the schema refuses. Its size and the work are within a constant of the schema's: a part that is referred to is
-written once.
+The result is of draft 2020-12. It has only keywords that `docs/schemas.md` calls enforced, and references into its own
+`$defs`. It refuses no document that the schema accepts; if nothing is on the list, it accepts none that the schema
+refuses. Its size and the work are within a constant of the schema's: a part that is referred to is written once.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _names(site: Site, properties: dict[str, Schema], patterns: dict[str, Schema
 
 
 def _words(site: Site, given: Schema) -> Mapping[str, Any]:
-    """What is asked of a name."""
+    """The keywords of the schema that names must satisfy, behind its references."""
     for _ in range(_MOST_STEPS):
         target = None if isinstance(given, bool) else site.signatures.references.target(given)
         if target is None or given.keys() & SHAPES.keys() != {"$ref"}:  # type: ignore[union-attr]
