@@ -67,6 +67,14 @@ class Laptop:
         self.running.append(process)
         return process
 
+    def up_on_terminal(self, columns: int, *arguments: str) -> tuple[subprocess.Popen[str], int]:
+        """The process, and the descriptor from which to read what its terminal shows."""
+        ours, theirs = pty.openpty()
+        env = {**self.environment, "TERM": "xterm", "COLUMNS": str(columns)}
+        process = self.up(*arguments, stdout=theirs, stderr=theirs, stdin=theirs, env=env)
+        os.close(theirs)
+        return process, ours
+
     def plimsoll(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "plimsoll_runtime", *arguments],
@@ -101,6 +109,16 @@ def replicas(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def all_ready(record: dict[str, Any]) -> bool:
     return all(entry["phase"] == "ready" for entry in [*replicas(record), record["gateway"]])
+
+
+def rest_of(terminal: int) -> bytes:
+    """What a terminal shows until the process has closed its side."""
+    shown = b""
+    with contextlib.suppress(OSError):  # EIO: the other side has closed
+        while piece := os.read(terminal, 4096):
+            shown += piece
+    os.close(terminal)
+    return shown
 
 
 def get(url: str) -> Any:
@@ -254,24 +272,13 @@ def test_a_pool_is_one_process(laptop: Laptop, port: int) -> None:
 
 
 def test_a_terminal_shows_where_models_of_a_pool_are(laptop: Laptop, port: int) -> None:
-    main, side = pty.openpty()
     file = laptop.write(a_pool(), model("a", "demo://ok", placement={"pool": "shared"}))
-    process = laptop.up(
-        *(file, "--port", str(port)),
-        stdout=side,
-        stderr=side,
-        stdin=side,
-        env={**laptop.environment, "TERM": "xterm", "COLUMNS": "80"},
-    )
-    os.close(side)
+    process, terminal = laptop.up_on_terminal(80, file, "--port", str(port))
     shown = b""
     while b"3 min idle" not in shown:
-        shown += os.read(main, 4096)
+        shown += os.read(terminal, 4096)
     process.send_signal(signal.SIGINT)
-    with contextlib.suppress(OSError):  # EIO: the other side has closed
-        while os.read(main, 4096):
-            pass
-    os.close(main)
+    rest_of(terminal)
     assert process.wait(timeout=PATIENCE) == 0
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in shown.decode().splitlines()]
     assert any(re.search(r"pool shared +512 MiB of 1.0 GiB taken, 7 MiB of 64 MiB asleep$", row) for row in rows), rows
@@ -432,23 +439,11 @@ def test_it_ends_where_no_model_is_left(laptop: Laptop, port: int) -> None:
 
 
 def test_a_terminal_gets_a_live_table_and_the_answer(laptop: Laptop, port: int) -> None:
-    main, side = pty.openpty()
     file = laptop.write(model("gemma", "demo://gemma-3-270m"))
-    process = laptop.up(
-        *(file, "--port", str(port), "--ask", "What is the capital of France?", "--once"),
-        stdout=side,
-        stderr=side,
-        stdin=side,
-        env={**laptop.environment, "TERM": "xterm", "COLUMNS": "100"},
-    )
-    os.close(side)
-    shown = b""
-    with contextlib.suppress(OSError):  # EIO: the other side has closed
-        while piece := os.read(main, 4096):
-            shown += piece
-    os.close(main)
+    asked = ("--ask", "What is the capital of France?", "--once")
+    process, terminal = laptop.up_on_terminal(100, file, "--port", str(port), *asked)
+    text = rest_of(terminal).decode()
     assert process.wait(timeout=PATIENCE) == 0
-    text = shown.decode()
     assert "\x1b[" in text
     assert "The capital of France is Paris." in text
 
