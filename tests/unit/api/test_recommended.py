@@ -10,6 +10,7 @@ from plimsoll_runtime.api.loading import load_model
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.text.recommended import Source
 
 SAID = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5}
 USUAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -60,7 +61,7 @@ async def test_without_a_recommendation_they_have_openais(run_server: Any, path:
 
 @pytest.mark.parametrize(("source", "expected"), [("model", {"temperature": 0.25}), ("none", {})])
 async def test_the_server_reads_them_with_the_model(
-    source: str, expected: dict[str, float], tiny_model: Path, tmp_path: Path, make_engine: Any
+    source: Source, expected: dict[str, float], tiny_model: Path, tmp_path: Path, make_engine: Any
 ) -> None:
     copy(tiny_model, tmp_path, '{"temperature": 0.25}')
     config = ServerConfig(EngineConfig(model=str(tmp_path)), ("m",), generation_config=source)
