@@ -31,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard $(CPU_KERNELS
 	@touch $@
 
 .PHONY: clients
-clients: $(CLIENTS)/.installed ## Install the clients that tests run in environments of their own: instructor, litellm, lm-eval, OpenAI's for Node
+clients: $(CLIENTS)/.installed ## Install the clients that tests run in environments of their own: agents of Python and Node, litellm, lm-eval
 
 # They stand on .venv's packages (PyTorch among them), and have before those what their own bounds ask for.
 $(CLIENTS)/.installed: $(STAMP) $(CLIENT_TESTS)/requirements.txt $(CLIENT_TESTS)/package.json

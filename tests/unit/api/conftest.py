@@ -146,7 +146,8 @@ def tiny_model(tokenizer_folder: Path, tmp_path_factory: pytest.TempPathFactory)
 class FakeEngine:
     """Answers every request with `answer`, a token a step, then the end token.
 
-    With `paused`, a step waits for `resume`. What was asked, what was aborted and what runs is kept for the tests.
+    While `script` has texts, each request takes the next of them instead. With `paused`, a step waits for `resume`.
+    What was asked, what was aborted and what runs is kept for the tests.
     """
 
     def __init__(self) -> None:
@@ -202,6 +203,7 @@ class FakeEngine:
     def reset(self) -> None:
         """Answer as at first, and forget what was asked."""
         self.answer = b"Hello!"
+        self.script: list[bytes] = []
         self.error: str | None = None
         self.error_after = 0
         self.refusal: str | None = None
@@ -268,7 +270,8 @@ class FakeEngine:
             raise self.failure or EngineDeadError("it was stopped")
 
     def _tokens(self, request: AddRequest) -> list[int]:
-        tokens = list(self.answer) if request.params.ignore_eos else [*self.answer, EOS]
+        text = self.script.pop(0) if self.script else self.answer
+        tokens = list(text) if request.params.ignore_eos else [*text, EOS]
         return tokens[: request.params.max_tokens]
 
     def _output(self, request: AddRequest, turn: int, token_id: int, last: bool) -> RequestOutput:

@@ -94,6 +94,11 @@ class StandIn:
         self.running.engine.reset()
         self.running.engine.answer = text.encode()
 
+    def follows(self, *texts: str) -> None:
+        """Answer each request with the next of these texts."""
+        self.running.engine.reset()
+        self.running.engine.script = [text.encode() for text in texts]
+
     @property
     def shown(self) -> str:
         """What the model was shown last."""

@@ -1,0 +1,70 @@
+"""Agents of smolagents; run by the environment that has it.
+
+`smolagents_client.py SCRIPTED TINY` says as JSON what came of agents on a server that answers by a script and on one of
+a small model.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from smolagents import AgentError, CodeAgent, OpenAIModel, ToolCallingAgent, tool
+from smolagents.models import CODEAGENT_RESPONSE_FORMAT
+from smolagents.monitoring import LogLevel
+
+HEARD: list[str] = []
+
+
+@tool  # type: ignore[untyped-decorator]
+def get_weather(city: str) -> str:
+    """The weather of a city.
+
+    Args:
+        city: Where.
+    """
+    HEARD.append(city)
+    return f"rain in {city}"
+
+
+def model(url: str, name: str = "fake", **more: Any) -> OpenAIModel:
+    return OpenAIModel(name, api_base=f"{url}/v1", api_key="none", client_kwargs={"max_retries": 0}, **more)
+
+
+def loop(kind: Any, url: str, **more: Any) -> dict[str, Any]:
+    HEARD.clear()
+    agent = kind(tools=[get_weather], model=model(url, **more), max_steps=3, verbosity_level=LogLevel.OFF)
+    agent.prompt_templates["system_prompt"] = "Answer with tools."
+    return {"text": agent.run("Weather in Bonn?"), "heard": list(HEARD)}
+
+
+def long(url: str) -> str:
+    try:
+        ToolCallingAgent(tools=[get_weather], model=model(url), verbosity_level=LogLevel.OFF).run("x" * 5000)
+    except AgentError as error:
+        return str(error)
+    return ""
+
+
+def typed(url: str) -> dict[str, Any]:
+    """The form in which its agents ask for a thought and a program."""
+    asked = [{"role": "user", "content": [{"type": "text", "text": "Weather?"}]}]
+    answer = model(url, "tiny").generate(asked, response_format=CODEAGENT_RESPONSE_FORMAT, max_tokens=1500, seed=1)
+    form: dict[str, Any] = json.loads(answer.content)
+    return form
+
+
+if __name__ == "__main__":
+    scripted, tiny = sys.argv[1:]
+    print(
+        json.dumps(
+            {
+                "calls": loop(ToolCallingAgent, scripted),
+                "code": loop(CodeAgent, scripted),
+                "cut": loop(ToolCallingAgent, scripted, max_tokens=60),
+                "long": long(scripted),
+                "typed": typed(tiny),
+            }
+        )
+    )

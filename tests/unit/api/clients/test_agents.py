@@ -1,0 +1,127 @@
+"""Agents of other projects: they call tools and hear what came of it, and get answers in the form they ask for.
+
+The server that answers by a script writes a token a byte: within 60 of them CALL has no end. A prompt of 5,000 is too
+long for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+from .conftest import CLIENTS, HERE, HINT, WAYS, StandIn, Ways, client_python, run_client, standing_in
+
+pytestmark = pytest.mark.slow
+
+CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
+TEXT = "It rains."
+DONE = {"text": TEXT, "heard": ["Bonn"]}
+LOOP = (CALL, TEXT)
+TOO_LONG = "This model's maximum context length is 4096 tokens. However, your messages resulted in "
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def agents(stand_in: StandIn, tiny: Ways, way: str, program: str, *command: str | Path) -> Any:
+    """What a program says of the agents that it ran."""
+    urls = stand_in.ways.url(way), tiny.url(way)
+    return await asyncio.to_thread(run_client, command[0], HERE / program, *urls, *command[1:], CLIENTS=str(CLIENTS))
+
+
+def is_forecast(found: Any) -> bool:
+    return set(found) == {"sky", "degrees"} and found["sky"] in ("clear", "grey") and -60 <= found["degrees"] <= 60
+
+
+async def test_pydantic_ai(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
+    python = client_python("pydantic_ai")
+    async with standing_in(tokenizer) as stand_in:
+        stand_in.follows(*2 * (*LOOP, *LOOP))
+        for told in await agents(stand_in, tiny, way, "pydantic_ai_client.py", python):
+            assert told["loop"] == DONE
+            assert told["cut"] == {"error": "IncompleteToolCall", "text": TEXT, "heard": []}
+            assert TOO_LONG in told["long"]
+            assert set(told["typed"]) == {"form", "strict form", "tool"}
+            assert all(map(is_forecast, told["typed"].values()))
+        assert stand_in.shown.endswith("And now?"), "the last conversation went on with the call that has no end"
+
+
+async def test_vercels_ai_sdk(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
+    node = shutil.which("node")
+    if node is None or not (CLIENTS / "node_modules" / "ai").is_dir():
+        pytest.skip(f"node is not on this machine, or the AI SDK is {HINT}")
+    async with standing_in(tokenizer) as stand_in:
+        stand_in.follows(*LOOP, *LOOP, *LOOP)
+        told = await agents(stand_in, tiny, way, "vercel.mjs", node)
+        assert told["whole"] == told["streamed"] == DONE | {"finishReason": "stop"}
+        assert told["cut"] == {"finishReason": "length", "invalid": [True], "text": TEXT, "heard": []}
+        long = told["long"]
+        assert (long["name"], long["status"], long["retryable"]) == ("AI_APICallError", 400, False)
+        assert long["message"].startswith(TOO_LONG)
+        assert stand_in.shown.endswith("And now?")
+    typed = told["typed"]
+    assert is_forecast(typed["output"])
+    assert typed["streamed"] == typed["output"]
+    assert typed["parts"] > 1
+    assert all(map(is_forecast, typed["list"]))
+
+
+async def test_smolagents(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
+    """Its agents call tools, or write programs that do."""
+    python = client_python("smolagents")
+    final = '<tool_call>\n{"name": "final_answer", "arguments": {"answer": "It rains."}}\n</tool_call>'
+    programs = [f"<code>\n{line}\n</code>" for line in ('print(get_weather("Bonn"))', 'final_answer("It rains.")')]
+    async with standing_in(tokenizer) as stand_in:
+        stand_in.follows(CALL, final, *programs, CALL, final)
+        told = await agents(stand_in, tiny, way, "smolagents_client.py", python)
+        assert told["calls"] == told["code"] == DONE
+        # It asks neither why an answer ended nor whether arguments are whole: the tool hears what was written of them.
+        assert told["cut"]["heard"] == ['{"city": "B']
+        assert """'arguments': '{"city": "B'}}]Observation""" in stand_in.shown
+        assert TOO_LONG in told["long"]
+    assert set(told["typed"]) == {"thought", "code"}
+
+
+async def test_dspy(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
+    """Its loops are written in fields of its own; a single call takes the API's way."""
+    python = client_python("dspy")
+    script = [
+        {"next_thought": "so", "next_tool_name": "get_weather", "next_tool_args": '{"city": "Bonn"}'},
+        {"next_thought": "so", "next_tool_name": "finish", "next_tool_args": "{}"},
+        {"reasoning": "so", "answer": TEXT},
+    ]
+    async with standing_in(tokenizer) as stand_in:
+        stand_in.follows(*map(in_fields, script), CALL, CALL)
+        told = await agents(stand_in, tiny, way, "dspy_client.py", python)
+    assert told["loop"] == DONE
+    assert told["calls"] == [["get_weather", {"city": "Bonn"}]]
+    assert told["cut"] == [["get_weather", {"partial_json": '{"city": "B'}]]
+    assert told["long"] == "ContextWindowExceededError"
+    assert is_forecast(told["typed"])
+
+
+def in_fields(values: dict[str, str]) -> str:
+    """As DSPy's adapter for chats writes an answer."""
+    return "".join(f"[[ ## {name} ## ]]\n{value}\n\n" for name, value in (values | {"completed": ""}).items())
+
+
+async def test_the_command_llm(tokenizer: Tokenizer, tiny: Ways, way: str, tmp_path: Path) -> None:
+    """It keeps its conversations: the one whose call has no end goes on."""
+    python = client_python("llm")
+    async with standing_in(tokenizer) as stand_in:
+        stand_in.follows(*LOOP, *LOOP, CALL, TEXT)
+        told = await agents(stand_in, tiny, way, "llm_client.py", python, tmp_path)
+        assert told["whole"] == told["streamed"] == told["after"] == [0, TEXT]
+        assert stand_in.shown.endswith("And now?")
+    assert [told["cut"][0], told["long"][0]] == [1, 1]
+    assert TOO_LONG in told["long"][1]
+    assert is_forecast(json.loads(told["typed"][1]))
