@@ -14,7 +14,7 @@ import msgspec
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
 from plimsoll_runtime.cli.formats import add_format_options
-from plimsoll_runtime.cli.generation_config import add_generation_config
+from plimsoll_runtime.cli.request_options import add_generation_config, add_image_parts
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.unreadable import UNREADABLE
 
@@ -116,6 +116,7 @@ def batch_config(args: argparse.Namespace) -> BatchConfig:
         tool_format=args.tool_format,
         reasoning_format=args.reasoning_format,
         generation_config=args.generation_config,
+        image_parts=args.image_parts,
     )
 
 
@@ -176,6 +177,7 @@ def _add_rows(group: argparse._ArgumentGroup) -> None:
     )
     add_format_options(group)
     add_generation_config(group)
+    add_image_parts(group)
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
 from plimsoll_runtime.cli.formats import add_format_options
-from plimsoll_runtime.cli.generation_config import add_generation_config
+from plimsoll_runtime.cli.request_options import add_generation_config, add_image_parts
 from plimsoll_runtime.cli.server_options import (
     add_batch_options,
     add_response_options,
@@ -142,13 +142,7 @@ def _add_server_options(group: argparse._ArgumentGroup) -> None:
         metavar="TOKENS",
         help="most tokens that the thoughts of an answer may have where its request does not say (default: no bound)",
     )
-    group.add_argument(
-        "--image-parts",
-        choices=("refuse", "describe"),
-        default="refuse",
-        help="images in conversations: refuse the request, or describe each as left out, so that the "
-        "conversation can go on (default: %(default)s)",
-    )
+    add_image_parts(group)
     group.add_argument(
         "--strict-parameters",
         action=argparse.BooleanOptionalAction,

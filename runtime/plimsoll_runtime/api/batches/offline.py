@@ -16,6 +16,7 @@ import msgspec
 from plimsoll_runtime.api.batches.answering import Answering
 from plimsoll_runtime.api.batches.line import Terms
 from plimsoll_runtime.api.batches.table import COLUMNS, rows_of
+from plimsoll_runtime.api.image_parts import ImageParts
 from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
@@ -61,6 +62,7 @@ class BatchConfig:
     tool_format: str | None = None
     reasoning_format: str | None = None
     generation_config: Source = "model"
+    image_parts: ImageParts = "refuse"
 
 
 class Board(Protocol):
@@ -134,7 +136,7 @@ def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
         config.shard,
         {
             "model": [engine.model, engine.revision, engine.dtype, engine.model_impl, engine.task, *config.names],
-            "reading": [config.tool_format, config.reasoning_format, config.generation_config],
+            "reading": [config.tool_format, config.reasoning_format, config.generation_config, config.image_parts],
             "endpoint": config.endpoint,
             "prompting": [prompting.column, prompting.template, prompting.field, prompting.id_column],
             "defaults": {name: bytes(value).decode() for name, value in sorted(config.defaults.items())},
@@ -207,6 +209,7 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
             tool_format=config.tool_format,
             reasoning_format=config.reasoning_format,
             recommended=settings,
+            image_parts=config.image_parts,
         )
     finally:
         await engine.stop()

@@ -27,6 +27,7 @@ from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.api.batches.line import CHAT
 from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, run_batch
 from plimsoll_runtime.api.batches.table import rows_of
+from plimsoll_runtime.api.image_parts import LEFT_OUT, ImageParts
 from plimsoll_runtime.batch.job import Shard
 from plimsoll_runtime.batch.places import Places
 from plimsoll_runtime.batch.prompting import Prompting
@@ -364,6 +365,24 @@ def test_a_line_gives_what_the_engine_gives(tiny_model: Path, tmp_path: Path) ->
     assert [body["choices"][0]["text"] for body in bodies[:-2]] == [each.outputs[0].text for each in wanted]
     assert bodies[-2]["choices"][0]["text"] == short.outputs[0].text
     assert bodies[-1]["choices"][0]["text"] in ("yes", "no")
+
+
+def test_images_are_refused_or_described(tiny_model: Path, tmp_path: Path) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    rows = [{"messages": [{"role": "user", "content": content}], "max_tokens": 1} for content in ([image], LEFT_OUT)]
+    (tmp_path / "in.jsonl").write_bytes(jsonl(rows))
+    engine = EngineConfig(model=str(tiny_model), threads=1, kv_memory="4MiB", max_model_len=256, max_sequences=4)
+
+    def run(output: str, parts: ImageParts) -> Outcome:
+        given = str(tmp_path / "in.jsonl")
+        return run_batch(BatchConfig(engine, ("m",), given, tmp_path / output, image_parts=parts), Silent())
+
+    told, refused = run("told.jsonl", "describe"), run("refused.jsonl", "refuse")
+    assert (told.summary.tally.failed, refused.summary.tally.failed) == (0, 1)
+    shown, written = (line["response"]["body"]["usage"]["prompt_tokens"] for line in read(tmp_path / "told.jsonl"))
+    assert shown == written
+    [error] = read(tmp_path / "refused.errors.jsonl")
+    assert "messages[0].content[0].type" in json.dumps(error)
 
 
 def test_vectors_come_out_too(tiny_model: Path, tmp_path: Path) -> None:
