@@ -9,6 +9,9 @@ import pytest
 from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+from .conftest import running_server
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -123,11 +126,28 @@ async def test_hints_change_nothing(running: Any) -> None:
     )
 
 
-async def test_verbosity_is_the_templates(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+VERBOSE: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"messages": HELLO, "verbosity": "low"}, "verbosity"),
+    ("/v1/responses", {"input": "Hi", "text": {"verbosity": "low"}}, "text.verbosity"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), VERBOSE)
+async def test_a_template_without_verbosity_is_not_told(
+    running: Any, tokenizer: Tokenizer, path: str, body: dict[str, Any], field: str
+) -> None:
+    """The header names the hint; with strict parameters it is an error."""
+    asked = {"model": "fake"} | body
     async with running.http() as http:
-        body = {"model": "fake", "messages": HELLO, "verbosity": "low"}
-        error = (await http.post("/v1/chat/completions", json=body)).json()["error"]
-        assert (error["param"], "knows none" in error["message"]) == ("verbosity", True)
+        answer = await http.post(path, json=asked)
+    assert (answer.status_code, answer.headers["x-plimsoll-ignored"]) == (200, field)
+    async with running_server(tokenizer, strict_parameters=True) as strict, strict.http() as http:
+        answer = await http.post(path, json=asked)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], "knows none" in error["message"]) == (400, field, True)
+
+
+async def test_verbosity_is_the_templates(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model = running.server.state.models.model
     monkeypatch.setattr(model.tokenizer, "chat_template", ChatTemplate("{{ verbosity }}|{{ messages[0].content }}"))
     await chat(running, verbosity="low")

@@ -119,6 +119,10 @@ def _tell_unheard(
         if model.strict_parameters:
             raise invalid(LEVEL, reason)
         record.ignored = with_more(record.ignored, [fields.effort])
+    if body.verbosity not in (None, USUAL) and VERBOSITY not in variables_known(model, tools=tools):
+        if model.strict_parameters:
+            raise invalid(VERBOSITY, f"this model's chat template knows none: {USUAL!r} is what it does by itself")
+        record.ignored = with_more(record.ignored, [fields.verbosity])
     if not body.chat_template_kwargs:
         return
     unread = sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=tools))
@@ -140,14 +144,10 @@ def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: Served
 
 
 def _verbosity(body: ChatRequest, called: Calling | None, model: ServedModel) -> dict[str, Any]:
-    """What the chat template is told of it. Raises ApiError for one that it cannot be told."""
-    if body.verbosity is None:
+    """What the chat template is told of it, where it knows of any."""
+    if body.verbosity is None or VERBOSITY not in variables_known(model, tools=called is not None):
         return {}
-    if VERBOSITY in variables_known(model, tools=called is not None):
-        return {VERBOSITY: body.verbosity}
-    if body.verbosity != USUAL:
-        raise invalid(VERBOSITY, f"this model's chat template knows none: {USUAL!r} is what the model does by itself")
-    return {}
+    return {VERBOSITY: body.verbosity}
 
 
 def _encoded(body: ChatRequest, prompt: str, model: ServedModel) -> list[int]:

@@ -28,13 +28,14 @@ class KeptTo:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a client calls fields of its request: that of the answer's form, the schema of the tool of a name, and how
-    much to think.
+    """What a client calls fields of its request: that of the answer's form, the schema of the tool of a name, how much
+    to think, and how much to say.
     """
 
     form: str = "response_format.json_schema.schema"
     tool: str = "tools[{}].function.parameters"
     effort: str = "reasoning_effort"
+    verbosity: str = "verbosity"
 
     def of_form(self, constraint: Constraint, field: str) -> Sequence[str]:
         """The paths of what a constraint, which the field has, says in vain. Raises ConstraintError for what is

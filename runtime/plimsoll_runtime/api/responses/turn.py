@@ -32,7 +32,7 @@ from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.served import ServedModel
 
 logger = logging.getLogger(__name__)
-_FIELDS = Fields("text.format.schema", "tools[{}].parameters", FIELDS["reasoning_effort"])
+_FIELDS = Fields("text.format.schema", "tools[{}].parameters", FIELDS["reasoning_effort"], FIELDS["verbosity"])
 
 
 @dataclass(frozen=True, slots=True)

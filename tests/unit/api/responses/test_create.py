@@ -297,7 +297,6 @@ async def test_the_oldest_turns_may_be_left_out(talk: Talk) -> None:
             "tool_choice.tools",
             "no tool 'x'",
         ),
-        ({"text": {"verbosity": "low"}}, "text.verbosity", ""),
         ({"text": {"format": {"type": "grammar"}}}, "text.format", "'json_schema'"),
         (
             {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"uniqueItems": True}, "strict": True}}},
