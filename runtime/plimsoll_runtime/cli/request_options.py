@@ -1,4 +1,4 @@
-"""Options of `serve` and `batch` for what requests leave out, and for what models here cannot read."""
+"""Options of `serve` and `batch` about the contents of requests: sampling defaults and images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def add_generation_config(group: argparse._ArgumentGroup) -> None:
-    """Whether a model's files set defaults for sampling."""
+    """Add `--generation-config`."""
     group.add_argument(
         "--generation-config",
         choices=("model", "none"),
@@ -17,11 +17,11 @@ def add_generation_config(group: argparse._ArgumentGroup) -> None:
 
 
 def add_image_parts(group: argparse._ArgumentGroup) -> None:
-    """What becomes of images."""
+    """Add `--image-parts`."""
     group.add_argument(
         "--image-parts",
         choices=("refuse", "describe"),
         default="refuse",
-        help="images in conversations: refuse the request, or describe each as left out, so that the "
-        "conversation can go on (default: %(default)s)",
+        help="images in conversations: refuse the request, or replace each image by a text that says it was left out "
+        "(default: %(default)s)",
     )

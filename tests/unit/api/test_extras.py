@@ -133,10 +133,10 @@ VERBOSE: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "field"), VERBOSE)
-async def test_a_template_without_verbosity_is_not_told(
+async def test_verbosity_is_ignored_if_the_template_does_not_use_it(
     running: Any, tokenizer: Tokenizer, path: str, body: dict[str, Any], field: str
 ) -> None:
-    """The header names the hint; with strict parameters it is an error."""
+    """`X-Plimsoll-Ignored` names the field; with strict parameters the request is refused."""
     asked = {"model": "fake"} | body
     async with running.http() as http:
         answer = await http.post(path, json=asked)
@@ -144,7 +144,7 @@ async def test_a_template_without_verbosity_is_not_told(
     async with running_server(tokenizer, strict_parameters=True) as strict, strict.http() as http:
         answer = await http.post(path, json=asked)
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"], "knows none" in error["message"]) == (400, field, True)
+    assert (answer.status_code, error["param"], "does not use it" in error["message"]) == (400, field, True)
 
 
 async def test_verbosity_is_the_templates(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:

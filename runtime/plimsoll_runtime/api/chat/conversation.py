@@ -121,7 +121,7 @@ def _tell_unheard(
         record.ignored = with_more(record.ignored, [fields.effort])
     if body.verbosity not in (None, USUAL) and VERBOSITY not in variables_known(model, tools=tools):
         if model.strict_parameters:
-            raise invalid(VERBOSITY, f"this model's chat template knows none: {USUAL!r} is what it does by itself")
+            raise invalid(VERBOSITY, f"this model's chat template does not use it; leave it out or send {USUAL!r}")
         record.ignored = with_more(record.ignored, [fields.verbosity])
     if not body.chat_template_kwargs:
         return
@@ -144,7 +144,7 @@ def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: Served
 
 
 def _verbosity(body: ChatRequest, called: Calling | None, model: ServedModel) -> dict[str, Any]:
-    """What the chat template is told of it, where it knows of any."""
+    """The template variable for `verbosity`, or none if the template does not use it."""
     if body.verbosity is None or VERBOSITY not in variables_known(model, tools=called is not None):
         return {}
     return {VERBOSITY: body.verbosity}

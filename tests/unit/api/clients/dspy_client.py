@@ -1,7 +1,7 @@
-"""Programs of DSPy; run by the environment that has it.
+"""Programs of DSPy; runs in the environment of `make clients`.
 
-`dspy_client.py SCRIPTED TINY` says as JSON what came of programs on a server that answers by a script and on one of a
-small model.
+`dspy_client.py SCRIPTED TINY` prints results as JSON. SCRIPTED is the URL of a server with scripted answers, TINY that
+of a small real model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def get_weather(city: str) -> str:
 
 
 class LM(dspy.LM):  # type: ignore[misc]
-    """DSPy knows by name what hosted models can do, and takes any other for one that writes text alone."""
+    """States the model's abilities; DSPy asks models that it does not know for plain text only."""
 
     supports_function_calling = True
     supports_response_schema = True
@@ -66,7 +66,7 @@ def loop() -> dict[str, Any]:
 
 
 def calls(**settings: Any) -> Any:
-    """What is called where tools go the way of the API's own, or the error's name."""
+    """The calls that come back through the API's `tool_calls`, or the name of the error."""
     with dspy.context(adapter=dspy.ChatAdapter(use_native_function_calling=True)):
         try:
             found = dspy.Predict(Calling)(question="Weather?", tools=[dspy.Tool(get_weather)], config=settings)

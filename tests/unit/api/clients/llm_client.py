@@ -1,7 +1,7 @@
-"""The commands of `llm`, as its users type them; run by the environment that has it.
+"""The `llm` command; runs in the environment of `make clients`.
 
-`llm_client.py SCRIPTED TINY FOLDER` says as JSON what came of them, with FOLDER for its settings, on a server that
-answers by a script and on one of a small model.
+`llm_client.py SCRIPTED TINY FOLDER` prints exit codes and outputs as JSON. SCRIPTED is the URL of a server with
+scripted answers, TINY that of a small real model, FOLDER the settings of `llm`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SCHEMA = {
 
 
 def run(*command: str) -> tuple[int, str]:
-    """How a command ended, and what it said."""
+    """The exit code and the output of `llm prompt` with these arguments."""
     done = CliRunner().invoke(cli, ("prompt", *command))
     return done.exit_code, done.output.strip()
 
 
-def knows(*urls: str) -> None:
-    """Write down where the models are, in the settings of `llm`."""
+def configure(*urls: str) -> None:
+    """Write the models' URLs into the settings of `llm`."""
     can = {"supports_schema": True, "supports_tools": True}
     found = [
         {"model_id": f"at-{name}", "model_name": name, "api_base": f"{url}/v1"} | can
@@ -42,7 +42,7 @@ def knows(*urls: str) -> None:
 
 if __name__ == "__main__":
     os.environ["LLM_USER_PATH"] = sys.argv[3]
-    knows(*sys.argv[1:3])
+    configure(*sys.argv[1:3])
     asking = ["-m", "at-fake", "--functions", WEATHER]
     print(
         json.dumps(

@@ -1,7 +1,7 @@
-"""Agents of pydantic-ai; run by the environment that has it.
+"""Agents of pydantic-ai; runs in the environment of `make clients`.
 
-`pydantic_ai_client.py SCRIPTED TINY` says as JSON what came of agents that speak chat completions, and of those that
-speak responses, on a server that answers by a script and on one of a small model.
+`pydantic_ai_client.py SCRIPTED TINY` prints results as JSON, for chat completions and for responses. SCRIPTED is the
+URL of a server with scripted answers, TINY that of a small real model.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def loop(model: Any) -> dict[str, Any]:
 
 
 def cut(model: Any) -> dict[str, Any]:
-    """A call that has no end; then the conversation goes on with it."""
+    """The call is cut; the next request has it in its history."""
     HEARD.clear()
     agent = Agent(model, tools=[get_weather], retries=0)
     with capture_run_messages() as messages:
@@ -61,7 +61,7 @@ def long(model: Any) -> str:
 
 
 def typed(model: Any) -> dict[str, Any]:
-    """In a form that is asked for, strictly or not, and as a tool's arguments."""
+    """As `response_format`, strict or not, and as the arguments of a tool."""
     asked: dict[str, Any] = {
         "form": NativeOutput(Forecast),
         "strict form": NativeOutput(Forecast, strict=True),

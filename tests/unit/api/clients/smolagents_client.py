@@ -1,7 +1,7 @@
-"""Agents of smolagents; run by the environment that has it.
+"""Agents of smolagents; runs in the environment of `make clients`.
 
-`smolagents_client.py SCRIPTED TINY` says as JSON what came of agents on a server that answers by a script and on one of
-a small model.
+`smolagents_client.py SCRIPTED TINY` prints results as JSON. SCRIPTED is the URL of a server with scripted answers, TINY
+that of a small real model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def long(url: str) -> str:
 
 
 def typed(url: str) -> dict[str, Any]:
-    """The form in which its agents ask for a thought and a program."""
+    """The schema that `CodeAgent` asks for: a thought and a program."""
     asked = [{"role": "user", "content": [{"type": "text", "text": "Weather?"}]}]
     answer = model(url, "tiny").generate(asked, response_format=CODEAGENT_RESPONSE_FORMAT, max_tokens=1500, seed=1)
     form: dict[str, Any] = json.loads(answer.content)

@@ -1,7 +1,6 @@
-"""Agents of other projects: they call tools and hear what came of it, and get answers in the form they ask for.
+"""Agents of other projects run tool loops and get structured answers; calls are cut and prompts are too long.
 
-The server that answers by a script writes a token a byte: within 60 of them CALL has no end. A prompt of 5,000 is too
-long for it.
+The scripted server's tokens are bytes: `max_tokens=60` cuts CALL, and 5,000 bytes exceed its context of 4,096.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 async def agents(stand_in: StandIn, tiny: Ways, way: str, program: str, *command: str | Path) -> Any:
-    """What a program says of the agents that it ran."""
+    """Runs a client program against the scripted server and the tiny model; returns the JSON it prints."""
     urls = stand_in.ways.url(way), tiny.url(way)
     return await asyncio.to_thread(run_client, command[0], HERE / program, *urls, *command[1:], CLIENTS=str(CLIENTS))
 
@@ -52,7 +51,7 @@ async def test_pydantic_ai(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
             assert TOO_LONG in told["long"]
             assert set(told["typed"]) == {"form", "strict form", "tool"}
             assert all(map(is_forecast, told["typed"].values()))
-        assert stand_in.shown.endswith("And now?"), "the last conversation went on with the call that has no end"
+        assert stand_in.shown.endswith("And now?"), "the cut call was sent back as history"
 
 
 async def test_vercels_ai_sdk(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
@@ -76,7 +75,7 @@ async def test_vercels_ai_sdk(tokenizer: Tokenizer, tiny: Ways, way: str) -> Non
 
 
 async def test_smolagents(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
-    """Its agents call tools, or write programs that do."""
+    """Both kinds of agent: one calls tools through the API, the other writes Python that calls them."""
     python = client_python("smolagents")
     final = '<tool_call>\n{"name": "final_answer", "arguments": {"answer": "It rains."}}\n</tool_call>'
     programs = [f"<code>\n{line}\n</code>" for line in ('print(get_weather("Bonn"))', 'final_answer("It rains.")')]
@@ -84,7 +83,7 @@ async def test_smolagents(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
         stand_in.follows(CALL, final, *programs, CALL, final)
         told = await agents(stand_in, tiny, way, "smolagents_client.py", python)
         assert told["calls"] == told["code"] == DONE
-        # It asks neither why an answer ended nor whether arguments are whole: the tool hears what was written of them.
+        # smolagents ignores finish_reason and passes incomplete arguments to the tool as one string.
         assert told["cut"]["heard"] == ['{"city": "B']
         assert """'arguments': '{"city": "B'}}]Observation""" in stand_in.shown
         assert TOO_LONG in told["long"]
@@ -92,7 +91,7 @@ async def test_smolagents(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
 
 
 async def test_dspy(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
-    """Its loops are written in fields of its own; a single call takes the API's way."""
+    """`ReAct` writes its steps as fields in the text; a signature with tools uses the API's tool calls."""
     python = client_python("dspy")
     script = [
         {"next_thought": "so", "next_tool_name": "get_weather", "next_tool_args": '{"city": "Bonn"}'},
@@ -110,12 +109,12 @@ async def test_dspy(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
 
 
 def in_fields(values: dict[str, str]) -> str:
-    """As DSPy's adapter for chats writes an answer."""
+    """An answer in the format of DSPy's ChatAdapter."""
     return "".join(f"[[ ## {name} ## ]]\n{value}\n\n" for name, value in (values | {"completed": ""}).items())
 
 
 async def test_the_command_llm(tokenizer: Tokenizer, tiny: Ways, way: str, tmp_path: Path) -> None:
-    """It keeps its conversations: the one whose call has no end goes on."""
+    """`llm` stores conversations; `--continue` continues the one whose call was cut."""
     python = client_python("llm")
     async with standing_in(tokenizer) as stand_in:
         stand_in.follows(*LOOP, *LOOP, CALL, TEXT)

@@ -1,5 +1,5 @@
-// Agents of Vercel's AI SDK, with schemas of zod: `node vercel.mjs SCRIPTED TINY` says as JSON what came of them on a
-// server that answers by a script and on one of a small model. CLIENTS is the folder that has the packages.
+// Agents of Vercel's AI SDK with zod schemas: `node vercel.mjs SCRIPTED TINY` prints results as JSON. SCRIPTED is the URL
+// of a server with scripted answers, TINY that of a small real model, CLIENTS (in the environment) the packages' folder.
 import { createRequire } from "node:module";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
