@@ -33,6 +33,8 @@ from provenance import provenance
 
 PASSES, LEADER, QUEUE = "plimsoll_operator_reconciles_total", "plimsoll_operator_leader", "plimsoll_operator_queue"
 NAMESPACE = "team"
+NO_DEADLINE = {"rollout": {"progressDeadlineSeconds": 86_400}}
+"""No pod becomes ready here: with the usual deadline of 10 minutes every status would change in the settled minutes."""
 POOLED = 10
 """Models a host."""
 LIMIT_SECONDS = 1800.0
@@ -110,7 +112,7 @@ async def _settle(server: ApiServer, pids: dict[str, int], count: int) -> dict[s
     before, began = usage(pids), time.monotonic()
     async with await connect(server.kubeconfig(ADMIN)) as connection:
         waiting = asyncio.create_task(wait_settled(connection, NAMESPACE, count, LIMIT_SECONDS))
-        await create(server, NAMESPACE, [f"model-{number}" for number in range(count)])
+        await create(server, NAMESPACE, [f"model-{number}" for number in range(count)], **NO_DEADLINE)
         made = time.monotonic()
         await waiting
     return {

@@ -19,23 +19,26 @@ from plimsoll_runtime.api.schemas.tools import NamedFunction, NamedTool, ToolDef
 
 MadeT = TypeVar("MadeT")
 
-_SAME_NAME = (
-    "temperature",
-    "top_p",
-    "parallel_tool_calls",
-    "seed",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "ignore_eos",
-    "cache_salt",
-    "priority",
-    "deadline",
-    "chat_template_kwargs",
-    "thinking_budget",
+_NOT_COPIED = {
+    "metadata",
+    "model",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "store",
+    "stream",
+    "stream_options",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "user",
+}
+_SAME_NAME = tuple(
+    name for name in ChatRequest.model_fields if name in ResponseRequest.model_fields and name not in _NOT_COPIED
 )
+"""Fields that a chat takes from a request for a response as they are; `_NOT_COPIED` are converted or have no effect."""
 
 
 def check_calls(before: Sequence[Item], items: Sequence[Item]) -> None:

@@ -229,23 +229,11 @@ class SamplingFields(ModelFields):
             raise invalid(error.field, str(error)) from error
 
 
-_SAME_NAME = (
-    "temperature",
-    "top_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "logit_bias",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "min_tokens",
-    "include_stop_str_in_output",
-    "ignore_eos",
-    "skip_special_tokens",
-    "priority",
-    "deadline",
+_NAMED = ("max_tokens", "prompt_logprobs", "stop", "stop_token_ids")
+_SAME_NAME = tuple(
+    name for name in SamplingParams.__struct_fields__ if name in SamplingFields.model_fields and name not in _NAMED
 )
+"""Fields of a body that become sampling parameters as they are; `_NAMED` need a conversion or differ by endpoint."""
 
 
 def invalid(param: str, reason: str) -> ApiError:
