@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.api.schemas.completions import CompletionRequest
-
 from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.completions import CompletionRequest
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.engine.params import SamplingParams
 

@@ -154,7 +154,9 @@ async def test_a_place_that_there_is_not(
     async with AsyncExitStack() as stack:
         with pytest.raises(AskError, match="nothing runs here: name a model"):
             await find(Wish(None, None), session, stack, silent)
-        with pytest.raises(AskError, match="'http://gateway:8000' is a URL, not a model; use --url http://gateway:8000"):
+        with pytest.raises(
+            AskError, match="'http://gateway:8000' is a URL, not a model; use --url http://gateway:8000"
+        ):
             await find(Wish("http://gateway:8000", None), session, stack, silent)
         with pytest.raises(AskError, match="nothing that runs here serves 'qwen'"):
             await find(Wish("qwen", None), session, stack, silent)
