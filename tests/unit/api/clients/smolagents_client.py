@@ -50,9 +50,13 @@ def long(url: str) -> str:
 def typed(url: str) -> dict[str, Any]:
     """The schema that `CodeAgent` asks for: a thought and a program."""
     asked = [{"role": "user", "content": [{"type": "text", "text": "Weather?"}]}]
-    answer = model(url, "tiny").generate(asked, response_format=CODEAGENT_RESPONSE_FORMAT, max_tokens=1500, seed=1)
-    form: dict[str, Any] = json.loads(answer.content)
-    return form
+    asking = model(url, "tiny", response_format=CODEAGENT_RESPONSE_FORMAT, max_tokens=1500)
+    for seed in range(8):  # its strings have any length, and a model of random weights may not end one in time
+        answer = asking.generate(asked, seed=seed)
+        if answer.raw.choices[0].finish_reason == "stop":
+            form: dict[str, Any] = json.loads(answer.content)
+            return form
+    raise AssertionError("no answer was whole")
 
 
 if __name__ == "__main__":
