@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.params import SamplingParams
 from serving import models
 
 
@@ -20,3 +25,15 @@ def tiny_engine(max_sequences: int) -> EngineCore:
         overlap=False,
     )
     return build_engine(config, lambda stage, fraction: None)
+
+
+def start_decoding(
+    engine: EngineCore, sequences: int, prompt: int, params: SamplingParams, names: Iterator[int], *, seed: int = 0
+) -> None:
+    """Add requests with `prompt` random tokens each, named by `names`, and step until all of them decode."""
+    rng = random.Random(seed)
+    for _ in range(sequences):
+        tokens = [rng.randrange(300, models.TINY.vocab) for _ in range(prompt)]
+        engine.add(AddRequest(str(next(names)), tokens, params))
+    while len(engine.step().outputs) < sequences:
+        pass

@@ -7,7 +7,6 @@ do not overlap here: each part is seen by itself.
 from __future__ import annotations
 
 import itertools
-import random
 import statistics
 import sys
 from typing import Any
@@ -17,12 +16,11 @@ import msgspec
 import question
 from options import Options
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.timeline import StepPhase
-from serving import models, quiet
+from serving import quiet
 from tables import Sheet
-from tiny_engine import tiny_engine
+from tiny_engine import start_decoding, tiny_engine
 
 BATCH, PROMPT, STEPS = 64, 32, 256
 COUNTED = (StepPhase.SCHEDULE, StepPhase.INPUTS, StepPhase.SAMPLE, StepPhase.COMMIT)
@@ -51,13 +49,8 @@ def _round(
     engine: EngineCore, params: SamplingParams, count: int, number: int, names: itertools.count[int]
 ) -> dict[str, float]:
     """Median milliseconds of each counted phase over `count` steps in which every sequence decodes."""
-    rng = random.Random(number)
     wanted = msgspec.structs.replace(params, max_tokens=count + 2, ignore_eos=True)
-    for _ in range(BATCH):
-        prompt = [rng.randrange(300, models.TINY.vocab) for _ in range(PROMPT)]
-        engine.add(AddRequest(str(next(names)), prompt, wanted))
-    while len(engine.step().outputs) < BATCH:
-        pass
+    start_decoding(engine, BATCH, PROMPT, wanted, names, seed=number)
     before, steps = engine.stats.phase_seconds, list[tuple[float, ...]]()
     for _ in range(count):
         engine.step()

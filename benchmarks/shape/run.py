@@ -8,13 +8,14 @@ tokens streamed.
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,34 +26,29 @@ import plimsoll_runtime
 import question
 from command import PLIMSOLL
 from options import Options
-from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from serving import models
 from serving.http_load import free_port
 from shape import lines
 from startup.ready import wait_ready
 from tables import Sheet
-from tiny_engine import tiny_engine
+from tiny_engine import start_decoding, tiny_engine
 
 SEQUENCES, PROMPT, STEPS, TOKENS = 4, 256, 16, 24
 LIMIT_SECONDS = 300
-OPERATOR = Path(plimsoll_operator.__file__).parents[1]
 ROOTS = {
     "runtime": Path(plimsoll_runtime.__file__).parent,
     "kernels": Path(plimsoll_kernels.__file__).parent,
-    "operator": OPERATOR,
+    "operator": Path(plimsoll_operator.__file__).parents[1],
 }
-"""Below `operator` are the operator, the gateway and what they share."""
+"""The folder `operator` holds plimsoll_operator, plimsoll_gateway and plimsoll_cluster, which both import."""
 
 
 def measure(chosen: Options) -> dict[str, Any]:
     """All measures, by name."""
     packages = {name: lines.measured(root) for name, root in ROOTS.items()}
     return {
-        "packages": {
-            name: {"files": each.files, "code": each.code, "longest": each.longest, "entries": each.entries}
-            for name, each in packages.items()
-        },
+        "packages": {name: asdict(each) for name, each in packages.items()},
         "code": sum(each.code for each in packages.values()),
         "step": _step(),
         "chat": _chat(),
@@ -62,9 +58,7 @@ def measure(chosen: Options) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> Sheet:
     """A row a measure."""
     rows = [
-        [f"{name}: {figure}", str(each[figure])]
-        for name, each in result["packages"].items()
-        for figure in ("files", "code", "longest", "entries")
+        [f"{name}: {figure}", str(value)] for name, each in result["packages"].items() for figure, value in each.items()
     ]
     rows.append(["code lines of all three", str(result["code"])])
     rows += [[f"files of a decode step, {name}", str(len(files))] for name, files in result["step"].items()]
@@ -73,26 +67,22 @@ def table(result: dict[str, Any]) -> Sheet:
 
 
 def _step() -> dict[str, list[str]]:
-    engine, rng = tiny_engine(SEQUENCES), random.Random(0)
+    engine, files = tiny_engine(SEQUENCES), set[str]()
     params = SamplingParams(temperature=0.0, max_tokens=2 * STEPS + 2, ignore_eos=True)
-    for number in range(SEQUENCES):
-        prompt = [rng.randrange(300, models.TINY.vocab) for _ in range(PROMPT)]
-        engine.add(AddRequest(str(number), prompt, params))
-    while len(engine.step().outputs) < SEQUENCES:
-        pass
+    start_decoding(engine, SEQUENCES, PROMPT, params, itertools.count())
+
+    def record(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            files.add(frame.f_code.co_filename)
+
     steps = []
     for _ in range(STEPS):
-        files: set[str] = set()
-
-        def record(frame: FrameType, event: str, argument: object, files: set[str] = files) -> None:
-            if event == "call":
-                files.add(frame.f_code.co_filename)
-
+        files.clear()
         sys.setprofile(record)
         engine.step()
         sys.setprofile(None)
         steps.append(_ours(files))
-    return {"least": min(steps, key=len), "all": sorted({file for step in steps for file in step})}
+    return {"least": min(steps, key=len), "all": sorted(set().union(*steps))}
 
 
 def _chat() -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ steps of the engine over as many steps as fill blocks, every sequence decoding g
 from __future__ import annotations
 
 import itertools
-import random
 import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -16,11 +15,9 @@ from typing import Any
 import question
 from options import Options
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from serving import models
 from tables import Sheet
-from tiny_engine import tiny_engine
+from tiny_engine import start_decoding, tiny_engine
 
 BATCHES, PROMPT, STEPS = (1, 16, 64), 256, 64
 
@@ -39,13 +36,8 @@ def table(result: dict[str, Any]) -> Sheet:
 
 
 def _counts(engine: EngineCore, size: int, names: Iterator[int]) -> dict[str, float]:
-    rng = random.Random(0)
     params = SamplingParams(temperature=0.0, max_tokens=2 * STEPS + 2, ignore_eos=True)
-    for _ in range(size):
-        prompt = [rng.randrange(300, models.TINY.vocab) for _ in range(PROMPT)]
-        engine.add(AddRequest(str(next(names)), prompt, params))
-    while len(engine.step().outputs) < size:
-        pass
+    start_decoding(engine, size, PROMPT, params, names)
     counts = {
         "calls": _counted(engine, _calls, sys.setprofile),
         "bytecodes": _counted(engine, _bytecodes, sys.settrace),
