@@ -77,11 +77,11 @@ class Names:
 
 
 _Edit = tuple[int, int, str]
-"""First byte, end, and what replaces them."""
+"""First byte, end, and the new text between them."""
 
 
 class _Offsets:
-    """Where the nodes of a text are, in bytes."""
+    """Byte positions of a text's nodes."""
 
     def __init__(self, text: str) -> None:
         self._lines = [0]
@@ -106,9 +106,12 @@ class _Parts:
 
 
 def merged(texts: Mapping[str, str], new: str, needs: Mapping[str, set[str]]) -> str:
-    """One module of several, by old path, whose names are new already. `needs`: which of them each imports."""
+    """The text of the module that replaces `texts`, by old path; these have the new names already.
+
+    `needs`: the old paths that each old path imports. Warns of names that two of the files define differently.
+    """
     parts = {old: _parts(text) for old, text in texts.items()}
-    _tell_clashes(parts, new)
+    _warn_of_clashes(parts, new)
     imports = list(dict.fromkeys(statement for each in parts.values() for statement in each.imports))
     kept = [statement for statement in imports if not _is_of_itself(statement, module_of(new), new)]
     future = [statement for statement in kept if statement.startswith("from __future__")]
@@ -125,7 +128,10 @@ def module_of(path: str) -> str:
 
 
 def carry_out(plan: Mapping[str, str], root: Path, added: Mapping[str, str]) -> None:
-    """In the repository that is the working directory."""
+    """Move and merge the files of `plan` (old path to new path below `root`), and add files with only a docstring.
+
+    The working directory is the repository, whose other files are rewritten to the new names.
+    """
     names = Names(plan)
     before = {old: (root / old).read_text() for old in plan}
     needs = {old: set(_needs(text, {module_of(each): each for each in plan})) for old, text in before.items()}
@@ -248,7 +254,7 @@ def _needs(text: str, paths: Mapping[str, str]) -> Iterator[str]:
                     yield found
 
 
-def _tell_clashes(parts: Mapping[str, _Parts], new: str) -> None:
+def _warn_of_clashes(parts: Mapping[str, _Parts], new: str) -> None:
     first: dict[str, tuple[str, str]] = {}
     for old, each in parts.items():
         for name, source in _defined(each.tree):

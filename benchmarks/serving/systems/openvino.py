@@ -26,9 +26,8 @@ class OpenVinoGenAi:
         import openvino_genai as genai
 
         scheduler = genai.SchedulerConfig()
-        half = "avx512f" in Path("/proc/cpuinfo").read_text()
-        precision = "bf16" if half else "f32"
-        scheduler.cache_size = max(1, round(KV_TOKENS * shape.kv_bytes * (1 if half else 2) / GIB))
+        precision, widened = ("bf16", 1) if "avx512f" in Path("/proc/cpuinfo").read_text() else ("f32", 2)
+        scheduler.cache_size = max(1, round(KV_TOKENS * shape.kv_bytes * widened / GIB))
         scheduler.max_num_seqs = MAX_SEQUENCES
         scheduler.max_num_batched_tokens = MAX_BATCH_TOKENS
         scheduler.dynamic_split_fuse = True
