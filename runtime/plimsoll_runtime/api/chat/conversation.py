@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -114,21 +114,23 @@ def _tell_unheard(
     """Hints and variables that the chat template does not read are ignored as unknown fields are. Raises ApiError if
     those are refused.
     """
+
+    def ignore(param: str, reason: str, names: Sequence[str]) -> None:
+        if model.strict_parameters:
+            raise invalid(param, reason)
+        record.ignored = with_more(record.ignored, names)
+
     tools = called is not None
     if (reason := unheard_effort(body, model, tools=tools)) is not None:
-        if model.strict_parameters:
-            raise invalid(LEVEL, reason)
-        record.ignored = with_more(record.ignored, [fields.effort])
+        ignore(LEVEL, reason, [fields.effort])
     if body.verbosity not in (None, USUAL) and VERBOSITY not in variables_known(model, tools=tools):
-        if model.strict_parameters:
-            raise invalid(VERBOSITY, f"this model's chat template does not use it; leave it out or send {USUAL!r}")
-        record.ignored = with_more(record.ignored, [fields.verbosity])
+        reason = f"this model's chat template does not use it; leave it out or send {USUAL!r}"
+        ignore(VERBOSITY, reason, [fields.verbosity])
     if not body.chat_template_kwargs:
         return
-    unread = sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=tools))
-    if unread and model.strict_parameters:
-        raise invalid("chat_template_kwargs", f"this model's chat template knows no {unread[0]!r}")
-    record.ignored = with_more(record.ignored, (f"chat_template_kwargs.{name}" for name in unread))
+    if unread := sorted(body.chat_template_kwargs.keys() - variables_known(model, tools=tools)):
+        reason = f"this model's chat template knows no {unread[0]!r}"
+        ignore("chat_template_kwargs", reason, [f"chat_template_kwargs.{name}" for name in unread])
 
 
 def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: ServedModel) -> str:

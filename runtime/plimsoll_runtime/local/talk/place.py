@@ -36,11 +36,11 @@ class Wish:
 async def find(wish: Wish, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: TransferProgress) -> Place:
     """Where it answers. A server that is started ends with the stack. Raises AskError."""
     key = first_key(os.environ)
-    if wish.url is None and wish.model is not None and wish.model.startswith(("http://", "https://")):
-        raise AskError(f"{wish.model!r} is a URL, not a model; use --url {wish.model}")
     if wish.url is not None:
         server = Server(wish.url.rstrip("/").removesuffix("/v1"), key)
         return Place(server, _chosen(wish.model, await names(session, server), server))
+    if wish.model is not None and wish.model.startswith(("http://", "https://")):
+        raise AskError(f"{wish.model!r} is a URL, not a model; use --url {wish.model}")
     for run in all_runs():
         record = run.read()
         if record is None:
