@@ -9,28 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Literal
+from typing import Any
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # prices are not fetched
 
 import dspy
+from client_support.weather import HEARD, Forecast, get_weather
 from dspy.utils.exceptions import DSPyError
-from pydantic import BaseModel, Field
-
-HEARD: list[str] = []
-
-
-class Forecast(BaseModel):
-    """What the weather will be."""
-
-    sky: Literal["clear", "grey"]
-    degrees: int = Field(ge=-60, le=60)
-
-
-def get_weather(city: str) -> str:
-    """The weather of a city."""
-    HEARD.append(city)
-    return f"rain in {city}"
 
 
 class LM(dspy.LM):  # type: ignore[misc]

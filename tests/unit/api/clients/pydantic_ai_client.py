@@ -8,28 +8,13 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field
+from client_support.weather import HEARD, Forecast, get_weather
 from pydantic_ai import Agent, NativeOutput, ToolOutput, capture_run_messages
 from pydantic_ai.exceptions import AgentRunError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
-
-HEARD: list[str] = []
-
-
-class Forecast(BaseModel):
-    """What the weather will be."""
-
-    sky: Literal["clear", "grey"]
-    degrees: int = Field(ge=-60, le=60)
-
-
-def get_weather(city: str) -> str:
-    """The weather of a city."""
-    HEARD.append(city)
-    return f"rain in {city}"
 
 
 def loop(model: Any) -> dict[str, Any]:

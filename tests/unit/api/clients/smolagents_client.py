@@ -10,22 +10,12 @@ import json
 import sys
 from typing import Any
 
+from client_support.weather import HEARD, get_weather
 from smolagents import AgentError, CodeAgent, OpenAIModel, ToolCallingAgent, tool
 from smolagents.models import CODEAGENT_RESPONSE_FORMAT
 from smolagents.monitoring import LogLevel
 
-HEARD: list[str] = []
-
-
-@tool  # type: ignore[untyped-decorator]
-def get_weather(city: str) -> str:
-    """The weather of a city.
-
-    Args:
-        city: Where.
-    """
-    HEARD.append(city)
-    return f"rain in {city}"
+WEATHER = tool(get_weather)
 
 
 def model(url: str, name: str = "fake", **more: Any) -> OpenAIModel:
@@ -34,14 +24,14 @@ def model(url: str, name: str = "fake", **more: Any) -> OpenAIModel:
 
 def loop(kind: Any, url: str, **more: Any) -> dict[str, Any]:
     HEARD.clear()
-    agent = kind(tools=[get_weather], model=model(url, **more), max_steps=3, verbosity_level=LogLevel.OFF)
+    agent = kind(tools=[WEATHER], model=model(url, **more), max_steps=3, verbosity_level=LogLevel.OFF)
     agent.prompt_templates["system_prompt"] = "Answer with tools."
     return {"text": agent.run("Weather in Bonn?"), "heard": list(HEARD)}
 
 
 def long(url: str) -> str:
     try:
-        ToolCallingAgent(tools=[get_weather], model=model(url), verbosity_level=LogLevel.OFF).run("x" * 5000)
+        ToolCallingAgent(tools=[WEATHER], model=model(url), verbosity_level=LogLevel.OFF).run("x" * 5000)
     except AgentError as error:
         return str(error)
     return ""

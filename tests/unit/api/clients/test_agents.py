@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Bonn"}}\n</tool_call>'
 TEXT = "It rains."
+SUPPORT = HERE.parents[2] / "support"
 DONE = {"text": TEXT, "heard": ["Bonn"]}
 LOOP = (CALL, TEXT)
 TOO_LONG = "This model's maximum context length is 4096 tokens. However, your messages resulted in "
@@ -34,11 +35,17 @@ def way(request: pytest.FixtureRequest) -> str:
 async def agents(stand_in: StandIn, tiny: Ways, way: str, program: str, *command: str | Path) -> Any:
     """Runs a client program against the scripted server and the tiny model; returns the JSON it prints."""
     urls = stand_in.ways.url(way), tiny.url(way)
-    return await asyncio.to_thread(run_client, command[0], HERE / program, *urls, *command[1:], CLIENTS=str(CLIENTS))
+    environment = {"CLIENTS": str(CLIENTS), "PYTHONPATH": str(SUPPORT)}
+    return await asyncio.to_thread(run_client, command[0], HERE / program, *urls, *command[1:], **environment)
 
 
 def is_forecast(found: Any) -> bool:
     return set(found) == {"sky", "degrees"} and found["sky"] in ("clear", "grey") and -60 <= found["degrees"] <= 60
+
+
+def assert_history_has_the_cut_call(stand_in: StandIn) -> None:
+    assert "Weather in Bonn?get_weather{" in stand_in.shown
+    assert stand_in.shown.endswith("And now?")
 
 
 async def test_pydantic_ai(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
@@ -51,7 +58,7 @@ async def test_pydantic_ai(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
             assert TOO_LONG in told["long"]
             assert set(told["typed"]) == {"form", "strict form", "tool"}
             assert all(map(is_forecast, told["typed"].values()))
-        assert stand_in.shown.endswith("And now?"), "the cut call was sent back as history"
+        assert_history_has_the_cut_call(stand_in)
 
 
 async def test_vercels_ai_sdk(tokenizer: Tokenizer, tiny: Ways, way: str) -> None:
@@ -66,7 +73,7 @@ async def test_vercels_ai_sdk(tokenizer: Tokenizer, tiny: Ways, way: str) -> Non
         long = told["long"]
         assert (long["name"], long["status"], long["retryable"]) == ("AI_APICallError", 400, False)
         assert long["message"].startswith(TOO_LONG)
-        assert stand_in.shown.endswith("And now?")
+        assert_history_has_the_cut_call(stand_in)
     typed = told["typed"]
     assert is_forecast(typed["output"])
     assert typed["streamed"] == typed["output"]
@@ -114,13 +121,13 @@ def in_fields(values: dict[str, str]) -> str:
 
 
 async def test_the_command_llm(tokenizer: Tokenizer, tiny: Ways, way: str, tmp_path: Path) -> None:
-    """`llm` stores conversations; `--continue` continues the one whose call was cut."""
+    """`llm` stores no conversation that ended with an error: `--continue` continues the one before the cut call."""
     python = client_python("llm")
     async with standing_in(tokenizer) as stand_in:
         stand_in.follows(*LOOP, *LOOP, CALL, TEXT)
         told = await agents(stand_in, tiny, way, "llm_client.py", python, tmp_path)
         assert told["whole"] == told["streamed"] == told["after"] == [0, TEXT]
-        assert stand_in.shown.endswith("And now?")
+        assert stand_in.shown.endswith(f"rain in Bonn{TEXT}And now?")
     assert [told["cut"][0], told["long"][0]] == [1, 1]
     assert TOO_LONG in told["long"][1]
     assert is_forecast(json.loads(told["typed"][1]))
