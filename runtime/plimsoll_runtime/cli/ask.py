@@ -15,7 +15,7 @@ from plimsoll_runtime.errors import UsageError
 NO_ANSWER = 1
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_ask_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `ask` to the command line."""
     parser = subparsers.add_parser(
         "ask",
@@ -32,10 +32,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         "--model", metavar="MODEL", help="a name that the server offers, or a model to start (default: its first)"
     )
     add_talk_options(parser)
-    parser.set_defaults(func=run)
+    parser.set_defaults(func=run_ask)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_ask(args: argparse.Namespace) -> int:
     """Ask; 1 where there is no answer. Raises UsageError."""
     from plimsoll_runtime.local.talk.stream import AskError
 

@@ -18,7 +18,7 @@ POLL_SECONDS = 0.1
 WAIT_SECONDS = 60.0
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_down_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add `down` to the command line."""
     parser = subparsers.add_parser(
         "down",
@@ -28,10 +28,10 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     )
     parser.add_argument("--port", type=values.port, help="the run of this port (default: the only one)")
     parser.add_argument("--now", action="store_true", help="do not wait for running answers")
-    parser.set_defaults(func=run)
+    parser.set_defaults(func=run_down)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_down(args: argparse.Namespace) -> int:
     """Stop one run; 0 once it is gone, 1 if there is none. Raises UsageError where several could be meant."""
     from plimsoll_runtime.local.run_folder import RunFolder, all_runs
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 
-def add_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_fetch_parser(subparsers: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `fetch` command."""
     parser = subparsers.add_parser(
         "fetch",

@@ -10,7 +10,11 @@ from typing import Any, NoReturn
 
 from plimsoll_runtime import __version__
 from plimsoll_runtime.api.lastwords import write_last_words
-from plimsoll_runtime.cli import ask, batch, chat, down, fetch, host, models, planner, profiling, serve, status, up
+from plimsoll_runtime.cli import batch, chat, host, models, profiling, serve, status, up
+from plimsoll_runtime.cli.ask import add_ask_parser
+from plimsoll_runtime.cli.down import add_down_parser
+from plimsoll_runtime.cli.fetch import add_fetch_parser
+from plimsoll_runtime.cli.planner import add_planner_parsers
 from plimsoll_runtime.cli.server_options import termination_log
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.nearest import did_you_mean
@@ -69,6 +73,19 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers: argparse._SubParsersAction[Any] = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )
-    for module in (serve, host, up, chat, ask, status, down, fetch, models, batch, profiling, planner):
-        module.add_parser(subparsers)
+    for add_parser in (
+        serve.add_parser,
+        host.add_parser,
+        up.add_parser,
+        chat.add_parser,
+        add_ask_parser,
+        status.add_parser,
+        add_down_parser,
+        add_fetch_parser,
+        models.add_parser,
+        batch.add_parser,
+        profiling.add_parser,
+        add_planner_parsers,
+    ):
+        add_parser(subparsers)
     return parser

@@ -18,14 +18,14 @@ NO_OPTIONS = "\0"
 """A first character that no argument has: all of them are the planner's to read, `--help` too."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+def add_planner_parsers(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add both to the command line."""
     for name, what in COMMANDS.items():
         parser = subparsers.add_parser(name, help=what, add_help=False, prefix_chars=NO_OPTIONS)
         parser.add_argument("rest", nargs="*")
-        parser.set_defaults(func=run)
+        parser.set_defaults(func=run_planner)
 
 
-def run(args: argparse.Namespace) -> int:
+def run_planner(args: argparse.Namespace) -> int:
     """The exit code of the planner's process."""
     return subprocess.call([sys.executable, "-m", "plimsoll_operator", args.command, *args.rest])

@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
+from plimsoll_runtime.engine.deadlines import SLACK
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
-
-SLACK = 64
 
 
 class WaitingQueue:

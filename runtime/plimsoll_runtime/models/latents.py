@@ -10,10 +10,11 @@ from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.latent import Absorb, AttendLatent, Expand, Latent
 from plimsoll_runtime.models.ops.normalise import Normalise
 from plimsoll_runtime.models.ops.op import Op
+from plimsoll_runtime.models.self_attention import ATTENDED
 from plimsoll_runtime.models.spec.attention import LatentAttention
 from plimsoll_runtime.models.spec.names import Names
 
-QUERIES, LATENT, ATTENDED, VALUES = "queries", "latent", "attended", "values"
+QUERIES, LATENT, VALUES = "queries", "latent", "values"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 GIB = 2**30
 
 
-def worth(frequency: float, reload_seconds: float, weight: float) -> float:
+def retention_worth(frequency: float, reload_seconds: float, weight: float) -> float:
     """Expected seconds of loading if it were not kept, weighted."""
     return frequency * reload_seconds * weight
 
 
-def value(clock: float, frequency: float, reload_seconds: float, weight: float, size: int) -> float:
+def retention_value(clock: float, frequency: float, reload_seconds: float, weight: float, size: int) -> float:
     """The retention value, a GiB; what has the least goes first."""
-    return clock + worth(frequency, reload_seconds, weight) * GIB / max(1, size)
+    return clock + retention_worth(frequency, reload_seconds, weight) * GIB / max(1, size)

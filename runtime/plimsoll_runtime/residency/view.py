@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
-from plimsoll_runtime.residency import retention
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.retention import retention_value, retention_worth
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
 from plimsoll_runtime.residency.states import State
 
@@ -72,7 +72,7 @@ class ModelView:
     @property
     def worth(self) -> float:
         """Expected seconds of loading where it is not kept awake, weighted."""
-        return retention.worth(self.frequency, self.reload_seconds, self.weight)
+        return retention_worth(self.frequency, self.reload_seconds, self.weight)
 
     @property
     def value(self) -> float:
@@ -82,12 +82,12 @@ class ModelView:
     def value_at(self, clock: float) -> float:
         """The same for another reading of the host's clock: of one that is about to be used, today's."""
         size = self.grant.total if self.grant is not None else self.sizes.least
-        return retention.value(clock, self.frequency, self.reload_seconds, self.weight, size)
+        return retention_value(clock, self.frequency, self.reload_seconds, self.weight, size)
 
     @property
     def image_value(self) -> float:
         """What keeping its image is worth while it sleeps."""
-        return retention.value(self.clock, self.frequency, self.seconds.load, self.weight, self.sizes.image)
+        return retention_value(self.clock, self.frequency, self.seconds.load, self.weight, self.sizes.image)
 
     @property
     def spare_kv(self) -> int:

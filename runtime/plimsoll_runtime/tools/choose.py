@@ -6,50 +6,48 @@ from collections.abc import Mapping
 
 from plimsoll_runtime.tools.entries import Entries
 from plimsoll_runtime.tools.format import ToolFormat
-from plimsoll_runtime.tools.formats import (
-    deepseek_v3,
-    deepseek_v31,
-    functiongemma,
-    gemma3,
-    gemma3_json,
-    gemma4,
-    glm4,
-    granite,
-    harmony,
-    hermes,
-    kimi_k2,
-    llama3,
-    llama4_pythonic,
-    minimax,
-    mistral,
-    nemotron,
-    phi4,
-    qwen3_coder,
-    seed_oss,
-)
+from plimsoll_runtime.tools.formats.deepseek_v3 import DEEPSEEK_V3
+from plimsoll_runtime.tools.formats.deepseek_v31 import DEEPSEEK_V31
+from plimsoll_runtime.tools.formats.functiongemma import FUNCTIONGEMMA
+from plimsoll_runtime.tools.formats.gemma3 import GEMMA3
+from plimsoll_runtime.tools.formats.gemma3_json import GEMMA3_JSON
+from plimsoll_runtime.tools.formats.gemma4 import GEMMA4
+from plimsoll_runtime.tools.formats.glm4 import GLM4
+from plimsoll_runtime.tools.formats.granite import GRANITE
+from plimsoll_runtime.tools.formats.harmony import HARMONY
+from plimsoll_runtime.tools.formats.hermes import HERMES
+from plimsoll_runtime.tools.formats.kimi_k2 import KIMI_K2
+from plimsoll_runtime.tools.formats.llama3 import LLAMA3
+from plimsoll_runtime.tools.formats.llama4_pythonic import LLAMA4_PYTHONIC
+from plimsoll_runtime.tools.formats.minimax import MINIMAX
+from plimsoll_runtime.tools.formats.mistral import MISTRAL
+from plimsoll_runtime.tools.formats.nemotron import NEMOTRON
+from plimsoll_runtime.tools.formats.phi4 import PHI4
+from plimsoll_runtime.tools.formats.qwen3_coder import QWEN3_CODER
+from plimsoll_runtime.tools.formats.seed_oss import SEED_OSS
 
 FORMATS: Mapping[str, ToolFormat] = {
-    module.FORMAT.name: module.FORMAT
-    for module in (
-        harmony,
-        gemma4,
-        functiongemma,
-        gemma3,
-        deepseek_v3,
-        deepseek_v31,
-        kimi_k2,
-        minimax,
-        nemotron,
-        seed_oss,
-        qwen3_coder,
-        glm4,
-        mistral,
-        phi4,
-        granite,
-        hermes,
-        llama4_pythonic,
-        gemma3_json,
-        llama3,
+    each.name: each
+    for each in (
+        HARMONY,
+        GEMMA4,
+        FUNCTIONGEMMA,
+        GEMMA3,
+        DEEPSEEK_V3,
+        DEEPSEEK_V31,
+        KIMI_K2,
+        MINIMAX,
+        NEMOTRON,
+        SEED_OSS,
+        QWEN3_CODER,
+        GLM4,
+        MISTRAL,
+        PHI4,
+        GRANITE,
+        HERMES,
+        LLAMA4_PYTHONIC,
+        GEMMA3_JSON,
+        LLAMA3,
     )
 }
 """Ours by name, in the order in which templates are asked for them: what has the rarest signs comes first."""

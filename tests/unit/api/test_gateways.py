@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.callers.gateways import LOOK_SECONDS, Gateways, GatewayTokensError
+from plimsoll_runtime.api.callers.gateways import Gateways, GatewayTokensError
+from plimsoll_runtime.api.callers.keys import LOOK_SECONDS
 from plimsoll_runtime.api.callers.tenants import Tenants, salted
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.cli.main import build_parser

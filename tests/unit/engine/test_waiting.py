@@ -6,10 +6,11 @@ import random
 
 from simulated import VOCAB
 
+from plimsoll_runtime.engine.deadlines import SLACK
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.prompt import Prompt
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
-from plimsoll_runtime.engine.waiting import SLACK, WaitingQueue
+from plimsoll_runtime.engine.waiting import WaitingQueue
 
 
 def sequence(arrival: int, rank: int) -> SequenceState:

@@ -100,7 +100,7 @@ def test_commands(tmp_path: Path) -> None:
     talk = Talk(Server("http://x"), "a", said=[{"role": "user", "content": "Hi"}])
 
     def run(line: str) -> str:
-        return commands.run(line, talk, lambda: ["a", "b"])
+        return commands.run_command(line, talk, lambda: ["a", "b"])
 
     assert run("/system") == "there is no system message"
     run("/system Be brief.")
@@ -131,7 +131,7 @@ def test_commands(tmp_path: Path) -> None:
 )
 def test_commands_that_cannot_be_carried_out(line: str, told: str) -> None:
     with pytest.raises(CommandError, match=told):
-        commands.run(line, Talk(Server("http://x"), "a"), lambda: ["a", "b"])
+        commands.run_command(line, Talk(Server("http://x"), "a"), lambda: ["a", "b"])
 
 
 async def test_a_place_by_its_url(gateway: FakeGateway, session: aiohttp.ClientSession, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.residency.demand import Demand
-from plimsoll_runtime.residency.retention import value, worth
+from plimsoll_runtime.residency.retention import retention_value, retention_worth
 
 
 def after(times: list[float]) -> Demand:
@@ -58,5 +58,5 @@ def test_a_rhythm_that_has_changed_is_forgotten() -> None:
 
 
 def test_value_is_worth_a_gibibyte_above_the_clock() -> None:
-    assert worth(3.0, 4.0, 0.5) == 6.0
-    assert value(10.0, 3.0, 4.0, 0.5, 2 * 2**30) == 13.0
+    assert retention_worth(3.0, 4.0, 0.5) == 6.0
+    assert retention_value(10.0, 3.0, 4.0, 0.5, 2 * 2**30) == 13.0

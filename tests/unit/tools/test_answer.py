@@ -20,7 +20,7 @@ def said(parts: list[Part]) -> str:
 @settings(deadline=None, max_examples=80)
 @given(st.lists(st.text(alphabet='<tol_ca>l {\n"x', max_size=5), max_size=12))
 def test_nothing_else_is_held_back(pieces: list[str]) -> None:
-    parser = hermes.FORMAT.parser(TOOLS)
+    parser = hermes.HERMES.parser(TOOLS)
     written = given_out = ""
     for piece in pieces:
         written += piece
@@ -40,7 +40,7 @@ def test_words_stream(name: str) -> None:
 
 
 def test_a_call_is_told_when_its_arguments_begin_and_they_stream() -> None:
-    parser = hermes.FORMAT.parser(TOOLS)
+    parser = hermes.HERMES.parser(TOOLS)
     assert list(parser.push('<tool_call>\n{"name": "get_weather", "arguments": ')) == []
     assert list(parser.push("{")) == [CallBegins(0, "get_weather"), Arguments(0, "{")]
     assert list(parser.push('"city": "Os')) == [Arguments(0, '"city": "Os')]
@@ -49,12 +49,12 @@ def test_a_call_is_told_when_its_arguments_begin_and_they_stream() -> None:
 
 
 def test_what_cannot_be_a_name_is_given_back_at_once() -> None:
-    parser = mistral.FORMAT.parser(TOOLS)
+    parser = mistral.MISTRAL.parser(TOOLS)
     assert list(parser.push("[TOOL_CALLS]" + "x" * 256)) == []
     assert said(list(parser.push("x"))) == "[TOOL_CALLS]" + "x" * 257
 
 
 def test_numbers_of_more_digits_than_python_reads() -> None:
-    parser = hermes.FORMAT.parser(TOOLS)
+    parser = hermes.HERMES.parser(TOOLS)
     text = '<tool_call>{"arguments": {"days": ' + "9" * 5000 + '}, "name": "get_weather"}</tool_call>'
     assert said([*parser.push(text), *parser.finish()]) == text

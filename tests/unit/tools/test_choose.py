@@ -69,15 +69,15 @@ def test_names() -> None:
 
 
 def test_another_package_s_format(installed: Callable[[str, str], None]) -> None:
-    installed("ours", "plimsoll_runtime.tools.formats.hermes:FORMAT")
-    assert named("ours") is hermes.FORMAT
+    installed("ours", "plimsoll_runtime.tools.formats.hermes:HERMES")
+    assert named("ours") is hermes.HERMES
     with pytest.raises(UnknownFormat, match="ours"):
         named("herms")
 
 
 def test_another_package_s_format_comes_first(installed: Callable[[str, str], None]) -> None:
-    installed("mistral", "plimsoll_runtime.tools.formats.hermes:FORMAT")
-    assert named("mistral") is hermes.FORMAT
+    installed("mistral", "plimsoll_runtime.tools.formats.hermes:HERMES")
+    assert named("mistral") is hermes.HERMES
 
 
 def test_a_class_is_made(installed: Callable[[str, str], None]) -> None:

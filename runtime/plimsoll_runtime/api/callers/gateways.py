@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from plimsoll_runtime.api.callers.keys import LOOK_SECONDS
 from plimsoll_runtime.api.http.errors import unavailable
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.watched_file import WatchedFile
@@ -25,7 +26,6 @@ DIRECT = "direct"
 """The tenant of whoever has neither a gateway in front nor a key. No key's tenant has this name: theirs are hashes."""
 _TENANT = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _OF_GATEWAY = "gateway:"
-LOOK_SECONDS = 1.0
 
 
 class GatewayTokensError(UsageError):
@@ -44,7 +44,7 @@ class Gateways:
     ) -> None:
         """Raises GatewayTokensError where the file has no usable credential."""
         self._fixed = tuple(token.encode() for token in tokens)
-        self._file = None if file is None else _watched(file, clock)
+        self._file = None if file is None else _watch_tokens(file, clock)
 
     def __bool__(self) -> bool:
         return bool(self._fixed) or self._file is not None
@@ -96,7 +96,7 @@ def tokens_of(path: Path) -> tuple[bytes, ...]:
     return tokens
 
 
-def _watched(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
+def _watch_tokens(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
     try:
         return WatchedFile(path, tokens_of, every=LOOK_SECONDS, clock=clock)
     except OSError as error:

@@ -24,7 +24,7 @@ class ApiKeys:
     ) -> None:
         """Raises UsageError where the file has no usable key."""
         self._fixed = tuple(sha256(key.encode()).digest() for key in keys)
-        self._file = None if file is None else _watched(file, clock)
+        self._file = None if file is None else _watch_keys(file, clock)
 
     @property
     def needed(self) -> bool:
@@ -64,7 +64,7 @@ def given_key(headers: Mapping[str, str]) -> bytes:
     return (bearer or headers.get("x-api-key", "").strip()).encode("latin-1")
 
 
-def _watched(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
+def _watch_keys(path: Path, clock: Callable[[], float]) -> WatchedFile[tuple[bytes, ...]]:
     try:
         return WatchedFile(path, _hashes_of, every=LOOK_SECONDS, clock=clock)
     except OSError as error:

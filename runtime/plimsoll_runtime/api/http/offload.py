@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+
+from plimsoll_runtime.api.http.disconnect import ResultT
 
 SHORT_BODY = 2048
 """Bytes of a body that is worked on in place: about a millisecond of decoding, rendering and tokenising, less than
@@ -18,7 +19,6 @@ handing it to a thread may take. No field of a request is longer than its body, 
 LONG_BODY = 2**20
 """Bytes of a body whose decoding may take many MiB: 7 MiB of token ids were measured to take 112."""
 
-ResultT = TypeVar("ResultT")
 
 _one_by_one = ThreadPoolExecutor(1, thread_name_prefix="long-bodies")
 

@@ -22,7 +22,7 @@ def is_command(line: str) -> bool:
     return line.startswith("/")
 
 
-def run(line: str, talk: Talk, names: Callable[[], list[str]]) -> str:
+def run_command(line: str, talk: Talk, names: Callable[[], list[str]]) -> str:
     """Carry out a command; what to tell the person. `names` asks the server for its models. Raises CommandError,
     EndOfTalk, and what `names` raises.
     """

@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from plimsoll_runtime.local.run_folder import state_root
-from plimsoll_runtime.local.talk import commands
-from plimsoll_runtime.local.talk.commands import CommandError, EndOfTalk
+from plimsoll_runtime.local.talk.commands import CommandError, EndOfTalk, is_command, run_command
 from plimsoll_runtime.local.talk.notice import notice
 from plimsoll_runtime.local.talk.place import Wish, find
 from plimsoll_runtime.local.talk.stream import AskError, names
@@ -73,8 +72,8 @@ class Terminal:
                     self._note(str(error), "red")
 
     def _take(self, line: str) -> None:
-        if commands.is_command(line):
-            self._note(commands.run(line, self._talk, self._names))
+        if is_command(line):
+            self._note(run_command(line, self._talk, self._names))
             return
         try:
             self._runner.run(self._answer(line))

@@ -11,7 +11,7 @@ from plimsoll_runtime.models.families.cohere import side_by_side
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
-DEFAULTS = {
+DEFAULTS_V2 = {
     "max_position_embeddings": 8192,
     "tie_word_embeddings": True,
     "logit_scale": 0.0625,
@@ -21,9 +21,9 @@ DEFAULTS = {
 """What a field that is missing means."""
 
 
-def describe(values: Mapping[str, Any]) -> DecoderSpec:
+def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
     """Cohere2ForCausalLM."""
-    config = Config({**DEFAULTS, **values, "mlp_bias": False})
+    config = Config({**DEFAULTS_V2, **values, "mlp_bias": False})
     spec = side_by_side("Cohere2ForCausalLM", config, theta=10_000.0)
     every = config.positive("sliding_window_pattern", int)
     windows = config.windows(

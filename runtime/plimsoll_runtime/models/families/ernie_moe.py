@@ -21,7 +21,7 @@ NAMES = Names(
     experts=replace(EXPERTS, correction="mlp.moe_statics.e_score_correction_bias", correction_is_row=True),
     beyond=("model.mtp_",),
 )
-DEFAULTS = {
+MOE_DEFAULTS = {
     "num_key_value_heads": 4,
     "max_position_embeddings": 131_072,
     "rms_norm_eps": 1e-5,
@@ -33,9 +33,9 @@ DEFAULTS = {
 """What a field that is missing means."""
 
 
-def describe(values: Mapping[str, Any]) -> DecoderSpec:
+def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
     """Ernie4_5_MoeForCausalLM."""
-    values = {**DEFAULTS, **values}
+    values = {**MOE_DEFAULTS, **values}
     bias = Config(values).get("use_bias", bool, default=False)
     config = Config({**values, "attention_bias": bias, "mlp_bias": bias})
     spec = gated_decoder("Ernie4_5_MoeForCausalLM", config, pairs=True, theta=THETA, names=NAMES)

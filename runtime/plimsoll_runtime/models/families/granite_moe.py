@@ -26,7 +26,7 @@ NAMES = Names(
 )
 
 
-def describe(values: Mapping[str, Any]) -> DecoderSpec:
+def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
     """GraniteMoeForCausalLM."""
     return _decoder("GraniteMoeForCausalLM", Config({**values, "mlp_bias": False}), 0)
 

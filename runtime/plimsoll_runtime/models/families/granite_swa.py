@@ -7,16 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families import granite, granite_moe
+from plimsoll_runtime.models.families import granite
 from plimsoll_runtime.models.families.changing import self_attention, with_mixers, with_windows
+from plimsoll_runtime.models.families.granite_moe import NAMES, describe_shared
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.rope import RopeSpec
 
 MOE = replace(
-    granite_moe.NAMES,
+    NAMES,
     experts=replace(
-        granite_moe.NAMES.experts,
+        NAMES.experts,
         router="block_sparse_moe.router",
         gate_up=("block_sparse_moe.experts.gate_up_proj",),
         down="block_sparse_moe.experts.down_proj",
@@ -43,7 +44,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
 def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
     """GraniteMoeSWAForCausalLM."""
     values = {**DEFAULTS, **values}
-    spec = _sliding(Config(values), granite_moe.describe_shared(values))
+    spec = _sliding(Config(values), describe_shared(values))
     return replace(spec, architecture="GraniteMoeSWAForCausalLM", names=MOE)
 
 

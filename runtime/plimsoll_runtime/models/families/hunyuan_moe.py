@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families import hunyuan
 from plimsoll_runtime.models.families.changing import mlp_of
+from plimsoll_runtime.models.families.hunyuan import describe
 from plimsoll_runtime.models.families.mixing import check_experts
 from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -23,11 +23,11 @@ EXPERTS = ExpertNames(
 )
 
 
-def describe(values: Mapping[str, Any]) -> DecoderSpec:
+def describe_moe(values: Mapping[str, Any]) -> DecoderSpec:
     """HunYuanMoEV1ForCausalLM."""
     config = Config(values)
     config.refuse_unless(use_cla=False)
-    spec = hunyuan.describe({**values, "mlp_bias": False})
+    spec = describe({**values, "mlp_bias": False})
     mlp = mlp_of(spec)
     shared = GatedMlp(mlp.inner, mlp.activation)
     experts = config.get("num_experts", int, 1)

@@ -12,7 +12,7 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.recurrent import Mamba2
 
 
-def describe(values: Mapping[str, Any]) -> DecoderSpec:
+def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
     """Mamba2ForCausalLM."""
     config = Config(values)
     shape = dual_shape(

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
-from plimsoll_runtime.models.ops.normalise import FLOPS, Normaliser, scale_of
+from plimsoll_runtime.models.ops.normalise import FLOPS as NORM_FLOPS
+from plimsoll_runtime.models.ops.normalise import Normaliser, scale_of
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.norm import Norm
@@ -38,7 +39,7 @@ class JoinInputs:
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
         elements = rows.count * self.layers * self.width
-        return OpCost(3 * elements * size + self.width * FLOAT32, (FLOPS + 3) * elements)
+        return OpCost(3 * elements * size + self.width * FLOAT32, (NORM_FLOPS + 3) * elements)
 
     def row_bytes(self, size: int) -> int:
         """See Op: both that are read, y scaled, in float32 and normed, and the sum."""

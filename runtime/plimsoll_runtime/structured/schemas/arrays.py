@@ -29,7 +29,7 @@ def _items(site: Site) -> None:
     source = "items" if name == "additionalItems" else "prefixItems"
     first = [site.inner(each, source, index) for index, each in enumerate(prefix)]
     if name not in given and "unevaluatedItems" in given:
-        name, items = "unevaluatedItems", _unevaluated(site)
+        name, items = "unevaluatedItems", _unevaluated_items(site)
     rest = site.inner(items, name)
     while first and first[-1] is True and rest is True:
         first.pop()
@@ -39,7 +39,7 @@ def _items(site: Site) -> None:
         site.out["items"] = rest
 
 
-def _unevaluated(site: Site) -> Schema:
+def _unevaluated_items(site: Site) -> Schema:
     """What `items` says that stands for `unevaluatedItems`."""
     given: Schema = site.given["unevaluatedItems"]
     if given is True or given == {}:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.structured.schemas.kinds import ALL, kind_of, kinds_of, types_of
+from plimsoll_runtime.structured.schemas.site import Schema
 
-Schema = Mapping[str, Any] | bool
 _MOST = 16
 
 

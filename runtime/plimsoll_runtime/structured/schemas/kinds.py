@@ -6,12 +6,12 @@ import json
 import math
 from typing import Any
 
-_NUMBER = frozenset({"integer", "fraction"})
+_NUMERIC = frozenset({"integer", "fraction"})
 OF_TYPE = {
     "null": frozenset({"null"}),
     "boolean": frozenset({"boolean"}),
     "integer": frozenset({"integer"}),
-    "number": _NUMBER,
+    "number": _NUMERIC,
     "string": frozenset({"string"}),
     "array": frozenset({"array"}),
     "object": frozenset({"object"}),

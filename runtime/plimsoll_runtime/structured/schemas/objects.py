@@ -29,7 +29,7 @@ def objects(site: Site) -> None:
     word = "additionalProperties" if "additionalProperties" in given else "unevaluatedProperties"
     further = site.inner(given.get("additionalProperties", True), word) if word in given else True
     if word in given and word != "additionalProperties":
-        further = _unevaluated(site)
+        further = _unevaluated_properties(site)
     if not kept and further is not True:
         site.leave(word, REASONS["additionalProperties"])
         further = True
@@ -68,7 +68,7 @@ def _patterns(site: Site) -> tuple[dict[str, Schema], bool]:
     return found, kept
 
 
-def _unevaluated(site: Site) -> Schema:
+def _unevaluated_properties(site: Site) -> Schema:
     """What `additionalProperties` says that stands for `unevaluatedProperties`."""
     given: Schema = site.given["unevaluatedProperties"]
     if given is True or given == {}:

@@ -60,4 +60,4 @@ def _read_call(page: Page, calls: Calls) -> Reading[None]:
     yield from closing(page, _CALL_END)
 
 
-FORMAT = DeepSeekV3()
+DEEPSEEK_V3 = DeepSeekV3()

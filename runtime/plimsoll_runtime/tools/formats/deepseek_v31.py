@@ -50,4 +50,4 @@ def _read_call(page: Page, calls: Calls) -> Reading[None]:
     yield from closing(page, _CALL_END)
 
 
-FORMAT = DeepSeekV31()
+DEEPSEEK_V31 = DeepSeekV31()

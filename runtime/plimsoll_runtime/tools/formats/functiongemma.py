@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from plimsoll_runtime.tools.quoted_format import QuotedFormat
 
-FORMAT = QuotedFormat("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")
+FUNCTIONGEMMA = QuotedFormat("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>")

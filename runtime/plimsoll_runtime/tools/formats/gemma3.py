@@ -58,4 +58,4 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
         page.keep()
 
 
-FORMAT = Gemma3()
+GEMMA3 = Gemma3()

@@ -25,7 +25,7 @@ class Gemma3Json:
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
         """For one answer."""
-        return AnswerParser(Style(_FENCES, _read, opening=("{", "[")), tools)
+        return AnswerParser(Style(_FENCES, _read_json, opening=("{", "[")), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """Bare objects on lines. Other text begins with no object that names a tool."""
@@ -34,7 +34,7 @@ class Gemma3Json:
         return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
 
 
-def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+def _read_json(page: Page, calls: Calls, marker: str) -> Reading[None]:
     if marker in ("{", "["):
         page.at -= 1
         yield from call_objects(page, calls)
@@ -44,4 +44,4 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, "```")
 
 
-FORMAT = Gemma3Json()
+GEMMA3_JSON = Gemma3Json()

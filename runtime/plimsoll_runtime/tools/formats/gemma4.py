@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from plimsoll_runtime.tools.quoted_format import QuotedFormat
 
-FORMAT = QuotedFormat("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')
+GEMMA4 = QuotedFormat("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>')

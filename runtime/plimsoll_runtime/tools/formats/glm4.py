@@ -64,4 +64,4 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from fields.end()
 
 
-FORMAT = Glm4()
+GLM4 = Glm4()

@@ -15,7 +15,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, "</tool_call>")
 
 
-FORMAT = JsonFormat(
+GRANITE = JsonFormat(
     name="granite",
     special=True,
     signs=(("<|tool_call|>",),),

@@ -71,4 +71,4 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, CALL, END)
 
 
-FORMAT = Harmony()
+HARMONY = Harmony()

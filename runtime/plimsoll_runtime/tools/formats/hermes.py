@@ -17,7 +17,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, _END)
 
 
-FORMAT = JsonFormat(
+HERMES = JsonFormat(
     name="hermes",
     special=False,
     signs=((_BEGIN, "arguments"),),

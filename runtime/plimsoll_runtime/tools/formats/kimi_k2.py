@@ -55,4 +55,4 @@ def _read_call(page: Page, calls: Calls) -> Reading[None]:
     yield from closing(page, _CALL_END)
 
 
-FORMAT = KimiK2()
+KIMI_K2 = KimiK2()

@@ -49,4 +49,4 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
         page.at = page.kept
 
 
-FORMAT = Llama3()
+LLAMA3 = Llama3()

@@ -26,7 +26,7 @@ class Llama4Pythonic:
 
     def parser(self, tools: Sequence[Tool]) -> AnswerParser:
         """For one answer."""
-        return AnswerParser(Style((_BEGIN,), _read, opening=("[",)), tools)
+        return AnswerParser(Style((_BEGIN,), _read_pythonic, opening=("[",)), tools)
 
     def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
         """A list from the beginning of the answer. Other text begins with no list that names a tool."""
@@ -39,7 +39,7 @@ class Llama4Pythonic:
         return opening(rules, [rf"\[{one_name(tools)}\("], required=required)
 
 
-def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+def _read_pythonic(page: Page, calls: Calls, marker: str) -> Reading[None]:
     if marker == _BEGIN:
         yield from blanks(page)
         yield from expect(page, "[")
@@ -47,4 +47,4 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, _END)
 
 
-FORMAT = Llama4Pythonic()
+LLAMA4_PYTHONIC = Llama4Pythonic()

@@ -69,4 +69,4 @@ def _name(page: Page) -> Reading[str]:
     return name.strip().strip("\"'")
 
 
-FORMAT = MiniMax()
+MINIMAX = MiniMax()

@@ -73,4 +73,4 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from read_arguments(page, calls, tool)
 
 
-FORMAT = Mistral()
+MISTRAL = Mistral()

@@ -17,7 +17,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, _END)
 
 
-FORMAT = JsonFormat(
+NEMOTRON = JsonFormat(
     name="nemotron",
     special=False,
     signs=((_BEGIN,),),

@@ -18,7 +18,7 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
     yield from closing(page, "<|/tool_call|>")
 
 
-FORMAT = JsonFormat(
+PHI4 = JsonFormat(
     name="phi4",
     special=True,
     signs=(("functools",), ("<|/tool|>",), ("<|/tool_call|>",)),

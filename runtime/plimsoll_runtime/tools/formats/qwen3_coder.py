@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from plimsoll_runtime.tools.function_tags import FunctionTags
 
-FORMAT = FunctionTags("qwen3_coder", special=False, begin="<tool_call>", end="</tool_call>", edge="\n")
+QWEN3_CODER = FunctionTags("qwen3_coder", special=False, begin="<tool_call>", end="</tool_call>", edge="\n")

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from plimsoll_runtime.tools.function_tags import FunctionTags
 
-FORMAT = FunctionTags("seed_oss", special=True, begin="<seed:tool_call>", end="</seed:tool_call>")
+SEED_OSS = FunctionTags("seed_oss", special=True, begin="<seed:tool_call>", end="</seed:tool_call>")

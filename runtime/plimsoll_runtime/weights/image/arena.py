@@ -23,7 +23,7 @@ from plimsoll_runtime.weights.image.header import (
     encode,
 )
 from plimsoll_runtime.weights.image.image import Image
-from plimsoll_runtime.weights.image.mapping import Mapping
+from plimsoll_runtime.weights.image.mapping import MappedImage
 from plimsoll_runtime.weights.image.tensors import hollow
 
 
@@ -34,7 +34,7 @@ class FillingArena:
 
     def __init__(self, image: Image) -> None:
         self._image = image
-        self.mapping = Mapping(image.descriptor, image.size, writable=True)
+        self.mapping = MappedImage(image.descriptor, image.size, writable=True)
         self._bytes = torch.frombuffer(self.mapping.buffer(), dtype=torch.uint8)
         self._end = ROOT_BYTES
         self._placed: list[PlacedTensor] = []
@@ -91,7 +91,7 @@ class FilledArena:
         if header.nbytes != image.size:
             raise ModelError(f"the image should have {header.nbytes} bytes and has {image.size}; load the model again")
         writable = header.facts.device != "cpu"
-        self.mapping = Mapping(image.descriptor, image.size, writable=writable)
+        self.mapping = MappedImage(image.descriptor, image.size, writable=writable)
         self.memory = torch.frombuffer(self.mapping.buffer(), dtype=torch.uint8)
         self._header = header
         self._taken = 0

@@ -27,7 +27,7 @@ for _name in ("munmap", "mprotect", "madvise"):
     getattr(_libc, _name).argtypes = [ctypes.c_void_p, ctypes.c_size_t, *([] if _name == "munmap" else [ctypes.c_int])]
 
 
-class Mapping:
+class MappedImage:
     """`size` bytes of a descriptor from its first on, at `address`, until this object is gone."""
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
@@ -69,7 +69,7 @@ def _map(address: int | None, size: int, rights: int, flags: int, descriptor: in
     return int(found)
 
 
-def _let_go(mapping: Mapping) -> None:
+def _let_go(mapping: MappedImage) -> None:
     """Nothing is to be done: that the finalizer held the mapping until now was its purpose."""
 
 
