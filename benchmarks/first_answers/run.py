@@ -19,7 +19,7 @@ from first_answers.questions import QUESTIONS, Question
 from plimsoll_runtime.local.talk.own import own_server
 from plimsoll_runtime.local.talk.stream import Server, names
 from plimsoll_runtime.local.talk.talk import Talk
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 from provenance import provenance
 
 LONGEST = 64

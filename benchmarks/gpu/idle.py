@@ -15,7 +15,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 
 BEFORE, STEPS = 32, 64
 TOKENS = 256

@@ -17,7 +17,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 
 FULL = 0.98
 """Of the cache's blocks. The scheduler keeps one free for each sequence that runs, and lets nobody in before there is

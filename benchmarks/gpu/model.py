@@ -19,7 +19,7 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.weights import WeightReader
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 from plimsoll_runtime.weights.stored import StoredTensor, plain
 from serving.models import Shape
 

@@ -13,7 +13,7 @@ from gpu.clock import seconds
 from plimsoll_runtime.driver.loading import load_model
 from plimsoll_runtime.driver.measure import measure as needs_of
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 from plimsoll_runtime.weights.image.image import Image
 
 COPIED = 2**30

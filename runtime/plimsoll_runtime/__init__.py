@@ -6,13 +6,15 @@ the `plimsoll` command.
 
 from typing import TYPE_CHECKING, Any
 
+from plimsoll_runtime.version import VERSION
+
 if TYPE_CHECKING:
     from plimsoll_runtime.engine.constraint import Constraint
     from plimsoll_runtime.engine.params import SamplingParams
     from plimsoll_runtime.llm import LLM
 
 __all__ = ["LLM", "Constraint", "SamplingParams"]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import Enum
 
+import msgspec
+
 
 class ErrorKind(Enum):
     """Why a runtime could not start or go on. The value is the word used in logs and messages."""
@@ -99,3 +101,7 @@ class DeviceFailedError(EngineDeadError):
 
 class DeviceLostError(DeviceFailedError):
     """The device is gone or has damaged memory: no other process is to go on with it either."""
+
+
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Text that is not UTF-8, and what is nested too deeply, are no MsgspecError."""

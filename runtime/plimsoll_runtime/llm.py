@@ -34,7 +34,6 @@ from plimsoll_runtime.engine.scores import unpack
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.interrupts import Uninterrupted
 from plimsoll_runtime.offline import Classification, PoolingCalls, VectorProgress, Vectors
-from plimsoll_runtime.progress import silent
 from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
@@ -42,6 +41,7 @@ from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.pooled import PooledText
 from plimsoll_runtime.text.recommended import Source, recommended
 from plimsoll_runtime.text.tokenizer import load_tokenizer
+from plimsoll_runtime.utils.progress import silent
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]

@@ -16,7 +16,7 @@ from plimsoll_operator.quantity import byte_count
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 FREE = 10**12

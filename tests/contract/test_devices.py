@@ -16,13 +16,13 @@ from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.spec import read_pool
 from plimsoll_operator.reasons import Reason
 from plimsoll_operator.spec import read_spec
-from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.cli.host import host_settings
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import DeviceLostError
 from plimsoll_runtime.execution.device.facts import DeviceFacts
 from plimsoll_runtime.execution.device.refusal import refusal
+from plimsoll_runtime.utils.process_exit import write_last_words
 
 META = {
     "name": "gemma",

@@ -12,9 +12,9 @@ from plimsoll_operator.build.pod import build_pod
 from plimsoll_operator.failure import LAST_WORDS
 from plimsoll_operator.reasons import EXIT_REASONS, NOT_LOADED, Reason
 from plimsoll_operator.spec import DRAIN_SECONDS, read_spec
-from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
+from plimsoll_runtime.utils.process_exit import write_last_words
 
 REASONS = {
     ErrorKind.USAGE: Reason.INVALID_OPTIONS,

@@ -21,10 +21,10 @@ from plimsoll_operator.reasons import Reason
 from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.server import HostServer, make_guard
 from plimsoll_runtime.api.http.listening import listen
-from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import DeviceLostError
+from plimsoll_runtime.utils.process_exit import write_last_words
 
 KEY = HostKey(b"o" * 32)
 POOL = ObjectKey("team", "shared")

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from plimsoll_runtime.background import in_thread_to_its_end
+from plimsoll_runtime.utils.threads import in_thread_to_its_end
 
 
 async def test_what_a_thread_gives_comes_back() -> None:

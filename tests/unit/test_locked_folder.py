@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.locked_folder import lock, remove
+from plimsoll_runtime.utils.folder_lock import lock, remove
 
 NAME = "lock"
 

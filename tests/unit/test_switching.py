@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from plimsoll_runtime.switching import SECONDS, quick_switches
+from plimsoll_runtime.utils.threads import SECONDS, quick_switches
 
 
 def test_for_a_while_even_if_that_fails() -> None:

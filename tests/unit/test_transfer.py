@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.transfer import WINDOW_SECONDS, Rate, Transfer, transfer_text
+from plimsoll_runtime.utils.progress import WINDOW_SECONDS, Rate, Transfer, transfer_text
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.watched_file import WatchedFile
+from plimsoll_runtime.utils.file_watcher import WatchedFile
 
 
 def number(path: Path) -> int:

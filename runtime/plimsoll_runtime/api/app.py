@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
-from plimsoll_runtime import __version__
 from plimsoll_runtime.api.about.docs import POLICY, page
 from plimsoll_runtime.api.about.models import list_models, show_model
 from plimsoll_runtime.api.about.offers import not_offered
@@ -40,6 +39,7 @@ from plimsoll_runtime.api.responses.store import USUAL
 from plimsoll_runtime.api.route import Handler, Route
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.tokens import detokenize, tokenize
+from plimsoll_runtime.version import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +123,7 @@ def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
         return Response(metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
     async def version(_request: Request) -> Response:
-        return json_response({"version": __version__})
+        return json_response({"version": VERSION})
 
     probes = (("/health", health), ("/live", live), ("/metrics", show_metrics), ("/version", version))
     for path, probe in probes:

@@ -11,13 +11,12 @@ from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
-from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.text.recommended import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
-from plimsoll_runtime.transfer import DOWNLOAD, Transfer
+from plimsoll_runtime.utils.progress import DOWNLOAD, Progress, Transfer
+from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
 
 StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]

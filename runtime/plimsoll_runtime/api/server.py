@@ -17,13 +17,13 @@ from plimsoll_runtime.api.front import Front
 from plimsoll_runtime.api.http.first import first
 from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.api.http.logs import begin_log
-from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.utils.process_exit import write_last_words
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from plimsoll_runtime.api.callers.tenants import Tenants
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
-from plimsoll_runtime.transfer import Transfer
+from plimsoll_runtime.utils.progress import Transfer
 
 
 class Phase(Enum):

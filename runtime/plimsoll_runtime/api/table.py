@@ -15,7 +15,7 @@ from plimsoll_runtime.api.tasks import task_of
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import EngineStats
 from plimsoll_runtime.engine.pooling import Task
-from plimsoll_runtime.nearest import did_you_mean
+from plimsoll_runtime.utils.suggestions import did_you_mean
 
 NAMES_TOLD = 20
 """How many names the error for an unknown one lists."""

@@ -15,8 +15,7 @@ from plimsoll_runtime.batch.places import CSV, JSONL, PARQUET
 from plimsoll_runtime.batch.prompting import Prompting, RowError
 from plimsoll_runtime.batch.row import Row
 from plimsoll_runtime.batch.tables import Columns, csv_rows, parquet_rows
-from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.unreadable import UNREADABLE
+from plimsoll_runtime.errors import UNREADABLE, UsageError
 
 MAX_LINE = 32 * 2**20
 """Bytes of one line, as many as a request over HTTP may have."""

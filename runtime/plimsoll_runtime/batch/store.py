@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plimsoll_runtime import locked_folder
 from plimsoll_runtime.batch.done import Done
 from plimsoll_runtime.batch.job import check_same
 from plimsoll_runtime.batch.journal import Begin, End, Journal, Mark, Place
@@ -22,6 +21,7 @@ from plimsoll_runtime.batch.part import Part
 from plimsoll_runtime.batch.places import Places, sync
 from plimsoll_runtime.batch.row import Answered, Tally
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.utils import folder_lock
 
 LOCK, JOURNAL, ANSWERS, ERRORS = "lock", "journal", "answers.jsonl", "errors.jsonl"
 MARK_SECONDS = 5.0
@@ -56,7 +56,7 @@ class Store:
         self._clock = clock
         self._mark_bytes, self._kept_bytes = mark_bytes, kept_bytes
         places.work.mkdir(exist_ok=True)
-        lock = locked_folder.lock(places.work, LOCK, make=True)
+        lock = folder_lock.lock(places.work, LOCK, make=True)
         if lock is None:
             raise _busy(places)
         self._lock = lock
@@ -150,7 +150,7 @@ class Store:
 
     def remove(self) -> None:
         """Everything is in its place: delete the work, which is of no use any more."""
-        locked_folder.remove(self._places.work, LOCK)
+        folder_lock.remove(self._places.work, LOCK)
 
     def check_integrity(self) -> None:
         """Raises AssertionError where records disagree."""
@@ -227,13 +227,13 @@ class Store:
 def discard(places: Places) -> None:
     """Throw away the work and whatever a complete run has left. Raises UsageError where one goes on now."""
     try:
-        held = locked_folder.lock(places.work, LOCK, make=places.work.exists())
+        held = folder_lock.lock(places.work, LOCK, make=places.work.exists())
     except FileNotFoundError:
         held = -1
     if held is None:
         raise _busy(places)
     if held >= 0:
-        locked_folder.remove(places.work, LOCK)
+        folder_lock.remove(places.work, LOCK)
         os.close(held)
     for path in places.made:
         path.unlink(missing_ok=True)

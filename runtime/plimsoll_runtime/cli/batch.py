@@ -15,8 +15,7 @@ from plimsoll_runtime.cli import values
 from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
 from plimsoll_runtime.cli.formats import add_format_options
 from plimsoll_runtime.cli.request_options import add_generation_config, add_image_parts
-from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.unreadable import UNREADABLE
+from plimsoll_runtime.errors import UNREADABLE, UsageError
 
 if TYPE_CHECKING:
     from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome

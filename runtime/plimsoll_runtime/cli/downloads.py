@@ -67,7 +67,7 @@ def remove(args: argparse.Namespace) -> int:
 
 def _found(source: str) -> Download:
     """The download of that name. Raises SourceError, or UsageError where it names a part of one."""
-    from plimsoll_runtime.nearest import did_you_mean
+    from plimsoll_runtime.utils.suggestions import did_you_mean
     from plimsoll_runtime.weights.downloads import READ_ONLY, downloads, exact_source
     from plimsoll_runtime.weights.sources import parse_hub_id
 

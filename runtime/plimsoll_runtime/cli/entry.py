@@ -20,9 +20,9 @@ def main() -> int:
     library = ctypes.CDLL(None)
     library.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
     library.signal(signal.SIGTERM, ctypes.cast(library._exit, ctypes.c_void_p))
-    from plimsoll_runtime.abrupt_end import end_at_once
     from plimsoll_runtime.cli.main import main as run
     from plimsoll_runtime.errors import ErrorKind
+    from plimsoll_runtime.utils.process_exit import end_at_once
 
     code = run()
     if code == ErrorKind.DEVICE.exit_code:

@@ -23,7 +23,7 @@ from plimsoll_runtime.cli.server_options import (
     termination_log,
 )
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 if TYPE_CHECKING:
     from plimsoll_runtime.api.hosting.config import HostConfig

@@ -8,8 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from plimsoll_runtime import __version__
-from plimsoll_runtime.api.lastwords import write_last_words
 from plimsoll_runtime.cli import batch, chat, host, models, profiling, serve, status, up
 from plimsoll_runtime.cli.ask import add_ask_parser
 from plimsoll_runtime.cli.down import add_down_parser
@@ -17,7 +15,9 @@ from plimsoll_runtime.cli.fetch import add_fetch_parser
 from plimsoll_runtime.cli.planner import add_planner_parsers
 from plimsoll_runtime.cli.server_options import termination_log
 from plimsoll_runtime.errors import PlimsollError, UsageError
-from plimsoll_runtime.nearest import did_you_mean
+from plimsoll_runtime.utils.process_exit import write_last_words
+from plimsoll_runtime.utils.suggestions import did_you_mean
+from plimsoll_runtime.version import VERSION
 
 INTERRUPTED = 130
 
@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Serve language models with an OpenAI API, on a laptop or in a pod.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"plimsoll {__version__}")
+    parser.add_argument("--version", action="version", version=f"plimsoll {VERSION}")
     subparsers: argparse._SubParsersAction[Any] = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True
     )

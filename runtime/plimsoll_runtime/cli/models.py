@@ -111,7 +111,7 @@ def fit(args: argparse.Namespace) -> int:
     from plimsoll_runtime.engine.config import EngineConfig
     from plimsoll_runtime.execution.memory import longest_held
     from plimsoll_runtime.execution.precision import NAMES
-    from plimsoll_runtime.sizes import parse_size
+    from plimsoll_runtime.utils.sizes import parse_size
 
     config = EngineConfig(
         model=args.model, dtype=args.dtype, max_batch_tokens=args.max_batch_tokens, max_sequences=args.max_sequences

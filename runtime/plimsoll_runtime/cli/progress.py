@@ -10,8 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from plimsoll_runtime.progress import TransferProgress
-from plimsoll_runtime.transfer import Rate, Transfer, transfer_text
+from plimsoll_runtime.utils.progress import Rate, Transfer, TransferProgress, transfer_text
 
 
 @contextlib.contextmanager

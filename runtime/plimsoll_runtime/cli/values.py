@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, BLOCK_SIZES
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 LIMIT = 2**31
 ONE_TIB = 2**40

@@ -27,7 +27,7 @@ from plimsoll_runtime.execution.memory import (
 from plimsoll_runtime.execution.tiers.open import staging_beside
 from plimsoll_runtime.execution.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 
 @dataclass(frozen=True, slots=True)

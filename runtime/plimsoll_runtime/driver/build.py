@@ -23,7 +23,7 @@ from plimsoll_runtime.engine.pipeline import keep_all
 from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.tiers.open import check_options
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image.arena import name_of
 from plimsoll_runtime.weights.image.image import Image
 

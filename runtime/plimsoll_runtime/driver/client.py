@@ -31,7 +31,7 @@ from plimsoll_runtime.engine.messages import (
     Vocabulary,
 )
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image.image import Image
 
 STOP_SECONDS = 5.0

@@ -9,8 +9,7 @@ from typing import Any
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.models.early import check_config
-from plimsoll_runtime.progress import Progress
-from plimsoll_runtime.transfer import OnTransfer
+from plimsoll_runtime.utils.progress import OnTransfer, Progress
 from plimsoll_runtime.weights.adapters import refuse_adapter
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.sources import cached_config, described, fetched_config, resolve

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from plimsoll_runtime import locked_folder
+from plimsoll_runtime.utils import folder_lock
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class SocketFolder:
 
     def remove(self) -> None:
         """Remove it and what is in it."""
-        locked_folder.remove(self.path, OWNER)
+        folder_lock.remove(self.path, OWNER)
         os.close(self._lock)
 
 
@@ -51,7 +51,7 @@ def remove_stale(parent: Path) -> None:
         if held is None:
             continue
         try:
-            locked_folder.remove(folder, OWNER)
+            folder_lock.remove(folder, OWNER)
             logger.info("removed %s, which was left by a process that was killed", folder)
         except OSError as error:
             logger.warning("%s is left of a process that was killed and cannot be removed: %s", folder, error)
@@ -75,7 +75,7 @@ def _lock_own(folder: Path) -> int:
 def _lock_stale(folder: Path) -> int | None:
     """The lock of a folder of this user, made as above, whose owner is gone; of any other folder none."""
     try:
-        return locked_folder.lock(folder, OWNER, make=False) if locked_folder.is_ours(folder) else None
+        return folder_lock.lock(folder, OWNER, make=False) if folder_lock.is_ours(folder) else None
     except OSError:
         # Not marked yet, not by us, or gone: another process that starts was faster.
         return None

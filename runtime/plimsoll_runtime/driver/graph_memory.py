@@ -8,7 +8,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 
 def graph_bytes(config: EngineConfig, outline: Outline, device: torch.device, free: int | None = None) -> int:

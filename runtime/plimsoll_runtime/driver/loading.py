@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.memory import check_weights_fit, free_memory
 from plimsoll_runtime.execution.tiers.pinned import HostRegistry, pinned
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder, wake_decoder
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import FilledArena, FillingArena
 from plimsoll_runtime.weights.image.header import ImageHeader

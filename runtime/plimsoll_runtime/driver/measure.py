@@ -14,7 +14,7 @@ from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
 from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 
 def measure(config: EngineConfig, kv: int | None = None) -> Needs:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-import plimsoll_runtime
 from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
 from plimsoll_runtime.engine.config import EngineConfig
@@ -36,6 +35,7 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.tasks import TOLD, by_tokens, task_of
 from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.text.score_tokens import score_tokens
+from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import name_of
 from plimsoll_runtime.weights.image.header import FileStamp, ImageFacts
@@ -192,7 +192,7 @@ def from_image(config: EngineConfig, facts: ImageFacts, device: torch.device) ->
         ("model", (facts.model, facts.revision), (config.model, config.revision)),
         ("kind of device", facts.device, device.type),
         ("dtype", facts.dtype, facts.dtype if config.dtype == "auto" else config.dtype),
-        ("version of plimsoll", facts.code, plimsoll_runtime.__version__),
+        ("version of plimsoll", facts.code, VERSION),
         ("config", hashlib.sha256(facts.config).hexdigest(), facts.config_digest),
     ):
         if found != wanted:
@@ -225,7 +225,7 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
         library=None if found is None else library_path().name,
         backends=[backend.name for backend in model.backends],
         eos_token_ids=list(model.eos_token_ids),
-        code=plimsoll_runtime.__version__,
+        code=VERSION,
     )
 
 

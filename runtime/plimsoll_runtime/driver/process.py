@@ -24,7 +24,6 @@ from typing import NoReturn
 import msgspec
 import zmq
 
-from plimsoll_runtime.abrupt_end import end_at_once
 from plimsoll_runtime.driver.lifeline import STDIN, ChildEnd
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.prompts import PromptStore
@@ -53,6 +52,7 @@ from plimsoll_runtime.engine.messages import (
 from plimsoll_runtime.engine.timeline import StepPhase
 from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError, UsageError
 from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
+from plimsoll_runtime.utils.process_exit import end_at_once
 from plimsoll_runtime.weights.image.image import Image
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.memory import KvBudget
 from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.rehearsal import rehearse
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 
 STAGE = "warm-up"
 LOADED_PROMPT, WOKEN_PROMPT = 64, 16

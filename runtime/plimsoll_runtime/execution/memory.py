@@ -20,7 +20,7 @@ from plimsoll_runtime.errors import MemoryLimitError
 from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.models.program import Facts
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 DEFAULT_SHARE_CPU = 0.25
 DEFAULT_SHARE_GPU = 0.9

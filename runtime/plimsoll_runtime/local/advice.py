@@ -9,7 +9,7 @@ from plimsoll_runtime.local.crd import Schema
 from plimsoll_runtime.local.defaults import Unknown
 from plimsoll_runtime.local.fielderror import FieldError
 from plimsoll_runtime.local.manifest import Document
-from plimsoll_runtime.nearest import did_you_mean
+from plimsoll_runtime.utils.suggestions import did_you_mean
 
 SHOWN = 80
 """Characters of a value."""

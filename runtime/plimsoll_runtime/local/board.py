@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from plimsoll_runtime.transfer import Transfer, transfer_text
+from plimsoll_runtime.utils.progress import Transfer, transfer_text
 
 
 class Phase(Enum):

@@ -9,7 +9,7 @@ from typing import Any
 from celpy.celtypes import BoolType, IntType, StringType
 from celpy.evaluation import bool_eq
 
-from plimsoll_runtime.local.quantity import Quantity
+from plimsoll_runtime.utils.sizes import Quantity
 
 
 def _is_quantity(text: StringType) -> BoolType:

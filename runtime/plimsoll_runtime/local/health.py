@@ -8,7 +8,7 @@ from enum import Enum
 
 import aiohttp
 
-from plimsoll_runtime.transfer import Transfer
+from plimsoll_runtime.utils.progress import Transfer
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
 

@@ -14,7 +14,7 @@ from plimsoll_runtime.local.backoff import Backoff
 from plimsoll_runtime.local.board import Board, Phase, Status
 from plimsoll_runtime.local.child import Child, Launch
 from plimsoll_runtime.local.health import State, ask_health
-from plimsoll_runtime.transfer import Rate
+from plimsoll_runtime.utils.progress import Rate
 
 LOADING_POLL_SECONDS = 0.2
 SELDOM_POLL_SECONDS = 1.0

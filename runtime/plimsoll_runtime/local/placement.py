@@ -9,7 +9,7 @@ import msgspec
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.spec import ModelSpec
-from plimsoll_runtime.sizes import is_share
+from plimsoll_runtime.utils.sizes import is_share
 
 OWN_PROCESS = ("threads", "drainSeconds")
 """Options of a process of its own, which a model of a host has not: the host's own hold for all of them."""

@@ -9,10 +9,9 @@ from typing import Any
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.local.manifest import Document
 from plimsoll_runtime.local.model import LocalModel, plain_environment
-from plimsoll_runtime.local.quantity import Quantity
 from plimsoll_runtime.local.stores import Stores, read_stores
 from plimsoll_runtime.local.words import gib_text
-from plimsoll_runtime.sizes import parse_size
+from plimsoll_runtime.utils.sizes import Quantity, parse_size
 
 NEARLY_ALL = 0.95
 """Of what is free: with more an amount is no use, for it may be too much by the time that the host starts."""

@@ -13,7 +13,7 @@ from plimsoll_runtime.execution.cgroup import cgroup_left
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.stores import Stores
 from plimsoll_runtime.local.words import gib_text
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 from plimsoll_runtime.weights.demo import unseen_terms
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.sources import resolve

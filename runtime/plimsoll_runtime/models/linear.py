@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from plimsoll_runtime.heap import own_pages
+from plimsoll_runtime.utils.heap import own_pages
 
 
 class Linear:

@@ -9,7 +9,6 @@ import torch
 
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.heap import give_back
 from plimsoll_runtime.models.agreement.deciding import deciding, what_to_do
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
@@ -22,7 +21,8 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.tensors import TensorsError, check_tensors, tensors_of
 from plimsoll_runtime.models.weights import ShapeReader, WeightReader
-from plimsoll_runtime.progress import Progress, silent
+from plimsoll_runtime.utils.heap import give_back
+from plimsoll_runtime.utils.progress import Progress, silent
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow

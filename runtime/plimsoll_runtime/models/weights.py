@@ -14,10 +14,10 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.places import Places
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.heap import own_pages
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.progress import Progress, silent
+from plimsoll_runtime.utils.heap import own_pages
+from plimsoll_runtime.utils.progress import Progress, silent
 from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
 from plimsoll_runtime.weights.tensors import TensorSource
 

@@ -10,8 +10,8 @@ from importlib.metadata import version
 
 import torch
 
-from plimsoll_runtime import __version__
 from plimsoll_runtime.hardware import cpu_name
+from plimsoll_runtime.version import VERSION
 
 
 def provenance(device: torch.device) -> dict[str, str | int]:
@@ -24,5 +24,5 @@ def provenance(device: torch.device) -> dict[str, str | int]:
         "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
         "python": platform.python_version(),
         "torch": version("torch"),
-        "plimsoll": __version__,
+        "plimsoll": VERSION,
     }

@@ -28,8 +28,8 @@ from plimsoll_runtime.profiling.summary import SERVER_PHASES, summarise
 from plimsoll_runtime.profiling.trace import with_torch_events, write_trace
 from plimsoll_runtime.profiling.watch import Watch
 from plimsoll_runtime.profiling.workload import Workload, prompt_tokens
-from plimsoll_runtime.progress import Progress
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.sources import resolve
 
 WARM_OUTPUT = 3

@@ -9,13 +9,13 @@ from collections.abc import Iterable
 
 import msgspec
 
-from plimsoll_runtime.api.about.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.http.dialect import json_line
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice
 from plimsoll_runtime.engine.messages import AddRequest, StepOutputs
 from plimsoll_runtime.engine.timeline import StepPhase, Timeline
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.version import FINGERPRINT
 
 
 class ServerPath:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
 from plimsoll_runtime.engine.config import EngineConfig
@@ -30,6 +29,7 @@ from plimsoll_runtime.residency.pressure import host_memory_left, judge, read_st
 from plimsoll_runtime.residency.sizes import Sizes, size_text
 from plimsoll_runtime.residency.spare import Spare
 from plimsoll_runtime.residency.spec import ModelSpec, access_of, engine_config, least_kv
+from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.hub import Access
 from plimsoll_runtime.weights.image.image import Image

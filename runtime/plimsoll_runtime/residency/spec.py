@@ -12,7 +12,7 @@ import msgspec
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 from plimsoll_runtime.weights.hub import Access
 
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.errors import UNREADABLE, ModelError
 from plimsoll_runtime.text.settings import WHAT_TO_DO, TokenizerSettings, read_settings
-from plimsoll_runtime.unreadable import UNREADABLE
 from plimsoll_runtime.weights.files import LARGEST_TOKENIZER, ModelFiles, check_size
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from plimsoll_runtime.errors import SourceError
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.cache import cache_root, locked, read_only_roots
 
 PIECE = 2**20

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.errors import FetchError, PlimsollError, SourceError
-from plimsoll_runtime.transfer import OnTransfer
+from plimsoll_runtime.utils.progress import OnTransfer
 from plimsoll_runtime.weights.fetched import fetch_unlisted, fetch_whole, lacks_files, matching
 from plimsoll_runtime.weights.files import check_size
 from plimsoll_runtime.weights.gguf.choice import choose_gguf

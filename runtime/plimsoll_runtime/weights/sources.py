@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError, SourceError
-from plimsoll_runtime.progress import Progress, silent
-from plimsoll_runtime.transfer import DOWNLOAD, OnTransfer
+from plimsoll_runtime.utils.progress import DOWNLOAD, OnTransfer, Progress, silent
 from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG, refuse_adapter, refuse_gguf_adapter
 from plimsoll_runtime.weights.demo import fetch_demo, find_demo
 from plimsoll_runtime.weights.files import INDEX, PARTS, ModelFiles, check_size

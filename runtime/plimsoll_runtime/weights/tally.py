@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm.std import tqdm  # type: ignore[import-untyped]
 
-from plimsoll_runtime.transfer import OnTransfer, Transfer
+from plimsoll_runtime.utils.progress import OnTransfer, Transfer
 
 EVERY_SECONDS = 0.2
 """Between two reports."""

@@ -43,7 +43,7 @@ from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.weights import WeightReader
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 from plimsoll_runtime.weights.image.tensors import ShapesOnly
 from plimsoll_runtime.weights.sources import resolve
 

@@ -19,7 +19,7 @@ from plimsoll_runtime.execution.captures import CaptureBounds
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphed_choice import GraphedChoice
 from plimsoll_runtime.execution.step_rows import StepRows
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 
 UNKNOWN = -9
 

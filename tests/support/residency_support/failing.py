@@ -9,7 +9,7 @@ from plimsoll_runtime.driver.wiring import OwnThreads
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.plan import Launched, StepPlan
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 
 FACTORY = "residency_support.failing:build"
 FAULT, LOST = 3, 5

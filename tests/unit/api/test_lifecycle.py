@@ -17,7 +17,7 @@ from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import RequestOutput
 from plimsoll_runtime.errors import DeviceFailedError, EngineDeadError, SourceError, UsageError
-from plimsoll_runtime.transfer import Transfer
+from plimsoll_runtime.utils.progress import Transfer
 
 BODY = {"model": "fake", "prompt": "Hi"}
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]

@@ -47,7 +47,7 @@ from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 from serving import models
 from serving.models import Shape
 

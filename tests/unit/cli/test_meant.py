@@ -10,7 +10,7 @@ import pytest
 from plimsoll_gateway import errors
 from plimsoll_runtime.api.table import unknown_model
 from plimsoll_runtime.cli.main import build_parser
-from plimsoll_runtime.nearest import did_you_mean
+from plimsoll_runtime.utils.suggestions import did_you_mean
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_name_of_any_length_and_any_number_of_names_are_compared_in_little_tim
         compared.append(len(list(candidates)))  # type: ignore[call-overload]
         return []
 
-    monkeypatch.setattr("plimsoll_runtime.nearest.get_close_matches", counted)
+    monkeypatch.setattr("plimsoll_runtime.utils.suggestions.get_close_matches", counted)
     monkeypatch.setattr("plimsoll_gateway.errors.get_close_matches", counted)
     for name in (known[-1], "a" * 100_000):
         did_you_mean(name, known)

@@ -108,7 +108,7 @@ def test_one_that_cannot_be_removed_stops_nobody(
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr("plimsoll_runtime.locked_folder.remove", refuse)
+        patched.setattr("plimsoll_runtime.utils.folder_lock.remove", refuse)
         remove_stale(temporary)
     assert f"{left} is left of a process that was killed and cannot be removed: [Errno 13]" in caplog.text
 

@@ -15,7 +15,7 @@ from plimsoll_runtime.execution.kv_layout import KvLayout
 from plimsoll_runtime.execution.memory import KvBudget, Room, check_weights_fit, plan_kv_cache
 from plimsoll_runtime.execution.tiers.staging import staging_bytes
 from plimsoll_runtime.models.spec.attention import AttentionShape
-from plimsoll_runtime.sizes import parse_size
+from plimsoll_runtime.utils.sizes import parse_size
 
 GIB = 2**30
 

@@ -5,7 +5,7 @@ import pytest
 from aiohttp import web
 
 from plimsoll_runtime.local.health import Health, State, ask_health
-from plimsoll_runtime.transfer import Transfer
+from plimsoll_runtime.utils.progress import Transfer
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from plimsoll_runtime.local.talk.commands import CommandError, EndOfTalk
 from plimsoll_runtime.local.talk.place import Wish, find
 from plimsoll_runtime.local.talk.stream import AskError, Server, Usage
 from plimsoll_runtime.local.talk.talk import Pace, Talk
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import msgspec
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from plimsoll_runtime import __version__
 from plimsoll_runtime.api.batches.records import (
     BatchAnswer,
     BatchList,
@@ -60,6 +59,7 @@ from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT
 from plimsoll_runtime.api.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from plimsoll_runtime.engine.params import RANGES
+from plimsoll_runtime.version import VERSION
 
 SCHEMAS = "#/components/schemas/"
 _NAMED = (
@@ -197,7 +197,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Plimsoll runtime",
-            "version": __version__,
+            "version": VERSION,
             "description": "Models behind an API in OpenAI's shape. Fields of a request that are not known are left "
             f"aside and named in the header {HEADER}, or refused (400) with --strict-parameters.",
         },

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
-from plimsoll_runtime.unreadable import UNREADABLE
+from plimsoll_runtime.errors import UNREADABLE
 
 HEADER = "x-plimsoll-batch"
 """Between gateway and runtime: a `KeyTerms` as JSON, in a request that makes a batch."""

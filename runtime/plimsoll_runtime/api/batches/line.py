@@ -21,7 +21,7 @@ from plimsoll_runtime.api.pooling.comparing import rerank, score
 from plimsoll_runtime.api.pooling.embeddings import embeddings
 from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
 from plimsoll_runtime.batch.row import Row
-from plimsoll_runtime.unreadable import UNREADABLE
+from plimsoll_runtime.errors import UNREADABLE
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
 SCORE, RERANK, CLASSIFY = "/v1/score", "/v1/rerank", "/v1/classify"

@@ -31,10 +31,10 @@ from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.heap import seldom_collected
-from plimsoll_runtime.progress import Progress, silent
-from plimsoll_runtime.switching import quick_switches
 from plimsoll_runtime.text.recommended import Source, recommended
+from plimsoll_runtime.utils.heap import seldom_collected
+from plimsoll_runtime.utils.progress import Progress, silent
+from plimsoll_runtime.utils.threads import quick_switches
 
 UNBOUNDED = 2**62
 AHEAD = 2

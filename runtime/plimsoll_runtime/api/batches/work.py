@@ -35,7 +35,6 @@ from plimsoll_runtime.api.batches.vault import DATA, FILES, Vault
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tasks import GENERATES
-from plimsoll_runtime.background import in_thread_to_its_end
 from plimsoll_runtime.batch.inputs import InputFile
 from plimsoll_runtime.batch.job import ALL
 from plimsoll_runtime.batch.places import JSONL, FileKind
@@ -45,6 +44,7 @@ from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS, Store
 from plimsoll_runtime.batch.window import Window
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.utils.threads import in_thread_to_its_end
 
 KEEP_SECONDS = 2.0
 """Between two times that a batch's counts are kept."""

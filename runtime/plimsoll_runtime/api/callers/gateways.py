@@ -16,7 +16,7 @@ from pathlib import Path
 from plimsoll_runtime.api.callers.keys import LOOK_SECONDS
 from plimsoll_runtime.api.http.errors import unavailable
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.watched_file import WatchedFile
+from plimsoll_runtime.utils.file_watcher import WatchedFile
 
 TENANT_HEADER = "x-plimsoll-tenant"
 CREDENTIAL_HEADER = "x-plimsoll-gateway"

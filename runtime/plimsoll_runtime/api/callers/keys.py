@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.watched_file import WatchedFile
+from plimsoll_runtime.utils.file_watcher import WatchedFile
 
 LOOK_SECONDS = 1.0
 

@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec import UNSET, UnsetType
 
-from plimsoll_runtime.api.about.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.chat.conversation import converse
 from plimsoll_runtime.api.chat.reading import AnswerReader
 from plimsoll_runtime.api.endpoint import Endpoint
@@ -35,6 +34,7 @@ from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.text.output import TextDelta
 from plimsoll_runtime.tools.parts import CallBegins, Part, Reasoning, Text
+from plimsoll_runtime.version import FINGERPRINT
 
 
 def prepare(body: ChatRequest, model: ServedModel, record: RequestRecord) -> Generation:

@@ -8,7 +8,6 @@ from functools import partial
 
 from msgspec import UNSET, UnsetType
 
-from plimsoll_runtime.api.about.fingerprint import FINGERPRINT
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.generating.choices import Choice, Wanted, plan_choices
 from plimsoll_runtime.api.generating.echo import Echo, echo_of_text, echo_of_tokens
@@ -23,6 +22,7 @@ from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice, CompletionLogprobs, Usage
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
 from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.version import FINGERPRINT
 
 
 def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) -> Generation:

@@ -13,9 +13,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from plimsoll_runtime.api.hosting.answers import RequestError
 from plimsoll_runtime.api.http.disconnect import ClientGoneError
+from plimsoll_runtime.errors import UNREADABLE
 from plimsoll_runtime.residency.spec import ModelSpec, decode_spec
 from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.unreadable import UNREADABLE
 
 BODY_LIMIT = 64 * 2**10
 BODY_SECONDS = 30.0

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from plimsoll_runtime.background import in_daemon_thread
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
 
 FAILED_SECONDS = 30.0

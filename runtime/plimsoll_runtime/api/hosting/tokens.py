@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.watched_file import WatchedFile
+from plimsoll_runtime.utils.file_watcher import WatchedFile
 
 logger = logging.getLogger(__name__)
 

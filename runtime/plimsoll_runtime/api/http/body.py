@@ -23,7 +23,7 @@ from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.schemas.messages import BLOCKS, CHOICES, THOUGHTS
 from plimsoll_runtime.api.schemas.parts import PART_FORMS, PARTS, TEXT
 from plimsoll_runtime.api.schemas.tools import ALLOWED, NAMED, WORD
-from plimsoll_runtime.unreadable import UNREADABLE
+from plimsoll_runtime.errors import UNREADABLE
 
 IDLE_SECONDS = 60.0
 """How long a body may pause: a client that stalls would otherwise count as a request in flight for ever."""

@@ -6,10 +6,10 @@ import hashlib
 import json
 from pathlib import Path
 
-import plimsoll_runtime
 from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles, opened
 
 HEAD_BYTES = 1 << 16
@@ -24,7 +24,7 @@ def fingerprint(files: ModelFiles, cache: KvCache, backend: str, *, fused: bool)
     """
     ours = kernels(cache.dtype) if fused else None
     facts = {
-        "version": plimsoll_runtime.__version__,
+        "version": VERSION,
         "config": dict(files.config),
         "weights": [_file(path) for path in files.weights],
         "dtype": str(cache.dtype),

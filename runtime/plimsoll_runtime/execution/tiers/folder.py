@@ -20,7 +20,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
-from plimsoll_runtime import locked_folder
+from plimsoll_runtime.utils import folder_lock
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class BlockFolder:
         self.path, self._lock = _claim(root, PREFIX + fingerprint.hex()[:16])
         (self.path / DRAFT).unlink(missing_ok=True)
         for other in root.iterdir():
-            if other != self.path and SUBFOLDER.fullmatch(other.name) and locked_folder.is_ours(other):
+            if other != self.path and SUBFOLDER.fullmatch(other.name) and folder_lock.is_ours(other):
                 _delete_unless_open(other)
 
     def file_bytes(self, size: int) -> int:
@@ -125,7 +125,7 @@ class BlockFolder:
     def clear(self) -> None:
         """Keep no block any longer. Raises OSError once all of them have been tried."""
         failure = None
-        for entry in locked_folder.entries(self.path):
+        for entry in folder_lock.entries(self.path):
             if entry.name.endswith(SUFFIX):
                 try:
                     Path(entry.path).unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _claim(root: Path, stem: str) -> tuple[Path, int]:
         path = root / f"{stem}-{number}"
         if _make(path):
             try:
-                held = locked_folder.lock(path, LOCK, make=True)
+                held = folder_lock.lock(path, LOCK, make=True)
             except FileNotFoundError:
                 # Another engine, which took it for left behind, has just deleted it: it can be made anew.
                 continue
@@ -174,18 +174,18 @@ def _make(path: Path) -> bool:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
-        return locked_folder.is_ours(path)
+        return folder_lock.is_ours(path)
     return True
 
 
 def _delete_unless_open(path: Path) -> None:
     """What cannot be deleted stays, with a warning: it is no reason to do without the disk."""
     try:
-        held = locked_folder.lock(path, LOCK, make=True)
+        held = folder_lock.lock(path, LOCK, make=True)
         if held is None:
             return
         try:
-            locked_folder.remove(path, LOCK)
+            folder_lock.remove(path, LOCK)
         finally:
             os.close(held)
     except FileNotFoundError:

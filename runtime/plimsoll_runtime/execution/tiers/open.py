@@ -24,7 +24,7 @@ from plimsoll_runtime.execution.tiers.folder import BlockFolder
 from plimsoll_runtime.execution.tiers.host import HostBlocks, host_bytes
 from plimsoll_runtime.execution.tiers.staging import staging_bytes, staging_frames
 from plimsoll_runtime.execution.tiers.store import DiskStore
-from plimsoll_runtime.sizes import is_share, parse_size
+from plimsoll_runtime.utils.sizes import is_share, parse_size
 from plimsoll_runtime.weights.files import ModelFiles
 
 logger = logging.getLogger(__name__)

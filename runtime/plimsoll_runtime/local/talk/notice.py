@@ -9,8 +9,8 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
+from plimsoll_runtime.errors import UNREADABLE
 from plimsoll_runtime.local.talk.stream import AskError, Server
-from plimsoll_runtime.unreadable import UNREADABLE
 
 LONGEST = 300
 """Characters that are shown of what a server says: it may be anybody's."""

@@ -14,7 +14,7 @@ from plimsoll_runtime.local.health import State, ask_health
 from plimsoll_runtime.local.launch import SERVE
 from plimsoll_runtime.local.ports import LOOPBACK, free_port
 from plimsoll_runtime.local.talk.stream import AskError, Server
-from plimsoll_runtime.progress import TransferProgress
+from plimsoll_runtime.utils.progress import TransferProgress
 
 POLL_SECONDS = 0.1
 STOP_SECONDS = 5.0

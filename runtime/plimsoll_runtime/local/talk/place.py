@@ -14,7 +14,7 @@ import aiohttp
 from plimsoll_runtime.local.run_folder import all_runs
 from plimsoll_runtime.local.talk.own import own_server
 from plimsoll_runtime.local.talk.stream import AskError, Server, names
-from plimsoll_runtime.progress import TransferProgress
+from plimsoll_runtime.utils.progress import TransferProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from plimsoll_runtime.local.talk.notice import notice
 from plimsoll_runtime.local.talk.place import Wish, find
 from plimsoll_runtime.local.talk.stream import AskError, names
 from plimsoll_runtime.local.talk.talk import Talk
-from plimsoll_runtime.progress import TransferProgress
+from plimsoll_runtime.utils.progress import TransferProgress
 
 Progress = contextlib.AbstractContextManager[TransferProgress]
 PROMPT, MORE = "> ", ". "

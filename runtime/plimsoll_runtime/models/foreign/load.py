@@ -20,7 +20,7 @@ from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.foreign.own.decoder import OwnCacheDecoder
 from plimsoll_runtime.models.foreign.skeleton import fill, put, skeleton, stored_tensors
 from plimsoll_runtime.models.weights import STAGE
-from plimsoll_runtime.progress import Progress
+from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image.tensors import hollow
 from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, SafetensorsFiles

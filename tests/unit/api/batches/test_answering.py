@@ -20,7 +20,7 @@ from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.batch.row import Row
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError
-from plimsoll_runtime.progress import silent
+from plimsoll_runtime.utils.progress import silent
 
 CONFIG = BatchConfig(EngineConfig(model="m"), ("m",), "in.jsonl", Path("out.jsonl"))
 TERMS = Terms("job", 1000, defaults={"model": msgspec.Raw(b'"m"')})

@@ -179,7 +179,7 @@ def test_what_cannot_be_deleted_stays_with_a_warning(
     def refuse(path: Path, name: str) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("plimsoll_runtime.locked_folder.remove", refuse)
+    monkeypatch.setattr("plimsoll_runtime.utils.folder_lock.remove", refuse)
     BlockFolder(tmp_path, OURS).write(NAME, memoryview(DATA))
     assert gone.path.exists()
     assert "cannot be deleted" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 DOWNLOAD = "download"
 """The stage's name."""
@@ -78,3 +79,18 @@ def _duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 100 * 60 else f"{seconds / 3600:.1f} h"
+
+
+Progress = Callable[[str, float], None]
+"""Called with a stage's name and how far it is, from 0 to 1."""
+
+
+class TransferProgress(Protocol):
+    """A Progress that takes the bytes of a download as well."""
+
+    def __call__(self, stage: str, fraction: float, transfer: Transfer | None = None) -> None:
+        """A stage, how far it is from 0 to 1, and the bytes if it is a download."""
+
+
+def silent(stage: str, fraction: float, transfer: Transfer | None = None) -> None:
+    """For whoever shows no progress."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 ResultT = TypeVar("ResultT")
@@ -44,3 +46,21 @@ async def in_daemon_thread(work: Callable[[], ResultT]) -> ResultT:
 
     threading.Thread(target=run, daemon=True).start()
     return await future
+
+
+SECONDS = 1e-4
+
+
+@contextmanager
+def quick_switches() -> Iterator[None]:
+    """While the block runs, a thread that wants the lock has it after `SECONDS`, for Python's own five milliseconds.
+
+    A step of a small model takes less than these, so that the thread which computes would stand still after each for
+    as long as another has Python to run.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)

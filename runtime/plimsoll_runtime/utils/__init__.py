@@ -1,0 +1,1 @@
+"""helpers without a layer of their own."""
