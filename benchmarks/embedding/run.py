@@ -27,7 +27,7 @@ from options import Options
 from plimsoll_runtime import LLM
 from plimsoll_runtime.models.linear import Linear
 from plimsoll_runtime.text.tokenizer import load_tokenizer
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 from serving import quiet
 from tables import Sheet
 

@@ -20,7 +20,7 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.weights import WeightReader
 from plimsoll_runtime.utils.progress import silent
-from plimsoll_runtime.weights.stored import StoredTensor, plain
+from plimsoll_runtime.weights.stored_tensor import StoredTensor, plain
 from serving.models import Shape
 
 LLAMA_8B = Shape("llama-8b", 128256, 4096, 14336, layers=32, heads=32, kv_heads=8, head_dim=128)

@@ -14,7 +14,7 @@ from plimsoll_runtime.driver.loading import load_model
 from plimsoll_runtime.driver.measure import measure as needs_of
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.utils.progress import silent
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 COPIED = 2**30
 """Bytes whose copy says how fast pinned memory goes to the device."""

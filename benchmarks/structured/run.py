@@ -29,7 +29,7 @@ from plimsoll_runtime.text.backend import read_backend
 from plimsoll_runtime.text.convert import tokenizer_folder
 from plimsoll_runtime.text.settings import TokenizerSettings
 from plimsoll_runtime.text.tokenizer import Tokenizer as Ours
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 from tables import NOT_APPLICABLE, Sheet
 
 END = "</s>"

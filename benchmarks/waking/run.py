@@ -27,7 +27,7 @@ from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 from serving import models, quiet
 from tables import Sheet
 

@@ -21,7 +21,7 @@ from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 pytestmark = [
     pytest.mark.demo,

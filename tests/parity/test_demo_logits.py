@@ -14,7 +14,7 @@ from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 pytestmark = [
     pytest.mark.demo,

@@ -22,7 +22,7 @@ from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.registry import FAMILIES, describe
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 120))

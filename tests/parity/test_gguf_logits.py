@@ -18,7 +18,7 @@ from model_support.tiny import make_model, prompts
 from torch import Tensor
 
 from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE, MIXED = 1e-3, 2e-3
 """Of mixtures the second: what two experts score may be nearly the same."""

@@ -21,7 +21,7 @@ from model_support.gguf_files import write_gguf
 from model_support.tiny import make_model, prompts
 
 from peers import places
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 pytestmark = pytest.mark.skipif(
     not places.has_llama_cpp(), reason="llama.cpp is not installed: `make bench-peers` builds it"

@@ -22,7 +22,7 @@ from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE = 2e-3
 PROMPTS = prompts((1, 2, 3, 17, 64, 90, 200))

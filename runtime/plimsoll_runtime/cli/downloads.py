@@ -13,7 +13,7 @@ from plimsoll_runtime.errors import SourceError, UsageError
 from plimsoll_runtime.local.words import duration_text, size_text
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.weights.downloads import Download
+    from plimsoll_runtime.weights.sources.downloads import Download
 
 HEAD = ("SOURCE", "SIZE", "LAST USED", "WHERE", "")
 
@@ -34,7 +34,7 @@ def add_rm_parser(commands: argparse._SubParsersAction[Any]) -> None:
 
 def list_downloads() -> int:
     """Print what is on this disk."""
-    from plimsoll_runtime.weights.downloads import downloads
+    from plimsoll_runtime.weights.sources.downloads import downloads
 
     now, found = time.time(), downloads()
     if not found:
@@ -68,8 +68,8 @@ def remove(args: argparse.Namespace) -> int:
 def _found(source: str) -> Download:
     """The download of that name. Raises SourceError, or UsageError where it names a part of one."""
     from plimsoll_runtime.utils.suggestions import did_you_mean
-    from plimsoll_runtime.weights.downloads import READ_ONLY, downloads, exact_source
-    from plimsoll_runtime.weights.sources import parse_hub_id
+    from plimsoll_runtime.weights.sources.downloads import READ_ONLY, downloads, exact_source
+    from plimsoll_runtime.weights.sources.resolve import parse_hub_id
 
     known, exact = downloads(), exact_source(source)
     named = sorted((each for each in known if exact in each.names), key=lambda each: each.note == READ_ONLY)
@@ -88,7 +88,7 @@ def _found(source: str) -> Download:
 def _check_unused(download: Download) -> None:
     """Raises UsageError for one that runs."""
     from plimsoll_runtime.local.run_folder import all_runs
-    from plimsoll_runtime.weights.downloads import exact_source
+    from plimsoll_runtime.weights.sources.downloads import exact_source
 
     for run in all_runs():
         record = run.read()

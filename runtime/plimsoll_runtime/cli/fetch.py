@@ -38,7 +38,7 @@ def fetch(args: argparse.Namespace) -> int:
     from plimsoll_runtime.cli.progress import console_progress
     from plimsoll_runtime.text.tokenizer import load_tokenizer
     from plimsoll_runtime.utils.progress import DOWNLOAD
-    from plimsoll_runtime.weights.sources import resolve
+    from plimsoll_runtime.weights.sources.resolve import resolve
 
     with console_progress(sys.stderr) as progress:
         files = resolve(

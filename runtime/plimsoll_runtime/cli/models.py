@@ -155,8 +155,8 @@ def fit(args: argparse.Namespace) -> int:
 
 def _headers(args: argparse.Namespace, folder: Path) -> ModelFiles:
     """A model's files; of a hub's their headers alone, in the folder."""
-    from plimsoll_runtime.weights.headers import fetch_headers
-    from plimsoll_runtime.weights.sources import resolve
+    from plimsoll_runtime.weights.sources.headers import fetch_headers
+    from plimsoll_runtime.weights.sources.resolve import resolve
 
     return resolve(args.model, args.revision, fetch=partial(fetch_headers, folder=folder))
 
@@ -174,7 +174,7 @@ def _outline(args: argparse.Namespace) -> Outline:
     from plimsoll_runtime.driver.model import outline_of
     from plimsoll_runtime.models.pooled import served_as
     from plimsoll_runtime.models.tasks import task_of
-    from plimsoll_runtime.weights.sources import resolve_config
+    from plimsoll_runtime.weights.sources.resolve import resolve_config
 
     config = resolve_config(args.model, args.revision)
     return outline_of(served_as(config, task_of(config)))

@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     from plimsoll_runtime.local.run_folder import RunFolder
     from plimsoll_runtime.local.source import manifests_of
     from plimsoll_runtime.local.together import memory_left
-    from plimsoll_runtime.weights.demo import unseen_terms
+    from plimsoll_runtime.weights.sources.demo import unseen_terms
 
     if args.once and args.ask is None:
         raise UsageError("--once ends after the answer to a question: give one with --ask")

@@ -24,8 +24,8 @@ from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.tiers.open import check_options
 from plimsoll_runtime.utils.progress import Progress
-from plimsoll_runtime.weights.image.arena import name_of
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
+from plimsoll_runtime.weights.image_arena import name_of
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from plimsoll_runtime.driver.watch import Watch
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import Command, EngineFailed, Event
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 

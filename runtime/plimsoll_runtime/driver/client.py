@@ -32,7 +32,7 @@ from plimsoll_runtime.engine.messages import (
 )
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 from plimsoll_runtime.utils.progress import Progress
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 STOP_SECONDS = 5.0
 """How long the process may take to end by itself."""

@@ -16,7 +16,7 @@ import msgspec
 
 from plimsoll_runtime.driver.hub_fetch import Answer, Failed, Fetched, Wanted
 from plimsoll_runtime.errors import SourceError
-from plimsoll_runtime.weights.hub import fetch_snapshot
+from plimsoll_runtime.weights.sources.hub import fetch_snapshot
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 DESCRIPTORS = Path("/proc/self/fd")

@@ -12,7 +12,7 @@ from plimsoll_runtime.models.early import check_config
 from plimsoll_runtime.utils.progress import OnTransfer, Progress
 from plimsoll_runtime.weights.adapters import refuse_adapter
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.sources import cached_config, described, fetched_config, resolve
+from plimsoll_runtime.weights.sources.resolve import cached_config, described, fetched_config, resolve
 
 
 def find_files(

@@ -21,7 +21,7 @@ from plimsoll_runtime.models.tasks import task_of
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
-from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
+from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
 
 
 @dataclass(frozen=True, slots=True)

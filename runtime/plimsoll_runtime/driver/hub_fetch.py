@@ -18,7 +18,7 @@ import msgspec
 from plimsoll_runtime.driver.failures import error_of, exit_text
 from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.errors import FetchError, SourceError
-from plimsoll_runtime.weights.hub import Access
+from plimsoll_runtime.weights.sources.hub import Access
 
 END_SECONDS = 5.0
 """How long a process that was called off may take to tidy up and end."""

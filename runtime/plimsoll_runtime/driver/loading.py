@@ -22,9 +22,8 @@ from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder, wake_decoder
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.image.arena import FilledArena, FillingArena
-from plimsoll_runtime.weights.image.header import ImageHeader
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image, ImageHeader
+from plimsoll_runtime.weights.image_arena import FilledArena, FillingArena
 
 logger = logging.getLogger(__name__)
 

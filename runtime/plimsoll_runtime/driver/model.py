@@ -37,8 +37,8 @@ from plimsoll_runtime.text.ends import end_ids
 from plimsoll_runtime.text.score_tokens import score_tokens
 from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.image.arena import name_of
-from plimsoll_runtime.weights.image.header import FileStamp, ImageFacts
+from plimsoll_runtime.weights.image import FileStamp, ImageFacts
+from plimsoll_runtime.weights.image_arena import name_of
 
 logger = logging.getLogger(__name__)
 

@@ -53,7 +53,7 @@ from plimsoll_runtime.engine.timeline import StepPhase
 from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError, UsageError
 from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
 from plimsoll_runtime.utils.process_exit import end_at_once
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 

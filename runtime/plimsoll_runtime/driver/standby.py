@@ -14,7 +14,7 @@ from plimsoll_runtime.driver.pulse import new_page
 from plimsoll_runtime.driver.start import Measure, Prepare, Refused, Reply, Start
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 
 class Standby(LinkedProcess):

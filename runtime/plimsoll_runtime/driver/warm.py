@@ -8,10 +8,10 @@ import torch
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.driver import build, measure
-from plimsoll_runtime.weights import safetensors_files
+from plimsoll_runtime.weights import safetensors
 from plimsoll_runtime.weights.gguf import tensors
 
-HEAVY = (build, measure, safetensors_files, tensors)
+HEAVY = (build, measure, safetensors, tensors)
 """Modules that take long to import, some of which an engine imports only when it needs them."""
 
 

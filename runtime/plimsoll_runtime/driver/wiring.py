@@ -38,7 +38,7 @@ from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.structured.grammars import Grammars
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 logger = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.stores import Stores
 from plimsoll_runtime.local.words import gib_text
 from plimsoll_runtime.utils.sizes import is_share, parse_size
-from plimsoll_runtime.weights.demo import unseen_terms
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.demo import unseen_terms
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 PROCESSES = 360 * 2**20
 """What server and engine of one small model take beside its weights: 356 MiB of memory of their own, measured with a

@@ -24,9 +24,8 @@ from plimsoll_runtime.models.weights import ShapeReader, WeightReader
 from plimsoll_runtime.utils.heap import give_back
 from plimsoll_runtime.utils.progress import Progress, silent
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena
-from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
-from plimsoll_runtime.weights.tensors import TensorSource
+from plimsoll_runtime.weights.image_arena import CountingArena, FilledArena, ShapesOnly, hollow
+from plimsoll_runtime.weights.tensor_source import TensorSource
 
 _HEADER_BYTES = 64 * 2**10
 _PLACE_BYTES = 48

@@ -84,7 +84,7 @@ from plimsoll_runtime.models.families.fields import saved_class
 from plimsoll_runtime.models.families.parts import text_part
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
-from plimsoll_runtime.weights.quantised.config import quantisation_of
+from plimsoll_runtime.weights.quantisation import quantisation_of
 
 Describe = Callable[[Mapping[str, Any]], DecoderSpec]
 ENTRY_POINTS = "plimsoll.models"

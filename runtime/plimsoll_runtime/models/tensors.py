@@ -8,7 +8,7 @@ from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.part import PartTensors
-from plimsoll_runtime.weights.tensors import TensorSource, open_tensors
+from plimsoll_runtime.weights.tensor_source import TensorSource, open_tensors
 from plimsoll_runtime.weights.whole import whole
 
 _NAMED = 5

@@ -18,8 +18,8 @@ from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.utils.heap import own_pages
 from plimsoll_runtime.utils.progress import Progress, silent
-from plimsoll_runtime.weights.image.tensors import ShapesOnly, hollow
-from plimsoll_runtime.weights.tensors import TensorSource
+from plimsoll_runtime.weights.image_arena import ShapesOnly, hollow
+from plimsoll_runtime.weights.tensor_source import TensorSource
 
 STAGE = "load weights"
 

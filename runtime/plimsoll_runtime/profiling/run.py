@@ -30,7 +30,7 @@ from plimsoll_runtime.profiling.watch import Watch
 from plimsoll_runtime.profiling.workload import Workload, prompt_tokens
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.utils.progress import Progress
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 WARM_OUTPUT = 3
 TRACED_OUTPUT = 16

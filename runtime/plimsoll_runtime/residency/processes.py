@@ -31,9 +31,9 @@ from plimsoll_runtime.residency.spare import Spare
 from plimsoll_runtime.residency.spec import ModelSpec, access_of, engine_config, least_kv
 from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.hub import Access
-from plimsoll_runtime.weights.image.image import Image
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.image import Image
+from plimsoll_runtime.weights.sources.hub import Access
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 """Where the drivers of NVIDIA and AMD are, and Windows' own in WSL: without any, torch need not be asked for a GPU."""

@@ -16,7 +16,7 @@ from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.utils.sizes import is_share, parse_size
-from plimsoll_runtime.weights.hub import Access
+from plimsoll_runtime.weights.sources.hub import Access
 
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from plimsoll_runtime.weights.stored import StoredTensor
-from plimsoll_runtime.weights.tensors import TensorSource
+from plimsoll_runtime.weights.stored_tensor import StoredTensor
+from plimsoll_runtime.weights.tensor_source import TensorSource
 
 PLACES = ("{}", "language_model.{}", "model.language_model.{}", "language_model.model.{}")
 """Where a model that sees keeps a tensor of its text part, "model." before its name or not."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from plimsoll_runtime.weights.stored import StoredTensor
-from plimsoll_runtime.weights.tensors import TensorSource
+from plimsoll_runtime.weights.stored_tensor import StoredTensor
+from plimsoll_runtime.weights.tensor_source import TensorSource
 
 
 def whole(source: TensorSource, wanted: Iterable[str]) -> TensorSource:

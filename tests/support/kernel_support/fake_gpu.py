@@ -44,8 +44,8 @@ from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.weights import WeightReader
 from plimsoll_runtime.utils.progress import silent
-from plimsoll_runtime.weights.image.tensors import ShapesOnly
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.image_arena import ShapesOnly
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 GPU = torch.device("cuda", 0)
 DTYPE = torch.bfloat16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.weights.image.header import FileStamp, ImageFacts
+from plimsoll_runtime.weights.image import FileStamp, ImageFacts
 
 FACTS = ImageFacts(
     model="demo://m",

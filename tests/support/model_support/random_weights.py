@@ -8,7 +8,7 @@ import torch
 
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.weights import WeightReader
-from plimsoll_runtime.weights.stored import StoredTensor, plain
+from plimsoll_runtime.weights.stored_tensor import StoredTensor, plain
 
 NOISE = 0.3
 

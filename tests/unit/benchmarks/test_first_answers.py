@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from first_answers.questions import QUESTIONS, Question
-from plimsoll_runtime.weights.demo import EXAMPLES
+from plimsoll_runtime.weights.sources.demo import EXAMPLES
 
 
 def test_no_question_gives_its_answer_away() -> None:

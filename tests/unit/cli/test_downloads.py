@@ -13,7 +13,7 @@ from typing import IO
 
 import pytest
 
-from plimsoll_runtime.weights.demo import GEMMA
+from plimsoll_runtime.weights.sources.demo import GEMMA
 
 FIRST, SECOND = "1" * 40, "2" * 40
 

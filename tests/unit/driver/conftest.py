@@ -10,7 +10,7 @@ from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.driver import linked
 from plimsoll_runtime.driver.forkserver import ForkServer
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 HERE = Path(__file__).parent
 

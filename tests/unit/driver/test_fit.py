@@ -23,9 +23,9 @@ from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights import headers
-from plimsoll_runtime.weights.headers import fetch_headers
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources import headers
+from plimsoll_runtime.weights.sources.headers import fetch_headers
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CONFIG = EngineConfig(model="m", dtype="float32", max_batch_tokens=64, max_sequences=4)
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "vocab_size": 1000}

@@ -20,7 +20,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 MIB = 2**20
 GPU, CPU = torch.device("cuda"), torch.device("cpu")

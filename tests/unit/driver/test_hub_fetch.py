@@ -14,7 +14,7 @@ from model_support.hub import MAIN, TOKEN, WEIGHTS, Hub, serving, use
 from plimsoll_runtime.driver import hub_fetch as module
 from plimsoll_runtime.driver.hub_fetch import HubFetch
 from plimsoll_runtime.errors import SourceError
-from plimsoll_runtime.weights.hub import Access
+from plimsoll_runtime.weights.sources.hub import Access
 
 SECONDS = 60
 """For what comes at once, on a busy machine."""

@@ -19,7 +19,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 pytestmark = pytest.mark.usefixtures("kernels_as_before")
 

@@ -17,7 +17,7 @@ from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import blocks_within
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 DUAL: Mapping[str, Any] = {"num_heads": 8, "head_dim": 12, "n_groups": 2, "state_size": 10}
 OPTIONS: Mapping[str, Any] = {"dtype": "float32", "threads": 1, "max_batch_tokens": 32, "max_sequences": 4}

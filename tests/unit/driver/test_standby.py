@@ -32,7 +32,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import DeviceLostError, EngineDeadError, MemoryLimitError, SourceError, UsageError
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import Image
 
 FAKE = "fake_engine:build"
 

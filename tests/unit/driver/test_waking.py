@@ -32,9 +32,8 @@ from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
 from plimsoll_runtime.execution.attention import select
-from plimsoll_runtime.weights.image.header import ImageFacts
-from plimsoll_runtime.weights.image.image import Image
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.image import Image, ImageFacts
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 pytestmark = pytest.mark.usefixtures("kernels_as_before")
 

@@ -35,7 +35,7 @@ from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
 BLOCK, BLOCKS = 4, 20

@@ -41,7 +41,7 @@ from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.op import Step
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
 BLOCK, BLOCKS, MOST = 4, 64, 40

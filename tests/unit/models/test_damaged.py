@@ -18,7 +18,7 @@ from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 COUNT = 200
 Damage = Callable[[random.Random, bytes], bytes]

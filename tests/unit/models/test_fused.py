@@ -17,7 +17,7 @@ from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
 [PROMPT] = prompts((300,))

@@ -24,8 +24,8 @@ from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.weights import WeightReader
-from plimsoll_runtime.weights.sources import resolve
-from plimsoll_runtime.weights.tensors import open_tensors
+from plimsoll_runtime.weights.sources.resolve import resolve
+from plimsoll_runtime.weights.tensor_source import open_tensors
 
 CPU = torch.device("cpu")
 NORM = "model.layers.1.input_layernorm.weight"

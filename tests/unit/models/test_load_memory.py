@@ -49,7 +49,7 @@ from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.linear import Linear
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 def held():
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -30,7 +30,7 @@ from plimsoll_runtime.models.spec.names import ExpertNames, Names
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.rope import RopeSpec
 from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 NORM = Norm(1e-6)
 ATTENTION = SelfAttention(AttentionShape(heads=4, kv_heads=2, head_dim=8, scale=1.0), RopeSpec(head_dim=8, theta=1e4))

@@ -25,7 +25,7 @@ from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.text.tokenizer import load_tokenizer
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
 DOCS = Path(__file__).parents[3] / "docs" / "models.md"

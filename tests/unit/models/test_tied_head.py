@@ -21,7 +21,7 @@ from plimsoll_runtime.models.agreement import heads
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry import FAMILIES
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
 HEADS = {

@@ -20,9 +20,9 @@ from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder, load_decoder, wake_decoder
 from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.weights.image.arena import FilledArena, FillingArena
-from plimsoll_runtime.weights.image.image import Image
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.image import Image
+from plimsoll_runtime.weights.image_arena import FilledArena, FillingArena
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
 CONFIGS: Mapping[str, tuple[str, Mapping[str, Any]]] = {

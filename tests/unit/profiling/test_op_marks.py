@@ -16,7 +16,7 @@ from plimsoll_runtime.models.op_times import OpKind, TimesOps
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.profiling.op_marks import CudaOpTimer, HostOpTimer, MarkedDecoder
 from plimsoll_runtime.profiling.summary import FORWARD_OPS
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 ATTENTION = (OpKind.NORM, OpKind.QKV, OpKind.ROPE, OpKind.ATTENTION, OpKind.OUTPUT)
 LAYER = (*ATTENTION, OpKind.NORM, OpKind.GATE_UP, OpKind.DOWN)

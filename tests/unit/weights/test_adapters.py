@@ -9,9 +9,8 @@ import gguf
 import pytest
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights import sources
 from plimsoll_runtime.weights.adapters import ADAPTER_FILES
-from plimsoll_runtime.weights.sources import resolve, resolve_config
+from plimsoll_runtime.weights.sources.resolve import resolve, resolve_config
 
 BASE = "acme/base-7b"
 
@@ -69,7 +68,7 @@ def test_the_config_of_a_hubs_adapter(folder: Path, monkeypatch: pytest.MonkeyPa
         asked.append(patterns)
         return folder
 
-    monkeypatch.setattr(sources, "fetch_snapshot", fetch)
+    monkeypatch.setattr("plimsoll_runtime.weights.sources.resolve.fetch_snapshot", fetch)
     (folder / "model.safetensors").unlink()
     resolve_config("hf://acme/tuned")
     with_adapter(folder, ADAPTER_FILES[0])

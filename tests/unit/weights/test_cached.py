@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from plimsoll_runtime.weights.cached import EDGE, PARSED, faults, forget_list, remove_faults
+from plimsoll_runtime.weights.sources.snapshot import EDGE, PARSED, faults, forget_list, remove_faults
 
 WEIGHTS = save({"a": torch.arange(6.0).view(2, 3), "b": torch.zeros(3, dtype=torch.bfloat16)}, {"format": "pt"})
 PAGE = b"\n<!DOCTYPE html><html><body>Log in</body></html>"

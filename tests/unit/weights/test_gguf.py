@@ -23,12 +23,12 @@ from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.tensors import check_tensors
-from plimsoll_runtime.weights import pieces
+from plimsoll_runtime.weights import stored_tensor
 from plimsoll_runtime.weights.gguf import metadata as metadata_module
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.gguf.tensors import GgufTensors
-from plimsoll_runtime.weights.sources import open_gguf
-from plimsoll_runtime.weights.tensors import open_tensors
+from plimsoll_runtime.weights.sources.resolve import open_gguf
+from plimsoll_runtime.weights.tensor_source import open_tensors
 
 ONES = np.ones(8, np.float32)
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 1}
@@ -143,7 +143,7 @@ def test_every_type_is_decoded(tmp_path: Path, kind: Kind, monkeypatch: pytest.M
     else:
         values = np.random.default_rng(0).normal(size=(5, 512)).astype(np.float32)
         stored = gguf.quantize(values, kind)
-    monkeypatch.setattr(pieces, "PIECE", 1024)
+    monkeypatch.setattr(stored_tensor, "PIECE", 1024)
     read = one_tensor(tmp_path / "m.gguf", stored, kind).stored("t").converted(torch.float32)
     expected = torch.from_numpy(gguf.dequantize(stored, kind).copy())
     assert read.shape == (5, 512)

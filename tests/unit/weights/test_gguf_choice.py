@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll_runtime.errors import SourceError
-from plimsoll_runtime.weights.gguf.choice import choose_gguf, shards_of
+from plimsoll_runtime.weights.files import choose_gguf, shards_of
 
 FILES = [
     "m-BF16-00001-of-00002.gguf",

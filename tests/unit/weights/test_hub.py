@@ -28,8 +28,8 @@ def hub() -> Iterator[Hub]:
 SCRIPT = """
 import os, sys
 from plimsoll_runtime.errors import PlimsollError
-from plimsoll_runtime.weights.hub import Access
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.hub import Access
+from plimsoll_runtime.weights.sources.resolve import resolve
 namespace, _, token = os.environ.get("ACCESS", "").partition("/")
 access = Access(namespace, token) if namespace else None
 for model, revision in zip(sys.argv[1::2], sys.argv[2::2]):
@@ -79,7 +79,7 @@ def test_a_model_is_fetched_once_and_then_found_without_the_hub(hub: Hub, tmp_pa
 
 REPORTS = """
 import sys
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 reports = []
 resolve(sys.argv[1], on_transfer=reports.append)
 print(*(f"{one.done}/{one.total}" for one in reports))

@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import PARTS
-from plimsoll_runtime.weights.modules import module_paths
-from plimsoll_runtime.weights.sources import resolve
-from plimsoll_runtime.weights.tensors import open_tensors
+from plimsoll_runtime.weights.sources.hub import module_paths
+from plimsoll_runtime.weights.sources.resolve import resolve
+from plimsoll_runtime.weights.tensor_source import open_tensors
 
 ROWS = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},

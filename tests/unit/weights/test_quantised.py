@@ -14,12 +14,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.quantised.config import REASONS, Quantisation, quantisation_of
-from plimsoll_runtime.weights.quantised.mxfp4 import Mxfp4
-from plimsoll_runtime.weights.quantised.scaled import Scaled
-from plimsoll_runtime.weights.quantised.tensors import QuantisedTensors
-from plimsoll_runtime.weights.safetensors_files import FLOATS, QUANTISED, SafetensorsFiles
-from plimsoll_runtime.weights.stored import StoredTensor
+from plimsoll_runtime.weights.quantisation import REASONS, Quantisation, quantisation_of
+from plimsoll_runtime.weights.quantisation_tensors import Mxfp4, QuantisedTensors, Scaled
+from plimsoll_runtime.weights.safetensors import FLOATS, QUANTISED, SafetensorsFiles
+from plimsoll_runtime.weights.stored_tensor import StoredTensor
 
 FP8 = torch.float8_e4m3fn
 WEIGHTS = {"num_bits": 8, "symmetric": True}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
-from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, SafetensorsFiles
+from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, SafetensorsFiles
 
 Header = dict[str, Any]
 TWO_BY_THREE = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
-from plimsoll_runtime.weights import sources
 from plimsoll_runtime.weights.files import INDEX, ModelFiles
-from plimsoll_runtime.weights.hub import Access
-from plimsoll_runtime.weights.sources import open_folder, resolve
+from plimsoll_runtime.weights.sources.hub import Access
+from plimsoll_runtime.weights.sources.resolve import open_folder, resolve
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "eos_token_id": 2}
 
@@ -35,12 +34,12 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         with_token = f" with {access.token}" if access else ""
         raise SourceError(f"asked the hub for {model_id} at {revision}{with_token}" + (f", {file}" if file else ""))
 
-    monkeypatch.setattr(sources, "fetch_snapshot", fetch)
+    monkeypatch.setattr("plimsoll_runtime.weights.sources.resolve.fetch_snapshot", fetch)
 
 
 def test_who_only_looks_for_files_needs_no_torch() -> None:
     """A host's own process, which has no engine in it, and the commands that fetch or talk."""
-    modules = "residency.processes, plimsoll_runtime.local.together, plimsoll_runtime.weights.sources"
+    modules = "residency.processes, plimsoll_runtime.local.together, plimsoll_runtime.weights.sources.resolve"
     code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 

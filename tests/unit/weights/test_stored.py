@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from model_support.gguf_files import SCALES, random_blocks
 
 from plimsoll_runtime.weights.gguf.blocks import GgufBlocks
-from plimsoll_runtime.weights.image.tensors import Hollow
-from plimsoll_runtime.weights.stored import StoredTensor, plain
+from plimsoll_runtime.weights.image_arena import Hollow
+from plimsoll_runtime.weights.stored_tensor import StoredTensor, plain
 
 ROWS, COLUMNS = 6, 1024
 QUANTISED = [Kind.F32, Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q8_0, *SCALES]

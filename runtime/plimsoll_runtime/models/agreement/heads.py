@@ -15,8 +15,8 @@ from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.tensors import tensors_of
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, SafetensorsFiles
-from plimsoll_runtime.weights.tensors import TensorSource
+from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, SafetensorsFiles
+from plimsoll_runtime.weights.tensor_source import TensorSource
 
 TIED_FIELDS = ("tie_word_embeddings", "tie_embedding")
 """The second one is LFM2's."""

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from plimsoll_runtime.weights.files import INDEX, ModelFiles
-from plimsoll_runtime.weights.quantised.config import quantisation_of
-from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
-from plimsoll_runtime.weights.sources import MODELOPT, read_json
+from plimsoll_runtime.weights.quantisation import quantisation_of
+from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
+from plimsoll_runtime.weights.sources.resolve import MODELOPT, read_json
 
 WHOLE = "model.safetensors"
 _COPIES = "consolidated*"

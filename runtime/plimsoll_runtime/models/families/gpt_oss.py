@@ -14,7 +14,7 @@ from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
 from plimsoll_runtime.models.spec.names import ExpertNames, Names
 from plimsoll_runtime.models.spec.routing import TopK
-from plimsoll_runtime.weights.quantised.config import MXFP4, quantisation_of
+from plimsoll_runtime.weights.quantisation import MXFP4, quantisation_of
 
 NAMES = Names(
     experts=ExpertNames(

@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families.fields import saved_class
 from plimsoll_runtime.models.foreign.shipped import HOW_TO_TRUST, own_code
-from plimsoll_runtime.weights.quantised.config import quantisation_of
+from plimsoll_runtime.weights.quantisation import quantisation_of
 
 DRAFTS: Mapping[str, str] = dict.fromkeys(
     ("gemma4_assistant", "gemma4_unified_assistant"),

@@ -22,8 +22,8 @@ from plimsoll_runtime.models.foreign.skeleton import fill, put, skeleton, stored
 from plimsoll_runtime.models.weights import STAGE
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.image.tensors import hollow
-from plimsoll_runtime.weights.safetensors_files import FLOATS, OTHERS, SafetensorsFiles
+from plimsoll_runtime.weights.image_arena import hollow
+from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, SafetensorsFiles
 
 ForeignDecoder = TransformersDecoder | OwnCacheDecoder
 _NAMED = 5

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.weights.stored import StoredTensor
+from plimsoll_runtime.weights.stored_tensor import StoredTensor
 
 VECTOR_DTYPE = torch.float32
 """Of norms and biases, whatever the dtype of the matrices."""

@@ -8,7 +8,7 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import CONVERTED, LLAMA_CPP
 from plimsoll_runtime.weights.gguf.families import GgufFamily, family_of
-from plimsoll_runtime.weights.gguf.pairs import Pairs
+from plimsoll_runtime.weights.gguf.fields import Pairs
 
 _TURNED = "rope.dimension_count"
 _SAMPLING = {"temperature": "temp", "top_p": "top_p", "top_k": "top_k", "min_p": "min_p"}

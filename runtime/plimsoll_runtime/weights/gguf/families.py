@@ -11,10 +11,19 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.gguf import recurrent
-from plimsoll_runtime.weights.gguf.gemma import gemma2, gemma3, gemma3n, gemma4
-from plimsoll_runtime.weights.gguf.latent import deepseek
-from plimsoll_runtime.weights.gguf.others import falcon, gpt_oss, mpt, olmo2, windowed
-from plimsoll_runtime.weights.gguf.pairs import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, Pairs
+from plimsoll_runtime.weights.gguf.family_fields import (
+    deepseek,
+    falcon,
+    gemma2,
+    gemma3,
+    gemma3n,
+    gemma4,
+    gpt_oss,
+    mpt,
+    olmo2,
+    windowed,
+)
+from plimsoll_runtime.weights.gguf.fields import SIGMOID, SOFTMAX, SOFTMAX_OF_CHOSEN, Pairs
 
 More = Callable[[Pairs, frozenset[str], Mapping[str, Any]], dict[str, Any]]
 """Gives fields of a config by the metadata, the names of the tensors, and the fields that are known by then."""

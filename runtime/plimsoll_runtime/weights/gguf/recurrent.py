@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.gguf.pairs import Pairs
+from plimsoll_runtime.weights.gguf.fields import Pairs
 
 Names = frozenset[str]
 Config = Mapping[str, Any]

@@ -3,22 +3,124 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import gguf
 import torch
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.gguf.blocks import GgufBlocks
+from plimsoll_runtime.weights.gguf.blocks import GgufBlocks, MappedFile
 from plimsoll_runtime.weights.gguf.families import family_of
-from plimsoll_runtime.weights.gguf.keys_and_values import KeysAndValues, joined
-from plimsoll_runtime.weights.gguf.mapped import MappedFile
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS
-from plimsoll_runtime.weights.gguf.names import theirs_by_ours
-from plimsoll_runtime.weights.stored import StoredTensor, plain
+from plimsoll_runtime.weights.stored_tensor import Parts, Scheme, StoredTensor, plain
+
+SUFFIXES = (".weight", ".bias")
+_GATE, _UP, _DOWN = "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "block_sparse_moe.input_linear.gate.weight": (f"{_GATE}.weight",),
+    "block_sparse_moe.input_linear.up.weight": (f"{_UP}.weight",),
+    "shared_mlp.input_linear.gate.weight": ("ffn_gate_shexp.weight", "ffn_gate.weight"),
+    "shared_mlp.input_linear.up.weight": ("ffn_up_shexp.weight", "ffn_up.weight"),
+    "shared_mlp.output_linear.weight": ("ffn_down_shexp.weight", "ffn_down.weight"),
+    "mlp.experts.gate_up_proj.gate": (f"{_GATE}.weight",),
+    "mlp.experts.gate_up_proj.up": (f"{_UP}.weight",),
+    "mlp.experts.down_proj": (f"{_DOWN}.weight",),
+    "mlp.experts.gate_up_proj.gate_bias": (f"{_GATE}.bias",),
+    "mlp.experts.gate_up_proj.up_bias": (f"{_UP}.bias",),
+    "mlp.experts.down_proj_bias": (f"{_DOWN}.bias",),
+    "feed_forward.experts.w1.weight": (f"{_GATE}.weight",),
+    "feed_forward.experts.w3.weight": (f"{_UP}.weight",),
+    "feed_forward.experts.w2.weight": (f"{_DOWN}.weight",),
+    "feed_forward.expert_bias": ("exp_probs_b.bias",),
+    "mixer.experts.up_proj.weight": (f"{_UP}.weight",),
+    "mixer.experts.down_proj.weight": (f"{_DOWN}.weight",),
+    "router.scale": ("ffn_gate_inp.scale",),
+    "router.per_expert_scale": (f"{_DOWN}.scale",),
+    "linear_attn.in_proj_qkv.weight": ("attn_qkv.weight",),
+    "linear_attn.in_proj_z.weight": ("attn_gate.weight",),
+    "linear_attn.dt_bias": ("ssm_dt.bias",),
+    "mamba.dt_bias": ("ssm_dt.bias",),
+    "mixer.dt_bias": ("ssm_dt.bias",),
+}
+"""Tensors within a layer that the converter itself splits, joins or renames, and what a file may call each of them."""
+
+
+def theirs_by_ours(arch: str, layers: int, wanted: Iterable[str], there: Collection[str]) -> dict[str, str]:
+    """Ours, by the names of those tensors in the files that somebody wants."""
+    kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == arch)
+    names = gguf.get_tensor_name_map(kind, layers)
+    found = {}
+    for ours in wanted:
+        theirs = next((each for each in _names(names, ours) if each in there), None)
+        if theirs is not None:
+            found[theirs] = ours
+    return found
+
+
+def _names(names: gguf.TensorNameMap, name: str) -> Iterator[str]:
+    """What a tensor may be called, the likeliest first; what has no suffix in Transformers has one there, or none."""
+    if (match := re.fullmatch(r"(?:model|backbone)\.layers\.(\d+)\.(.+)", name)) and match[2] in PARTS:
+        yield from (f"blk.{match[1]}.{part}" for part in PARTS[match[2]])
+    asked = name.replace("e_score_correction_bias", "e_score_correction.bias")
+    for each in (asked, asked.removeprefix("transformer.")):
+        if (found := names.get_name(each, SUFFIXES)) is not None:
+            yield found
+            yield f"{found}.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class KeysAndValues:
+    """What makes each head's key, then its value, of two matrices of which the first is turned.
+
+    Parts are those of `keys` [heads, rank, plain], whose names begin so, and of `values` [heads, value, rank].
+    """
+
+    keys: Scheme
+    values: Scheme
+    plain: int
+    value: int
+
+    def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """See Scheme: [heads x (plain + value), rank]."""
+        width = self.plain + self.value
+        heads, rank = shape[0] // width, shape[1]
+        out = torch.empty(heads, width, rank, dtype=dtype)
+        out[:, : self.plain] = self.keys.converted(_of("keys", parts), (heads, rank, self.plain), dtype).mT
+        out[:, self.plain :] = self.values.converted(_of("values", parts), (heads, self.value, rank), dtype)
+        return out.view(shape)
+
+    def rows(self, parts: Parts, first: int, last: int) -> Parts:
+        """See Scheme: of whole heads."""
+        width = self.plain + self.value
+        if first % width or last % width:
+            raise ValueError(f"rows {first} to {last}: a head has {width}")
+        first, last = first // width, last // width
+        keys, values = (
+            scheme.rows(_of(name, parts), first, last)
+            for name, scheme in (("keys", self.keys), ("values", self.values))
+        )
+        return joined(keys, values)
+
+    def columns(self, parts: Parts, first: int, last: int) -> Parts:
+        """See Scheme: keys are turned, and are not cut."""
+        raise ValueError(f"columns {first} to {last} of keys that lie turned")
+
+
+def joined(keys: Parts, values: Parts) -> Parts:
+    """Parts of both, as KeysAndValues has them."""
+    return {
+        f"{name}.{part}": tensor for name, own in (("keys", keys), ("values", values)) for part, tensor in own.items()
+    }
+
+
+def _of(name: str, parts: Parts) -> Parts:
+    return {part.removeprefix(f"{name}."): tensor for part, tensor in parts.items() if part.startswith(f"{name}.")}
+
 
 SMALL = (".A_log", ".D", "conv1d.weight", "conv.conv.weight", "mixer.norm.weight", "mamba.norm.weight")
 """How names of tensors of recurrent layers end whose shape llama.cpp changes; they are few numbers, in float32."""

@@ -14,7 +14,7 @@ from anyio.from_thread import BlockingPortal
 from gateway_support.front import gateway_before
 from server_support.process import serving
 
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 from .conftest import HERE, Ways, client_python, run_client, run_client_within
 

@@ -33,7 +33,7 @@ from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.ops import experts
 from plimsoll_runtime.models.registry import describe
 from plimsoll_runtime.models.spec.attention import AttentionShape
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 BLOCK = 16
 MODELS = {

@@ -23,9 +23,9 @@ from plimsoll_runtime.models.foreign.errors import UnservedError
 from plimsoll_runtime.models.foreign.outline import TransformersOutline, transformers_outline
 from plimsoll_runtime.models.load import image_bytes, load_decoder, wake_decoder
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.image.arena import FilledArena, FillingArena
-from plimsoll_runtime.weights.image.image import Image
-from plimsoll_runtime.weights.sources import resolve
+from plimsoll_runtime.weights.image import Image
+from plimsoll_runtime.weights.image_arena import FilledArena, FillingArena
+from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
 CONFIGS = {

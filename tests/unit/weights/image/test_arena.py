@@ -16,10 +16,8 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import HUGE_PAGE
 from plimsoll_runtime.errors import MemoryLimitError, ModelError
-from plimsoll_runtime.weights.image.arena import CountingArena, FilledArena, FillingArena
-from plimsoll_runtime.weights.image.header import ImageHeader
-from plimsoll_runtime.weights.image.image import Image
-from plimsoll_runtime.weights.image.tensors import hollow
+from plimsoll_runtime.weights.image import Image, ImageHeader
+from plimsoll_runtime.weights.image_arena import CountingArena, FilledArena, FillingArena, hollow
 
 DTYPES = (torch.float32, torch.bfloat16, torch.uint8)
 ROOM = 2**16

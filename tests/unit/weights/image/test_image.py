@@ -12,14 +12,7 @@ import pytest
 from model_support.images import FACTS
 
 from plimsoll_runtime.errors import MemoryLimitError, ModelError
-from plimsoll_runtime.weights.image.header import (
-    ROOT_BYTES,
-    VERSION,
-    ImageHeader,
-    PlacedTensor,
-    encode,
-)
-from plimsoll_runtime.weights.image.image import Image
+from plimsoll_runtime.weights.image import ROOT_BYTES, VERSION, Image, ImageHeader, PlacedTensor, encode
 
 HEADER = ImageHeader(version=VERSION, facts=FACTS, nbytes=8192, places=[PlacedTensor(64, (3, 5), "float32")])
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from plimsoll_runtime.errors import SourceError, UsageError
 from plimsoll_runtime.weights.cache import cache_root, locked, read_only_roots
-from plimsoll_runtime.weights.demo import MODELS
-from plimsoll_runtime.weights.gguf.choice import models_of
-from plimsoll_runtime.weights.hub import hub_name
-from plimsoll_runtime.weights.sources import parse_hub_id
+from plimsoll_runtime.weights.files import models_of
+from plimsoll_runtime.weights.sources.demo import MODELS
+from plimsoll_runtime.weights.sources.hub import hub_name
+from plimsoll_runtime.weights.sources.resolve import parse_hub_id
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, CachedRevisionInfo, HFCacheInfo

@@ -7,7 +7,7 @@ from statistics import NormalDist
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.gguf.pairs import Pairs, shown, sliding_layers
+from plimsoll_runtime.weights.gguf.fields import SIGMOID, SOFTMAX, Pairs, shown, sliding_layers
 
 GEMMA2_27B_LAYERS, GEMMA3_27B_LAYERS = 46, 62
 LAUREL_RANK = 64
@@ -152,3 +152,88 @@ def _is_wider(inner: Sequence[int], shared: int) -> bool:
     if list(inner) != [inner[0]] * own + [inner[0] * (2 if wide else 1)] * shared:
         raise ModelError(f"GGUF: feed_forward_length is {shown(list(inner))}: not supported")
     return wide
+
+
+def deepseek(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Newer files have attention as over one vector (lengths end in _mla then), older ones have its keys and values."""
+    turned, heads = pairs.get("rope.dimension_count", int), pairs.get("attention.head_count", int)
+    pairs.get("attention.head_count_kv", int, heads)
+    lengths = {name: pairs.get(f"attention.{name}_length", int) for name in ("key", "value")}
+    if pairs.has("attention.key_length_mla"):
+        lengths = {name: pairs.get(f"attention.{name}_length_mla", int) for name in lengths}
+    gating = pairs.get("expert_gating_func", int, SOFTMAX) or SOFTMAX
+    if gating not in (SOFTMAX, SIGMOID):
+        raise ModelError(f"GGUF: expert_gating_func is {gating}, and only {SOFTMAX} and {SIGMOID} are supported here")
+    groups = pairs.get("expert_group_count", int, 1) or 1
+    grouped = {"topk_method": "greedy" if groups == 1 else "group_limited_greedy"}
+    third = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "num_nextn_predict_layers": 0}
+    return {
+        **(third if gating == SIGMOID else grouped),
+        "architectures": ["DeepseekV3ForCausalLM" if gating == SIGMOID else "DeepseekV2ForCausalLM"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "q_lora_rank": pairs.get("attention.q_lora_rank", int, 0) or None,
+        "kv_lora_rank": pairs.get("attention.kv_lora_rank", int),
+        "qk_nope_head_dim": lengths["key"] - turned,
+        "qk_rope_head_dim": turned,
+        "v_head_dim": lengths["value"],
+        "n_routed_experts": pairs.get("expert_count", int),
+        "num_experts_per_tok": pairs.get("expert_used_count", int),
+        "moe_intermediate_size": pairs.get("expert_feed_forward_length", int),
+        "n_shared_experts": pairs.get("expert_shared_count", int, 0),
+        "first_k_dense_replace": pairs.get("leading_dense_block_count", int, 0),
+        "routed_scaling_factor": pairs.get("expert_weights_scale", float, 1.0) or 1.0,
+        "norm_topk_prob": pairs.get("expert_weights_norm", bool, False),
+        "n_group": groups,
+        "topk_group": pairs.get("expert_group_used_count", int, 1) or 1,
+        "attention_bias": "blk.0.attn_output.bias" in names,
+        "rope_interleave": True,
+        "rope_scaling": _stretched(pairs, config["rope_scaling"]),
+    }
+
+
+def _stretched(pairs: Pairs, rope: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The file has a tenth of what both of the config's factors of scores are."""
+    tenth = pairs.get("rope.scaling.yarn_log_multiplier", float, 0.0)
+    return rope if rope is None or not tenth else {**rope, "mscale": 10 * tenth, "mscale_all_dim": 10 * tenth}
+
+
+def windowed(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Which layers slide, where some do."""
+    window = pairs.get("attention.sliding_window", int, 0) or None
+    pattern = pairs.raw("attention.sliding_window_pattern")
+    types = {} if window is None else {"layer_types": sliding_layers(pattern or 4, config["num_hidden_layers"])}
+    return {"sliding_window": window, **types}
+
+
+def olmo2(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """With windows it is an OLMo 3."""
+    found = windowed(pairs, names, config)
+    return {} if found["sliding_window"] is None else {**found, "architectures": ["Olmo3ForCausalLM"]}
+
+
+def falcon(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """The large ones have groups of heads, and a norm of its own before attention."""
+    kv_heads, own_norm = config["num_key_value_heads"], "blk.0.attn_norm_2.weight" in names
+    grouped = own_norm or kv_heads > 1
+    return {
+        "num_kv_heads": kv_heads,
+        "multi_query": not grouped,
+        "new_decoder_architecture": grouped,
+        "num_ln_in_parallel_attn": 2 if own_norm else 1,
+    }
+
+
+def mpt(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Slopes, and to what queries, keys and values are cut."""
+    bias = pairs.get("attention.max_alibi_bias", float, 8.0)
+    attention: dict[str, Any] = {"alibi": bias != 0.0, "alibi_bias_max": int(bias) if bias.is_integer() else bias}
+    if clip := pairs.get("attention.clamp_kqv", float, 0.0):
+        attention["clip_qkv"] = clip
+    return {"attn_config": attention}
+
+
+def gpt_oss(pairs: Pairs, names: frozenset[str], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Its ropes are stretched between borders that are not rounded, which no key says."""
+    rope = config["rope_scaling"]
+    return {"rope_scaling": {"rope_type": "default"} if rope is None else {**rope, "truncate": False}}

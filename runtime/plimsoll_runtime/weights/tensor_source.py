@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from plimsoll_runtime.weights.files import ModelFiles
-from plimsoll_runtime.weights.stored import StoredTensor
+from plimsoll_runtime.weights.stored_tensor import StoredTensor
 
 
 class TensorSource(Protocol):
@@ -30,9 +30,9 @@ def open_tensors(files: ModelFiles, wanted: Mapping[str, tuple[int, ...]]) -> Te
         from plimsoll_runtime.weights.gguf.tensors import GgufTensors
 
         return GgufTensors(files.weights, files.config, wanted)
-    from plimsoll_runtime.weights.quantised.config import quantisation_of
-    from plimsoll_runtime.weights.quantised.tensors import QuantisedTensors
-    from plimsoll_runtime.weights.safetensors_files import FLOATS, QUANTISED, SafetensorsFiles
+    from plimsoll_runtime.weights.quantisation import quantisation_of
+    from plimsoll_runtime.weights.quantisation_tensors import QuantisedTensors
+    from plimsoll_runtime.weights.safetensors import FLOATS, QUANTISED, SafetensorsFiles
 
     found: TensorSource
     if (quantisation := quantisation_of(files.config)) is not None:

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plimsoll_runtime.errors import FetchError, ModelError
-from plimsoll_runtime.weights.files import INDEX
-from plimsoll_runtime.weights.gguf.choice import choose_gguf
+from plimsoll_runtime.weights.files import INDEX, choose_gguf
 from plimsoll_runtime.weights.gguf.metadata import MAX_BYTES, read_metadata
-from plimsoll_runtime.weights.hub import Access, errors_of, fetch_snapshot, hub_name, modules_in
-from plimsoll_runtime.weights.modules import DENSE_WEIGHTS
-from plimsoll_runtime.weights.sources import SAID, open_folder
+from plimsoll_runtime.weights.sources.hub import DENSE_WEIGHTS, Access, errors_of, fetch_snapshot, hub_name, modules_in
+from plimsoll_runtime.weights.sources.resolve import SAID, open_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.safetensors_header import entry_of, read_header
-from plimsoll_runtime.weights.stored import StoredTensor, plain
+from plimsoll_runtime.weights.stored_tensor import StoredTensor, plain
 
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 OTHERS = {

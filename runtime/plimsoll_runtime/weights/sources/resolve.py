@@ -12,13 +12,21 @@ from typing import Any
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.utils.progress import DOWNLOAD, OnTransfer, Progress, silent
 from plimsoll_runtime.weights.adapters import ADAPTER_CONFIG, refuse_adapter, refuse_gguf_adapter
-from plimsoll_runtime.weights.demo import fetch_demo, find_demo
-from plimsoll_runtime.weights.files import INDEX, PARTS, ModelFiles, check_size
-from plimsoll_runtime.weights.gguf.choice import shards_of
+from plimsoll_runtime.weights.files import INDEX, PARTS, ModelFiles, check_size, shards_of
 from plimsoll_runtime.weights.gguf.config import sampling, translate
 from plimsoll_runtime.weights.gguf.metadata import ROPE_FACTORS, read_floats, read_metadata
-from plimsoll_runtime.weights.hub import CODE, PATTERNS, Access, cached_file, fetch_snapshot
-from plimsoll_runtime.weights.modules import DENSE_WEIGHTS, MODULES, SETTINGS, described_modules
+from plimsoll_runtime.weights.sources.demo import fetch_demo, find_demo
+from plimsoll_runtime.weights.sources.hub import (
+    CODE,
+    DENSE_WEIGHTS,
+    MODULES,
+    PATTERNS,
+    SETTINGS,
+    Access,
+    cached_file,
+    described_modules,
+    fetch_snapshot,
+)
 
 Fetch = Callable[[str, str | None, Access | None, str | None], Path]
 """Like `fetch_snapshot`."""

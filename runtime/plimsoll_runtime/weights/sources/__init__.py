@@ -1,0 +1,1 @@
+"""from MODEL to files on disk."""
