@@ -17,8 +17,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 TEXTS = {".md", ".toml", ".yaml", ".yml", ".mjs", ".tpl"}
+NodeT = TypeVar("NodeT", bound=ast.stmt)
 LEFT_ALONE = ("docs/design/20261127-names/", "CHANGELOG.md")
 
 
@@ -68,7 +70,7 @@ class Names:
                 members[parent].append(name + suffix)
                 if not suffix and name != alias.name:
                     renamed[alias.name] = name
-            if list(members) == [node.module] and not renamed.keys() & {alias.name for alias in node.names}:
+            if [*members] == [node.module] and members[node.module] == [ast.unparse(alias) for alias in node.names]:
                 continue
             indent = " " * node.col_offset
             statements = [_import(parent, names) for parent, names in members.items()]
@@ -117,7 +119,7 @@ def merged(texts: Mapping[str, str], new: str, needs: Mapping[str, set[str]]) ->
     future = [statement for statement in kept if statement.startswith("from __future__")]
     others = [statement for statement in kept if not statement.startswith("from __future__")]
     bodies = [parts[old].body for old in _in_order(list(texts), needs)]
-    pieces = [next(iter(parts.values())).doc, *future[:1], "".join(others), *bodies]
+    pieces = [next(iter(parts.values())).doc, *future[:1], "".join(_with_one_block_for_types(others)), *bodies]
     return "\n\n".join(piece.strip("\n") for piece in pieces if piece.strip()) + "\n"
 
 
@@ -213,6 +215,19 @@ def _parts(text: str) -> _Parts:
 
 def _is_for_types(node: ast.stmt) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def _with_one_block_for_types(imports: Sequence[str]) -> list[str]:
+    blocks = [each for each in imports if _is_for_types(ast.parse(each).body[0])]
+    own = [ast.unparse(node) for block in blocks for node in _first(block, ast.If).body]
+    others = [each for each in imports if each not in blocks]
+    return [*others, *(["if TYPE_CHECKING:\n", *(f"    {each}\n" for each in dict.fromkeys(own))] if own else [])]
+
+
+def _first(text: str, kind: type[NodeT]) -> NodeT:
+    node = ast.parse(text).body[0]
+    assert isinstance(node, kind)
+    return node
 
 
 def _is_of_itself(statement: str, module: str, file: str) -> bool:

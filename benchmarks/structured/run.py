@@ -25,10 +25,10 @@ from options import Options
 from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.structured.grammar import limits, written
 from plimsoll_runtime.structured.vocabulary import compiled, vocabulary_of
-from plimsoll_runtime.text.backend import read_backend
-from plimsoll_runtime.text.convert import tokenizer_folder
-from plimsoll_runtime.text.settings import TokenizerSettings
 from plimsoll_runtime.text.tokenizer import Tokenizer as Ours
+from plimsoll_runtime.text.tokenizer import read_backend
+from plimsoll_runtime.text.tokenizer_files import tokenizer_folder
+from plimsoll_runtime.text.tokenizer_settings import TokenizerSettings
 from plimsoll_runtime.weights.sources.resolve import resolve
 from tables import NOT_APPLICABLE, Sheet
 

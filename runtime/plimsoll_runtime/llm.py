@@ -37,9 +37,9 @@ from plimsoll_runtime.offline import Classification, PoolingCalls, VectorProgres
 from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
+from plimsoll_runtime.text.generation_config import Source, recommended
 from plimsoll_runtime.text.output import OutputText
-from plimsoll_runtime.text.pooled import PooledText
-from plimsoll_runtime.text.recommended import Source, recommended
+from plimsoll_runtime.text.pooling import PooledText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.utils.progress import silent
 

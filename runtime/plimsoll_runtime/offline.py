@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import EngineInfo, RequestOutput
 from plimsoll_runtime.errors import ModelError, UsageError
-from plimsoll_runtime.text.chat import ChatTemplateError
-from plimsoll_runtime.text.pooled import DOCUMENTS, QUERY, PooledText, PooledTexts
-from plimsoll_runtime.text.tokenizer import TextError, Tokenizer
-from plimsoll_runtime.vectors import (
+from plimsoll_runtime.text.chat_template import ChatTemplateError
+from plimsoll_runtime.text.pooling import (
+    DOCUMENTS,
+    QUERY,
+    PooledText,
+    PooledTexts,
     Vector,
     cut,
     dimensions_refused,
@@ -25,6 +27,7 @@ from plimsoll_runtime.vectors import (
     similarity,
     unpacked,
 )
+from plimsoll_runtime.text.tokenizer import TextError, Tokenizer
 
 Vectors = NDArray[np.float32]
 """[texts, size]."""

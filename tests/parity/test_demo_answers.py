@@ -8,7 +8,7 @@ import pytest
 
 from first_answers.questions import QUESTIONS
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.text.recommended import recommended
+from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 pytestmark = [

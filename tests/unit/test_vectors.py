@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from plimsoll_runtime.engine.pooling import PoolingInfo
-from plimsoll_runtime.vectors import (
+from plimsoll_runtime.text.pooling import (
     cut,
     dimensions_refused,
     ranked,

@@ -13,7 +13,7 @@ from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.responses.store import USUAL, Bounds
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.text.recommended import Source
+from plimsoll_runtime.text.generation_config import Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

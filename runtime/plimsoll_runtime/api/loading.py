@@ -13,7 +13,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.text.recommended import recommended
+from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.utils.progress import DOWNLOAD, Progress, Transfer
 from plimsoll_runtime.utils.threads import in_daemon_thread

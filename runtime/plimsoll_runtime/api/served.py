@@ -11,7 +11,7 @@ from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.text.recommended import Recommended
+from plimsoll_runtime.text.generation_config import Recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 MAX_LOGIT_BIAS = 300

@@ -15,8 +15,8 @@ import jinja2
 import msgspec
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.text.bounded import bounded
-from plimsoll_runtime.text.chat import environment
+from plimsoll_runtime.text.chat_template import environment
+from plimsoll_runtime.text.template_sandbox import bounded
 
 MESSAGES = "messages"
 

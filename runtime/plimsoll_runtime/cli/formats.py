@@ -26,20 +26,20 @@ def add_format_options(group: argparse._ArgumentGroup) -> None:
 
 def tool_format(text: str) -> str:
     """The name of a format of calls."""
-    from plimsoll_runtime.tools.choose import named
+    from plimsoll_runtime.tools.registry import named
 
     return _known(text, named)
 
 
 def reasoning_format(text: str) -> str:
     """The name of a format of thoughts, or `none`."""
-    from plimsoll_runtime.reasoning.choose import named
+    from plimsoll_runtime.reasoning.registry import named
 
     return _known(text, named)
 
 
 def _known(text: str, named: Callable[[str], object]) -> str:
-    from plimsoll_runtime.tools.entries import UnknownFormat
+    from plimsoll_runtime.tools.base import UnknownFormat
 
     try:
         named(text)

@@ -33,8 +33,7 @@ from plimsoll_runtime.models.outline import Outline
 from plimsoll_runtime.models.pooled import pooled_program, pooling_info, served_as
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.tasks import TOLD, by_tokens, task_of
-from plimsoll_runtime.text.ends import end_ids
-from plimsoll_runtime.text.score_tokens import score_tokens
+from plimsoll_runtime.text.special_tokens import end_ids, score_tokens
 from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image import FileStamp, ImageFacts

@@ -37,7 +37,7 @@ from plimsoll_runtime.execution.tiers.open import Tiers, open_tiers
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.program import Facts, Program
-from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 logger = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plimsoll_runtime.reasoning.format import Marks
-from plimsoll_runtime.tools.growing import PartReader
-from plimsoll_runtime.tools.harmony import (
+from plimsoll_runtime.reasoning.base import Marks
+from plimsoll_runtime.tools.base import Reasoning, Text
+from plimsoll_runtime.tools.formats.harmony import (
     CALL,
     CHANNEL,
     END,
@@ -19,8 +19,7 @@ from plimsoll_runtime.tools.harmony import (
     Header,
     header,
 )
-from plimsoll_runtime.tools.parts import Reasoning, Text
-from plimsoll_runtime.tools.reading import Ended, NoCall, Page, Reading, ahead, before, either, given
+from plimsoll_runtime.tools.stream_reader import Ended, NoCall, Page, PartReader, Reading, ahead, before, either, given
 
 _ENDS = (END, RETURN, CALL)
 _BREAK = "\n\n"

@@ -6,10 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_runtime.reasoning.format import Marks
-from plimsoll_runtime.tools.growing import PartReader
-from plimsoll_runtime.tools.parts import Reasoning, Text
-from plimsoll_runtime.tools.reading import WHITE, Ended, Page, Reading, ahead, all_of, before, blanks, either
+from plimsoll_runtime.reasoning.base import Marks
+from plimsoll_runtime.tools.base import Reasoning, Text
+from plimsoll_runtime.tools.stream_reader import (
+    WHITE,
+    Ended,
+    Page,
+    PartReader,
+    Reading,
+    ahead,
+    all_of,
+    before,
+    blanks,
+    either,
+)
 
 
 @dataclass(frozen=True, slots=True)

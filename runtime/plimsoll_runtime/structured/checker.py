@@ -12,7 +12,7 @@ from collections import OrderedDict
 import msgspec
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.structured.words import TOO_MUCH
+from plimsoll_runtime.structured.grammar import TOO_MUCH
 
 MOST_KNOWN = 256
 
@@ -64,7 +64,7 @@ class Checker:
 
     def _start(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "plimsoll_runtime.structured.trial"],
+            [sys.executable, "-m", "plimsoll_runtime.structured.check_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -10,10 +10,10 @@ from typing import Any
 
 from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.structured.grammar import documents_of
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.base import Tool
 
-ANY = r"(.|\n)"
-ANY_TEXT = f"{ANY}*"
+ANY_CHARACTER = r"(.|\n)"
+ANY_TEXT = f"{ANY_CHARACTER}*"
 """Patterns of a character, and of any text."""
 _SPACE = r"[ \t\r\n]"
 _OBJECTS = '\ncall_0: "{'

@@ -6,12 +6,11 @@ import re
 from collections.abc import Sequence
 
 from plimsoll_runtime.engine.constraint import ConstraintError
-from plimsoll_runtime.tools.answer import Calls
-from plimsoll_runtime.tools.fields import Fields
+from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import schema, separated, text
-from plimsoll_runtime.tools.parts import Tool
-from plimsoll_runtime.tools.plain import arguments_of
-from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, peek
+from plimsoll_runtime.tools.output_parser import Calls
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, expect, peek
+from plimsoll_runtime.tools.text_arguments import Fields, arguments_of
 
 _NAME = re.compile(r"[\w.-]+")
 

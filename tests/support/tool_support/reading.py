@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from plimsoll_runtime.reasoning.format import ReasoningParser
-from plimsoll_runtime.tools.format import ToolFormat, ToolParser
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text, Tool
+from plimsoll_runtime.reasoning.base import ReasoningParser
+from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Text, Tool, ToolFormat, ToolParser
 
 Found = list[str | tuple[str, str]]
 """What an answer holds, in order: texts, and calls with their names and arguments."""

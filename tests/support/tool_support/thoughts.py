@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tool_support.reading import parts_of
 
-from plimsoll_runtime.reasoning.format import ReasoningFormat
-from plimsoll_runtime.tools.parts import Reasoning, Text
+from plimsoll_runtime.reasoning.base import ReasoningFormat
+from plimsoll_runtime.tools.base import Reasoning, Text
 
 
 @dataclass(frozen=True, slots=True)

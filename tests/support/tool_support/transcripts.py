@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tool_support.reading import Found
 
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.base import Tool
 
 TOOLS = [
     Tool(

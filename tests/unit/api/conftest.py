@@ -38,8 +38,8 @@ from plimsoll_runtime.engine.messages import (
 from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.engine.scores import pack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
-from plimsoll_runtime.text.chat import ChatTemplate
-from plimsoll_runtime.text.spelling import byte_of_character
+from plimsoll_runtime.text.chat_template import ChatTemplate
+from plimsoll_runtime.text.detokenizer import byte_of_character
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 

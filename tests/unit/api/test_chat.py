@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.chat_template import ChatTemplate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,7 +8,7 @@ import pytest
 
 from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import running_server

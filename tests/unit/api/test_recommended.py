@@ -10,7 +10,7 @@ from plimsoll_runtime.api.loading import load_model
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text.recommended import Source
+from plimsoll_runtime.text.generation_config import Source
 
 SAID = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5}
 USUAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}

@@ -6,9 +6,9 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from plimsoll_runtime.reasoning.choose import FORMATS, fitting, named
-from plimsoll_runtime.tools import entries
-from plimsoll_runtime.tools.entries import UnknownFormat
+from plimsoll_runtime.reasoning.registry import FORMATS, fitting, named
+from plimsoll_runtime.tools import base
+from plimsoll_runtime.tools.base import UnknownFormat
 
 TEMPLATES = {
     "harmony": "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }}<|end|>",
@@ -56,9 +56,7 @@ def test_another_package_s_format(monkeypatch: pytest.MonkeyPatch) -> None:
         EntryPoint("ours", "plimsoll_runtime.reasoning.harmony:Harmony", "plimsoll.reasoning_parsers"),
         EntryPoint("broken", "json:loads", "plimsoll.reasoning_parsers"),
     ]
-    monkeypatch.setattr(
-        entries, "entry_points", lambda *, group: found if group == "plimsoll.reasoning_parsers" else []
-    )
+    monkeypatch.setattr(base, "entry_points", lambda *, group: found if group == "plimsoll.reasoning_parsers" else [])
     ours = named("ours")
     assert ours is not None
     assert ours.name == "harmony"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tool_support.reading import pieces_of
 from tool_support.thoughts import ANSWERS, Thoughtful, split
 
-from plimsoll_runtime.reasoning.choose import FORMATS
-from plimsoll_runtime.reasoning.format import ReasoningFormat
-from plimsoll_runtime.tools.parts import Part, Reasoning, Text
+from plimsoll_runtime.reasoning.base import ReasoningFormat
+from plimsoll_runtime.reasoning.registry import FORMATS
+from plimsoll_runtime.tools.base import Part, Reasoning, Text
 
 NAMES = [f"{answer.form}: {answer.says}" for answer in ANSWERS]
 

@@ -8,10 +8,10 @@ import pytest
 from structured_support.models import END, byte_tokenizer
 
 from plimsoll_runtime.engine.messages import Vocabulary
-from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
-from plimsoll_runtime.text.settings import TokenizerSettings
 from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.text.tokenizer_settings import TokenizerSettings
 
 PADDING = 24
 

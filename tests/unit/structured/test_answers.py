@@ -15,7 +15,7 @@ from structured_support.schemas import cases
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 
 CASES = cases()
@@ -61,8 +61,8 @@ def params(constraint: Constraint | None, **options: Any) -> SamplingParams:
 def test_every_schema_in_one_batch(llm: LLM, folder: str) -> None:
     wanted = [params(Constraint.json(case.schema), seed=i) for i, case in enumerate(CASES)]
     found = llm.generate([[5 + i % 50, 7, 9] for i in range(len(CASES))], wanted)
-    grammars, formats, ended = Grammars(), checker(), 0
-    grammars.use(vocabulary_of(llm._tokenizer, llm.info.vocab_size, llm.info.eos_token_ids))
+    compiled, formats, ended = Grammars(), checker(), 0
+    compiled.use(vocabulary_of(llm._tokenizer, llm.info.vocab_size, llm.info.eos_token_ids))
     for case, generation in zip(CASES, found, strict=True):
         [answer] = generation.outputs
         assert answer.error is None, case.name
@@ -71,7 +71,7 @@ def test_every_schema_in_one_batch(llm: LLM, folder: str) -> None:
             document = json.loads(answer.text)
             jsonschema.Draft202012Validator(case.schema, format_checker=formats).validate(document)
         else:
-            matcher = grammars.matcher(Constraint.json(case.schema))
+            matcher = compiled.matcher(Constraint.json(case.schema))
             matcher.take_all(answer.token_ids)
             assert matcher.error is None, case.name
     assert ended >= 0.8 * len(CASES)
@@ -217,9 +217,9 @@ def test_a_grammar_that_takes_too_much_work_ends_its_own_answer(llm: LLM, monkey
     """Here no work at all is allowed once a token was taken."""
     from llguidance import LLParserLimits
 
-    from plimsoll_runtime.structured import grammars
+    from plimsoll_runtime.structured import matcher
 
-    monkeypatch.setattr(grammars, "limits", lambda: LLParserLimits(step_lexer_fuel=1, step_max_items=1))
+    monkeypatch.setattr(matcher, "limits", lambda: LLParserLimits(step_lexer_fuel=1, step_max_items=1))
     hard = Constraint.json({"type": "object", "properties": {"p": {"type": "string", "pattern": "([a-z].{3}){2,9}x"}}})
     fine = params(None, max_tokens=5, seed=3, ignore_eos=True)
     broken, other = llm.generate([[5, 6], [7, 8]], [params(hard, seed=1), fine])

@@ -10,7 +10,7 @@ from structured_support.schemas import cases
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.checker import MOST_KNOWN, Checker
-from plimsoll_runtime.structured.words import TOO_MUCH
+from plimsoll_runtime.structured.grammar import TOO_MUCH
 
 
 @pytest.fixture(scope="module")

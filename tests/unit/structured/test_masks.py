@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.messages import Vocabulary
-from plimsoll_runtime.structured.grammars import MOST_KEPT, Grammars
-from plimsoll_runtime.structured.matcher import MOST_WARMTH, Matcher
+from plimsoll_runtime.structured.matcher import MOST_KEPT, MOST_WARMTH, Grammars, Matcher
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer
 

@@ -23,7 +23,7 @@ from structured_support.walk import documents
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import check
 from plimsoll_runtime.structured.schemas.normalise import ENFORCED, Normalised, normalise
-from plimsoll_runtime.structured.schemas.shapes import SHAPES
+from plimsoll_runtime.structured.schemas.types import SHAPES
 
 TEXT = {"type": "string"}
 OBJECT = {"type": "object"}

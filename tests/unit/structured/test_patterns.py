@@ -9,8 +9,8 @@ from structured_support.walk import takes
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import check
-from plimsoll_runtime.structured.grammars import Grammars
-from plimsoll_runtime.structured.patterns import with_patterns
+from plimsoll_runtime.structured.matcher import Grammars
+from plimsoll_runtime.structured.regex_rust import with_patterns
 from plimsoll_runtime.structured.schemas.normalise import normalise
 from plimsoll_runtime.text.tokenizer import Tokenizer
 

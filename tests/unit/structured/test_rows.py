@@ -12,7 +12,7 @@ from plimsoll_runtime.engine.messages import Vocabulary
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution.sampling.constrained import ROWS_A_THREAD, ConstrainedRows
-from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from jinja2 import Environment
 from transformers import PreTrainedTokenizerFast
 
-from plimsoll_runtime.text import budget as module
-from plimsoll_runtime.text.budget import ESCAPED, Budget
-from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateError
-from plimsoll_runtime.text.growth import formatted, of_filter, of_method, product
+from plimsoll_runtime.text import template_limits as module
+from plimsoll_runtime.text.chat_template import ChatTemplate, ChatTemplateError
+from plimsoll_runtime.text.template_limits import ESCAPED, Budget, formatted, of_filter, of_method, product
 
 LEAST = 2**20
 MESSAGES = [{"role": "user", "content": "x"}]

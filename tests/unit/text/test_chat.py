@@ -10,8 +10,8 @@ import pytest
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from plimsoll_runtime.text import budget as budget_module
-from plimsoll_runtime.text.chat import ChatTemplate, ChatTemplateError
+from plimsoll_runtime.text import template_limits as budget_module
+from plimsoll_runtime.text.chat_template import ChatTemplate, ChatTemplateError
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 
 CHATML = (

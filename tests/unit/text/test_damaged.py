@@ -12,9 +12,9 @@ import pytest
 import tokenizers
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text import convert
-from plimsoll_runtime.text.chat import ChatTemplateError
-from plimsoll_runtime.text.ends import end_ids
+from plimsoll_runtime.text import tokenizer_files
+from plimsoll_runtime.text.chat_template import ChatTemplateError
+from plimsoll_runtime.text.special_tokens import end_ids
 from plimsoll_runtime.text.tokenizer import TextError, Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.metadata import GgufMetadata
@@ -338,7 +338,7 @@ def gguf_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dic
 
     def build(values: dict[str, Any]) -> ModelFiles:
         metadata = GgufMetadata(values, str(next(made)), {})
-        monkeypatch.setattr(convert, "read_metadata", lambda _: metadata)
+        monkeypatch.setattr(tokenizer_files, "read_metadata", lambda _: metadata)
         return ModelFiles(name="m", root=tmp_path, format="gguf", config={}, weights=(path,))
 
     return build

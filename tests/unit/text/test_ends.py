@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text.ends import end_ids
+from plimsoll_runtime.text.special_tokens import end_ids
 from plimsoll_runtime.weights.files import ModelFiles
 
 ADDED = {"1": {"content": "<|endoftext|>"}, "3": {"content": "<|im_end|>"}}

@@ -13,8 +13,8 @@ from tokenizers import decoders, normalizers
 from transformers import AutoTokenizer
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text import convert
-from plimsoll_runtime.text.gguf.pre import PRE_TOKENIZERS
+from plimsoll_runtime.text import tokenizer_files
+from plimsoll_runtime.text.gguf_tokenizer import PRE_TOKENIZERS
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 
@@ -176,7 +176,7 @@ def test_a_file_is_converted_once(
     def never(*_: object) -> None:
         raise AssertionError("converted again")
 
-    monkeypatch.setattr(convert, "write_tokenizer", never)
+    monkeypatch.setattr(tokenizer_files, "write_tokenizer", never)
     assert load_tokenizer(files).encode("The capital") == first.encode("The capital")
     pieces = sentencepiece_pieces(sentencepiece_backend)[:-1]
     with pytest.raises(AssertionError, match="converted again"):

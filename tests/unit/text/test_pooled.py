@@ -8,8 +8,8 @@ from model_support.pooled import WORDS, save_tokenizer
 
 from plimsoll_runtime.engine.pooling import PoolingInfo
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text.pooled import DOCUMENTS, PooledText, PooledTexts
-from plimsoll_runtime.text.score_tokens import score_tokens
+from plimsoll_runtime.text.pooling import DOCUMENTS, PooledText, PooledTexts
+from plimsoll_runtime.text.special_tokens import score_tokens
 from plimsoll_runtime.text.tokenizer import TextError, Tokenizer, load_tokenizer
 from plimsoll_runtime.weights.files import PARTS, ModelFiles
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text.recommended import FIELDS, LARGEST_TOP_K, recommended
+from plimsoll_runtime.text.generation_config import FIELDS, LARGEST_TOP_K, recommended
 from plimsoll_runtime.weights.files import ModelFiles
 
 ANY_JSON = st.recursive(

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.text.stop import StopMatcher, UnskippedStopMatcher
+from plimsoll_runtime.text.output import StopMatcher, UnskippedStopMatcher
 
 ALPHABET = "ab. \n"
 """White space is text like any other: it may begin a stop string, and it may be what is given out last."""

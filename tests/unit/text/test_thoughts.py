@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.thought import Thought
-from plimsoll_runtime.text.thoughts import Thoughts
+from plimsoll_runtime.text.reasoning_budget import Thoughts
 
 CLOSING = b"\n</think>"
 OPENING = 1000

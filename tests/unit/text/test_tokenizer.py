@@ -12,9 +12,9 @@ import tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from plimsoll_runtime.errors import ModelError, SourceError
-from plimsoll_runtime.text import convert
-from plimsoll_runtime.text.cache import cached_folder
+from plimsoll_runtime.text import tokenizer_files
 from plimsoll_runtime.text.tokenizer import TextError, Tokenizer, load_tokenizer
+from plimsoll_runtime.text.tokenizer_files import cached_folder
 from plimsoll_runtime.weights.files import ModelFiles
 
 Build = Callable[..., ModelFiles]
@@ -142,7 +142,7 @@ def test_a_sentencepiece_model_says_what_reading_it_needs(
     model_files: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(convert, "SENTENCEPIECE_NEEDS", ("no-such-package", "pytest"))
+    monkeypatch.setattr(tokenizer_files, "SENTENCEPIECE_NEEDS", ("no-such-package", "pytest"))
     (tmp_path / "tokenizer.model").write_bytes(b"")
     with pytest.raises(ModelError, match=r"tokenizer\.model is a SentencePiece model.*pip install no-such-package$"):
         load_tokenizer(model_files())

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tool_support.transcripts import TOOLS
 
-from plimsoll_runtime.tools.choose import FORMATS
+from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Text
 from plimsoll_runtime.tools.formats import hermes, mistral
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Text
+from plimsoll_runtime.tools.registry import FORMATS
 
 
 def said(parts: list[Part]) -> str:

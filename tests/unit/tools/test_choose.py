@@ -7,10 +7,10 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from plimsoll_runtime.tools import entries
-from plimsoll_runtime.tools.choose import FORMATS, fitting, named
-from plimsoll_runtime.tools.entries import UnknownFormat
+from plimsoll_runtime.tools import base
+from plimsoll_runtime.tools.base import UnknownFormat
 from plimsoll_runtime.tools.formats import hermes
+from plimsoll_runtime.tools.registry import FORMATS, fitting, named
 
 TEMPLATES = {
     "harmony": "<|start|>assistant<|channel|>analysis<|message|>{{ m.thinking }} to=functions.{{ name }}",
@@ -41,7 +41,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
 
     def install(name: str, value: str) -> None:
         found = [EntryPoint(name, value, "plimsoll.tool_parsers")]
-        monkeypatch.setattr(entries, "entry_points", lambda *, group: found if group == "plimsoll.tool_parsers" else [])
+        monkeypatch.setattr(base, "entry_points", lambda *, group: found if group == "plimsoll.tool_parsers" else [])
 
     return install
 

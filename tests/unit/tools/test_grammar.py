@@ -14,9 +14,9 @@ from tool_support.walk import SpecialId, Walk, takes, wander
 
 from plimsoll_runtime.api.schemas.tools import FunctionDefinition
 from plimsoll_runtime.engine.constraint import ConstraintError
-from plimsoll_runtime.tools.choose import FORMATS
+from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import or_document
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.registry import FORMATS
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

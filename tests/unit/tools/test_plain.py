@@ -15,8 +15,8 @@ from tool_support.walk import SpecialId, Walk, wander
 
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import written
-from plimsoll_runtime.tools.choose import FORMATS
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.base import Tool
+from plimsoll_runtime.tools.registry import FORMATS
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tool_support.reading import pieces_of, read
 from tool_support.transcripts import TOOLS, TRANSCRIPTS, Transcript
 
-from plimsoll_runtime.tools.choose import FORMATS
+from plimsoll_runtime.tools.registry import FORMATS
 
 NAMES = [f"{transcript.form}: {transcript.says}" for transcript in TRANSCRIPTS]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.tools.parts import Tool
-from plimsoll_runtime.tools.values import in_json, types_of
+from plimsoll_runtime.tools.arguments import in_json, types_of
+from plimsoll_runtime.tools.base import Tool
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll_runtime.errors import SourceError
-from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.weights.sources import demo
 from plimsoll_runtime.weights.sources.demo import EXAMPLES, GEMMA, DemoModel, fetch_demo, find_demo, unseen_terms
 

@@ -10,7 +10,7 @@ from plimsoll_runtime.api.generating.prompts import template_of
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import task_of
-from plimsoll_runtime.text.chat import ChatTemplateError
+from plimsoll_runtime.text.chat_template import ChatTemplateError
 
 
 def abilities_of(model: ServedModel) -> list[str]:

@@ -31,7 +31,7 @@ from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.text.recommended import Source, recommended
+from plimsoll_runtime.text.generation_config import Source, recommended
 from plimsoll_runtime.utils.heap import seldom_collected
 from plimsoll_runtime.utils.progress import Progress, silent
 from plimsoll_runtime.utils.threads import quick_switches

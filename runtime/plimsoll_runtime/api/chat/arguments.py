@@ -10,9 +10,9 @@ from typing import Any
 
 from plimsoll_runtime.engine.constraint import MOST_BYTES, ConstraintError
 from plimsoll_runtime.structured.schemas.normalise import Normalised, normalise
-from plimsoll_runtime.structured.schemas.shapes import SHAPES
-from plimsoll_runtime.structured.schemas.unenforced import refuse
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.structured.schemas.problems import refuse
+from plimsoll_runtime.structured.schemas.types import SHAPES
+from plimsoll_runtime.tools.base import Tool
 
 _MOST_KEPT_BYTES = 16 * 1024
 """Of a schema that is kept rewritten: agents send the same tools with each request."""

@@ -15,11 +15,9 @@ from plimsoll_runtime.api.schemas.tools import AllowedChoice, FunctionDefinition
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import enforceable
-from plimsoll_runtime.tools.choose import fitting, named
-from plimsoll_runtime.tools.entries import UnknownFormat
-from plimsoll_runtime.tools.format import ToolFormat
+from plimsoll_runtime.tools.base import Tool, ToolFormat, UnknownFormat
 from plimsoll_runtime.tools.grammar import or_document
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.registry import fitting, named
 
 # Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
 _fitting = lru_cache(64)(fitting)

@@ -33,7 +33,7 @@ from plimsoll_runtime.api.schemas.answers import (
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.text.output import TextDelta
-from plimsoll_runtime.tools.parts import CallBegins, Part, Reasoning, Text
+from plimsoll_runtime.tools.base import CallBegins, Part, Reasoning, Text
 from plimsoll_runtime.version import FINGERPRINT
 
 

@@ -10,7 +10,7 @@ from plimsoll_runtime.api.chat.calling import Calling
 from plimsoll_runtime.api.chat.thinking import Thinking
 from plimsoll_runtime.text.output import TextDelta
 from plimsoll_runtime.tools.arguments import is_whole
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
+from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, Text
 
 
 @dataclass(slots=True)

@@ -16,11 +16,11 @@ from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.thought import Thought
-from plimsoll_runtime.reasoning.choose import fitting, named
-from plimsoll_runtime.reasoning.format import ReasoningFormat
-from plimsoll_runtime.text.chat import ChatTemplateError
+from plimsoll_runtime.reasoning.base import ReasoningFormat
+from plimsoll_runtime.reasoning.registry import fitting, named
+from plimsoll_runtime.text.chat_template import ChatTemplateError
 from plimsoll_runtime.text.tokenizer import Tokenizer
-from plimsoll_runtime.tools.entries import UnknownFormat
+from plimsoll_runtime.tools.base import UnknownFormat
 
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the variable that says whether the model thinks at all."""

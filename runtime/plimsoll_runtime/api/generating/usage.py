@@ -10,7 +10,7 @@ from plimsoll_runtime.api.generating.choices import Choice
 from plimsoll_runtime.api.generating.pieces import Piece
 from plimsoll_runtime.api.schemas.answers import CompletionTokensDetails, PromptTokensDetails, Usage
 from plimsoll_runtime.api.schemas.sampling import StreamOptions
-from plimsoll_runtime.text.thoughts import Thoughts
+from plimsoll_runtime.text.reasoning_budget import Thoughts
 
 
 def _nothing(token: int) -> bytes:

@@ -22,7 +22,7 @@ from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.resident import Resident
 from plimsoll_runtime.residency.spec import ModelSpec, served_names
 from plimsoll_runtime.residency.states import State
-from plimsoll_runtime.text.recommended import recommended
+from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.weights.files import ModelFiles
 
 logger = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from plimsoll_runtime.api.image_parts import ImageParts
 from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.reasoning import choose as reasoning
-from plimsoll_runtime.text.recommended import Source
-from plimsoll_runtime.tools import choose as tools
-from plimsoll_runtime.tools.entries import UnknownFormat
+from plimsoll_runtime.reasoning import registry as reasoning
+from plimsoll_runtime.text.generation_config import Source
+from plimsoll_runtime.tools import registry as tools
+from plimsoll_runtime.tools.base import UnknownFormat
 
 Positive = Annotated[int, Meta(ge=1, le=2**31)]
 

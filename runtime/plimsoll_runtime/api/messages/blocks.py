@@ -23,7 +23,7 @@ from plimsoll_runtime.api.schemas.message_events import (
     MoreThinking,
 )
 from plimsoll_runtime.tools.arguments import beginning_of
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
+from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, Text
 
 
 @dataclass(slots=True)

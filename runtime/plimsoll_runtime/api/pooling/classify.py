@@ -11,7 +11,7 @@ from plimsoll_runtime.api.pooling.job import PoolingJob, Reader
 from plimsoll_runtime.api.schemas.pooling import Classification, ClassifyAnswer, ClassifyRequest, PoolingUsage
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import CLASSIFIES
-from plimsoll_runtime.vectors import Vector, scaled
+from plimsoll_runtime.text.pooling import Vector, scaled
 
 
 def prepare(body: ClassifyRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:

@@ -26,8 +26,16 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import COMPARES
 from plimsoll_runtime.engine.pooling import PoolingInfo
-from plimsoll_runtime.text.pooled import DOCUMENTS, QUERY, PooledText
-from plimsoll_runtime.vectors import Vector, ranked, raw_score, shown_score, similarity
+from plimsoll_runtime.text.pooling import (
+    DOCUMENTS,
+    QUERY,
+    PooledText,
+    Vector,
+    ranked,
+    raw_score,
+    shown_score,
+    similarity,
+)
 
 Scores = Callable[[Sequence[Vector]], list[float]]
 """Makes the raw score of each pair from the vectors of all texts. Pairs are ranked by raw scores: many probabilities

@@ -16,8 +16,7 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import EMBEDS
 from plimsoll_runtime.engine.pooling import PoolingInfo
-from plimsoll_runtime.text.pooled import PooledText
-from plimsoll_runtime.vectors import Vector, cut, dimensions_refused
+from plimsoll_runtime.text.pooling import PooledText, Vector, cut, dimensions_refused
 
 
 def prepare(body: EmbeddingRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:

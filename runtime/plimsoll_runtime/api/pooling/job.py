@@ -27,8 +27,7 @@ from plimsoll_runtime.api.tasks import pooling_of
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.messages import AddRequest
 from plimsoll_runtime.engine.prompt import Prompt
-from plimsoll_runtime.text.pooled import PooledText, PooledTexts
-from plimsoll_runtime.vectors import Vector, unpacked
+from plimsoll_runtime.text.pooling import PooledText, PooledTexts, Vector, unpacked
 
 Form = Callable[[Sequence[Vector], PoolingUsage], msgspec.Struct]
 """What an endpoint makes of the vectors of all texts, in their order. It may run in a thread."""

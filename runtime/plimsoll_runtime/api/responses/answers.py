@@ -14,7 +14,7 @@ from plimsoll_runtime.api.responses.output import Events, Output
 from plimsoll_runtime.api.schemas.answers import ChatLogprob
 from plimsoll_runtime.api.schemas.response import InputTokensDetails, OutputTokensDetails, Response, ResponseUsage
 from plimsoll_runtime.api.schemas.response_events import Completed, Created, Incomplete, InProgress, Numbered
-from plimsoll_runtime.tools.parts import Arguments, CallBegins, Part, Reasoning, Text
+from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, Text
 
 
 class ResponseAnswers:

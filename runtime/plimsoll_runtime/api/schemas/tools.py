@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.base import Tool
 
 MAX_TOOLS = 512
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}

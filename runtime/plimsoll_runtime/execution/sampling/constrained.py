@@ -16,7 +16,7 @@ from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.execution.sampling.ahead import take_forced
 from plimsoll_runtime.execution.sampling.guide import Guide, guide_of
 from plimsoll_runtime.models.sent import sent
-from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Grammars
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from plimsoll_kernels.sampling.masks import WORD_BITS
 from plimsoll_runtime.engine.plan import SlotInit
-from plimsoll_runtime.structured.grammars import Grammars
-from plimsoll_runtime.structured.matcher import Matcher
-from plimsoll_runtime.text.thoughts import Thoughts
+from plimsoll_runtime.structured.matcher import Grammars, Matcher
+from plimsoll_runtime.text.reasoning_budget import Thoughts
 
 STRAY = "the token that ended the thought begins the answer as well"
 

@@ -7,29 +7,75 @@ refuses. Its size and the work are within a constant of the schema's: a part tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from plimsoll_runtime.engine.constraint import ConstraintError
-from plimsoll_runtime.structured.schemas import arrays, logic, objects, values
-from plimsoll_runtime.structured.schemas.drafts import of_its_draft
-from plimsoll_runtime.structured.schemas.place import Place
+from plimsoll_runtime.structured.schemas import containers, logic, scalars
+from plimsoll_runtime.structured.schemas.context import Caution, Schema, Site
+from plimsoll_runtime.structured.schemas.disjoint import Signatures
+from plimsoll_runtime.structured.schemas.problems import Place, Unenforced
 from plimsoll_runtime.structured.schemas.references import KEYWORDS, References
-from plimsoll_runtime.structured.schemas.shapes import is_schema
-from plimsoll_runtime.structured.schemas.signature import Signatures
-from plimsoll_runtime.structured.schemas.site import Caution, Schema, Site
-from plimsoll_runtime.structured.schemas.unenforced import Unenforced
+from plimsoll_runtime.structured.schemas.types import is_schema
+
+_OLD = re.compile(r"https?://json-schema\.org/draft-0[0-7]/schema#?")
+_LATER = frozenset({
+    "$anchor",
+    "$dynamicAnchor",
+    "$dynamicRef",
+    "$recursiveRef",
+    "dependentRequired",
+    "dependentSchemas",
+    "maxContains",
+    "minContains",
+    "prefixItems",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+})  # fmt: skip
+_BESIDE_REFERENCES = frozenset({"$ref", "$defs", "definitions"})
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+_NAMED = frozenset({"$defs", "definitions", "dependencies", "patternProperties", "properties"})
+
+
+def of_its_draft(root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A document without the keywords that its `$schema` does not know, or ignores beside a `$ref`."""
+    named = root.get("$schema")
+    if not isinstance(named, str) or not _OLD.fullmatch(named):
+        return root
+    found = _schema(root)
+    assert isinstance(found, dict)
+    return found
+
+
+def _schema(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_schema(each) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    refers = isinstance(value.get("$ref"), str)
+    known = {k: v for k, v in value.items() if k not in _LATER and (not refers or k in _BESIDE_REFERENCES)}
+    return {key: _member(key, inner) for key, inner in known.items()}
+
+
+def _member(key: str, value: Any) -> Any:
+    if key in _VALUES:
+        return value
+    if key in _NAMED and isinstance(value, Mapping):
+        return {name: _schema(each) for name, each in value.items()}
+    return _schema(value)
+
 
 _GROUPS: tuple[tuple[Callable[[Site], None], tuple[str, ...]], ...] = (
-    (values.types, ("type",)),
-    (values.options, ("const", "enum")),
-    (values.bounds, ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
-    (values.multiple, ("multipleOf",)),
-    (values.texts, ("minLength", "maxLength", "pattern", "format")),
+    (scalars.types, ("type",)),
+    (scalars.options, ("const", "enum")),
+    (scalars.bounds, ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")),
+    (scalars.multiple, ("multipleOf",)),
+    (scalars.texts, ("minLength", "maxLength", "pattern", "format")),
     (
-        arrays.arrays,
+        containers.arrays,
         (
             "items",
             "additionalItems",
@@ -42,7 +88,7 @@ _GROUPS: tuple[tuple[Callable[[Site], None], tuple[str, ...]], ...] = (
         ),
     ),
     (
-        objects.objects,
+        containers.objects,
         (
             "properties",
             "patternProperties",

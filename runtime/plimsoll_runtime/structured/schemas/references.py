@@ -8,9 +8,43 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from plimsoll_runtime.engine.constraint import ConstraintError
-from plimsoll_runtime.structured.schemas.children import children
-from plimsoll_runtime.structured.schemas.place import Place
-from plimsoll_runtime.structured.schemas.shapes import check_shapes, is_schema
+from plimsoll_runtime.structured.schemas.problems import Place
+from plimsoll_runtime.structured.schemas.types import check_shapes, is_schema
+
+_ONE = frozenset({
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+})  # fmt: skip
+_LISTS = frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"})
+_MAPS = frozenset({"dependencies", "dependentSchemas", "patternProperties", "properties"})
+DEFINITIONS = frozenset({"$defs", "definitions"})
+
+
+def children(
+    schema: Mapping[str, Any], place: Place, *, definitions: bool
+) -> Iterator[tuple[Mapping[str, Any] | bool, Place]]:
+    """Each with its place, in their order; `definitions`: also those that count only where something refers to them."""
+    for key, value in schema.items():
+        if key in _ONE and is_schema(value):
+            yield value, place.at(key)
+        elif key in _LISTS and isinstance(value, list):
+            for index, each in enumerate(value):
+                if is_schema(each):
+                    yield each, place.at(key, index)
+        elif (key in _MAPS or (definitions and key in DEFINITIONS)) and isinstance(value, Mapping):
+            for name, each in value.items():
+                if is_schema(each):
+                    yield each, place.at(key, name)
+
 
 Schema = Mapping[str, Any]
 KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -149,3 +183,39 @@ def _at(target: Target, pointer: str) -> Target | None:
         else:
             return None
     return Target(found, place) if is_schema(found) else None
+
+
+_DEPENDING = frozenset({"$dynamicRef", "$recursiveRef", "anyOf", "dependencies", "dependentSchemas", "if", "oneOf"})
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """By name or by pattern; or `all` that there are."""
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...]
+    all: bool
+
+
+def evaluated(schema: Mapping[str, Any], references: References) -> Evaluated | None:
+    """Of the schema itself, without its `unevaluatedProperties`. None where it depends on the value."""
+    names: dict[str, None] = {}
+    patterns: dict[str, None] = {}
+    seen: set[int] = set()
+    waiting: list[Mapping[str, Any] | bool] = [schema]
+    depends = False
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, bool) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if "additionalProperties" in part or (part is not schema and "unevaluatedProperties" in part):
+            return Evaluated((), (), all=True)
+        names |= dict.fromkeys(part.get("properties", ()))
+        patterns |= dict.fromkeys(part.get("patternProperties", ()))
+        target = references.target(part)
+        depends = depends or bool(_DEPENDING & part.keys()) or ("$ref" in part and target is None)
+        waiting += part.get("allOf", ())
+        if target is not None:
+            waiting.append(target.schema)
+    return None if depends else Evaluated(tuple(names), tuple(patterns), all=False)

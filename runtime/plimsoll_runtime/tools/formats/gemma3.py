@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, escaped, one_name, spaced, text, wrapped
-from plimsoll_runtime.tools.parts import Tool
+from plimsoll_runtime.tools.base import Tool
+from plimsoll_runtime.tools.grammar import (
+    SpecialId,
+    Wrapping,
+    escaped,
+    named,
+    one_name,
+    one_of,
+    opening,
+    spaced,
+    text,
+    wrapped,
+)
+from plimsoll_runtime.tools.json_calls import call_objects
+from plimsoll_runtime.tools.output_parser import AnswerParser, Calls, Style, listed
 from plimsoll_runtime.tools.pythonic import call, keywords
-from plimsoll_runtime.tools.reading import Page, Reading, blanks, either, expect
-from plimsoll_runtime.tools.sections import listed
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, either, expect
 
 _FENCE, _END = "```tool_code", "```"
 _PRINT = "print("
@@ -59,3 +70,39 @@ def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
 
 
 GEMMA3 = Gemma3()
+
+_FENCES = ("```json", "```tool_call", "```tool_code")
+
+
+class Gemma3Json:
+    """`{"name": "f", "parameters": {...}}` or a list of them, where the answer begins, or in a fence anywhere."""
+
+    name = "gemma3_json"
+    special = False
+
+    def fits(self, template: str) -> bool:
+        """It is Gemma's, and asks for parameters in JSON."""
+        return "<start_of_turn>" in template and "parameters" in template and "[func_name1(" not in template
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style(_FENCES, _read_json, opening=("{", "[")), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """Bare objects on lines. Other text begins with no object that names a tool."""
+        more = r' ("\n" call)*' if parallel else ""
+        rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
+        return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
+
+
+def _read_json(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    if marker in ("{", "["):
+        page.at -= 1
+        yield from call_objects(page, calls)
+        return
+    yield from blanks(page)
+    yield from call_objects(page, calls)
+    yield from closing(page, "```")
+
+
+GEMMA3_JSON = Gemma3Json()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.fields import Fields
+from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, marked, one_name, spaced, text, wrapped
-from plimsoll_runtime.tools.parts import Tool
-from plimsoll_runtime.tools.plain import Texts, arguments_of
-from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, until
-from plimsoll_runtime.tools.sections import MOST_NAME
+from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, expect, until
+from plimsoll_runtime.tools.text_arguments import Fields, Texts, arguments_of
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _KEY, _KEY_END, _VALUE, _VALUE_END = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, arguments, escaped, marked, spaced_mark, text, wrapped
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
-from plimsoll_runtime.tools.parts import Tool
-from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, until
-from plimsoll_runtime.tools.sections import MOST_NAME, section
+from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style, section
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, until
 
 _CALLS, _CALLS_END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL, _ARGUMENTS, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
-from plimsoll_runtime.tools.fields import Fields
+from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import SpecialId, Wrapping, escaped, one_name, spaced, text, wrapped
-from plimsoll_runtime.tools.parts import Tool
-from plimsoll_runtime.tools.plain import Texts, arguments_of
-from plimsoll_runtime.tools.reading import Page, Reading, blanks, expect, until
-from plimsoll_runtime.tools.sections import MOST_NAME, section
+from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style, section
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, expect, until
+from plimsoll_runtime.tools.text_arguments import Fields, Texts, arguments_of
 
 _CALLS, _CALLS_END = "<minimax:tool_call>", "</minimax:tool_call>"
 _CALL, _CALL_END = "<invoke name=", "</invoke>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll_runtime.tools.answer import AnswerParser, Calls, Style
+from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import (
     OBJECT_OR_LIST,
     SpecialId,
@@ -21,9 +21,8 @@ from plimsoll_runtime.tools.grammar import (
 )
 from plimsoll_runtime.tools.json_calls import arguments as read_arguments
 from plimsoll_runtime.tools.json_calls import call_objects
-from plimsoll_runtime.tools.parts import Tool
-from plimsoll_runtime.tools.reading import Page, Reading, blanks, peek, until
-from plimsoll_runtime.tools.sections import MOST_NAME
+from plimsoll_runtime.tools.output_parser import MOST_NAME, AnswerParser, Calls, Style
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, peek, until
 
 _CALLS, _ID, _ARGUMENTS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.tools.answer import Calls, Style
 from plimsoll_runtime.tools.grammar import Wrapping
-from plimsoll_runtime.tools.json_calls import call_objects
-from plimsoll_runtime.tools.json_format import JsonFormat
-from plimsoll_runtime.tools.reading import Page, Reading, blanks, closing, peek
+from plimsoll_runtime.tools.json_calls import JsonFormat, call_objects
+from plimsoll_runtime.tools.output_parser import Calls, Style
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, peek
 
 
 def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:

@@ -21,7 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from gateway_support.front import gateway_before
 from server_support.process import serving
 
-from plimsoll_runtime.text.chat import ChatTemplate
+from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from ..conftest import running_server

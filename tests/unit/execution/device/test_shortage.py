@@ -26,7 +26,7 @@ from plimsoll_runtime.execution.pooling.runner import PoolingRunner
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Grammars
 
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB.\nSee documentation for Memory Management"
 REST = 12

@@ -12,10 +12,10 @@ from plimsoll_kernels.sampling.masks import words_of
 from plimsoll_runtime.engine.constraint import Constraint
 from plimsoll_runtime.execution.sampling.ahead import only_token, take_forced
 from plimsoll_runtime.execution.sampling.guide import Guide
-from plimsoll_runtime.structured.grammars import Grammars
+from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
-from plimsoll_runtime.text.settings import TokenizerSettings
 from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.text.tokenizer_settings import TokenizerSettings
 
 FIXED = '"kind": true, "none": null'
 

@@ -18,9 +18,9 @@ from plimsoll_runtime.engine.params import SamplingParams
 from plimsoll_runtime.engine.plan import SlotInit
 from plimsoll_runtime.engine.thought import Thought
 from plimsoll_runtime.execution.sampling.guide import STRAY, Guide, guide_of
-from plimsoll_runtime.reasoning.choose import FORMATS as REASONING
-from plimsoll_runtime.structured.grammars import Grammars
-from plimsoll_runtime.tools.choose import FORMATS
+from plimsoll_runtime.reasoning.registry import FORMATS as REASONING
+from plimsoll_runtime.structured.matcher import Grammars
+from plimsoll_runtime.tools.registry import FORMATS
 
 PIECES = [bytes([byte]) for byte in range(256)] + [marker.encode() for marker in SPECIAL]
 PLAIN = set(b'abgs019{}",.:')

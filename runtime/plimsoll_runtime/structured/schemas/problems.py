@@ -1,0 +1,93 @@
+"""A keyword of a schema that answers are not kept to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plimsoll_runtime.engine.constraint import ConstraintError
+
+MOST_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A key of an object, or an index of a list, in the part at `outer`; the whole document has neither."""
+
+    outer: Place | None = None
+    key: str | int = ""
+
+    def at(self, *keys: str | int) -> Place:
+        """A part of this one."""
+        found = self
+        for key in keys:
+            found = Place(found, key)
+        return found
+
+    @property
+    def pointer(self) -> str:
+        """As a JSON pointer (RFC 6901)."""
+        steps: list[str] = []
+        here: Place | None = self
+        while here is not None and here.outer is not None:
+            steps.append("/" + str(here.key).replace("~", "~0").replace("/", "~1"))
+            here = here.outer
+        return "".join(reversed(steps))
+
+    @property
+    def shown(self) -> str:
+        """The pointer as messages have it, which may be cut in the middle."""
+        found = self.pointer
+        half = MOST_SHOWN // 2
+        return found if len(found) <= MOST_SHOWN else f"{found[:half]}...{found[-half:]}"
+
+
+_CHECK = "leave it out and check the answer"
+REASONS = {
+    "oneOf": "its branches may overlap: give each a required property with a constant of its own, or use anyOf",
+    "uniqueItems": f"that items differ cannot be enforced: {_CHECK}",
+    "not": f"it cannot be enforced here: say what is allowed instead, or {_CHECK}",
+    "if": f"it cannot be enforced here: use anyOf with a branch for each case, or {_CHECK}",
+    "contains": f"it cannot be enforced: {_CHECK}",
+    "propertyNames": "it cannot be enforced here: use patternProperties with additionalProperties false",
+    "patternProperties": "its patterns may overlap: let no name match two of them",
+    "additionalProperties": "it cannot be enforced beside a pattern of patternProperties that cannot",
+    "dependentRequired": "it is too much to enforce here: use anyOf with a branch for each case",
+    "dependentSchemas": "it is too much to enforce here: use anyOf with a branch for each case",
+    "dependencies": "it is too much to enforce here: use anyOf with a branch for each case",
+    "unevaluatedProperties": "it cannot be enforced here: use additionalProperties in each branch",
+    "unevaluatedItems": "it cannot be enforced here: use items, or maxItems",
+    "minProperties": "it cannot be enforced beside properties that are not required: require them",
+    "maxProperties": "it cannot be enforced beside properties that are not required: leave some out",
+    "multipleOf": "it has too many digits to be enforced: use a number of at most 9 digits",
+    "const": "it has a number that no double can express: use a text",
+    "enum": "it has a number that no double can express: use texts",
+    "$ref": "it leads out of the schema: put what it refers to into $defs",
+    "$dynamicRef": "it may lead to several places: use $ref",
+    "$recursiveRef": "it may lead to several places: use $ref",
+}
+for _bound in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
+    REASONS[_bound] = "it is too large, or no double can express it: use a bound of at most 15 digits, or none"
+
+
+@dataclass(frozen=True, slots=True)
+class Unenforced:
+    """`keyword` of the schema at `place`; `reason` says why, and what to write instead."""
+
+    place: Place
+    keyword: str
+    reason: str
+
+    @property
+    def pointer(self) -> str:
+        """The JSON pointer of the keyword."""
+        return self.place.at(self.keyword).pointer
+
+
+def refuse(found: Sequence[Unenforced]) -> None:
+    """Raises ConstraintError where there is one."""
+    if not found:
+        return
+    more = f" (and so at {len(found) - 1} more places)" if len(found) > 1 else ""
+    first = found[0]
+    raise ConstraintError(f"at '{first.place.at(first.keyword).shown}': {first.reason}{more}")

@@ -1,1 +1,0 @@
-"""The tokenizer that a GGUF file describes in its metadata, as a tokenizer.json."""

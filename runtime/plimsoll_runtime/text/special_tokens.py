@@ -1,0 +1,129 @@
+"""Which tokens end an answer: all that any of a model's files names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from plimsoll_runtime.errors import UNREADABLE, ModelError
+from plimsoll_runtime.text.tokenizer import load_tokenizer
+from plimsoll_runtime.text.tokenizer_settings import WHAT_TO_DO, TokenizerSettings, read_settings
+from plimsoll_runtime.weights.files import LARGEST_TOKENIZER, PARTS, YES_OR_NO, ModelFiles, check_size
+
+logger = logging.getLogger(__name__)
+
+TOKENIZER = "tokenizer_config.json"
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _Model(msgspec.Struct):
+    vocab: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _TokenizerFile(msgspec.Struct):
+    """What of a tokenizer.json matters here: reading the rest as Python objects takes a second."""
+
+    added_tokens: list[_AddedToken] = []
+    model: _Model = msgspec.field(default_factory=_Model)
+
+
+def end_ids(files: ModelFiles) -> tuple[int, ...]:
+    """Ids of generation_config.json, of config.json and of the tokenizer's end-of-text token, the smallest first.
+
+    A fine-tune often changes one of the three and leaves the others as they were: if none of them has all ids, the log
+    names them. A GGUF file's own are in its config. Raises ModelError.
+    """
+    stated = dict(files.stated_ends)
+    if files.format != "gguf" and (token := read_settings(files.root).tokens.get("eos_token")) is not None:
+        found = _ids_of(files.root, token)
+        if found:
+            stated[f"{TOKENIZER} ({token})"] = found
+        else:
+            logger.warning(
+                "%s: eos_token in %s is %r, which is no token: it ends nothing", files.name, TOKENIZER, token
+            )
+    for warning in _warnings(stated, files.config.get("vocab_size")):
+        logger.warning("%s: %s", files.name, warning)
+    return tuple(sorted({end for ids in stated.values() for end in ids}))
+
+
+def _warnings(stated: Mapping[str, tuple[int, ...]], vocab_size: object) -> Iterator[str]:
+    every = {end for ids in stated.values() for end in ids}
+    if not any(every == set(ids) for ids in stated.values()) and every:
+        said = ", ".join(f"{sorted(set(ids))} by {file}" for file, ids in stated.items())
+        yield f"the tokens that end an answer are {said}: each of them ends it"
+    if isinstance(vocab_size, int) and (beyond := sorted(end for end in every if end >= vocab_size)):
+        yield f"the tokens {beyond} are to end an answer, and vocab_size is {vocab_size}: they never come"
+
+
+def _ids_of(folder: Path, token: str) -> tuple[int, ...]:
+    """The ids of a token, as tokenizer.json has it; if it has none, as the settings next to it say."""
+    settings = read_settings(folder)
+    return _in_tokenizer(folder / "tokenizer.json", token) or _in_settings(settings, token)
+
+
+def _in_settings(settings: TokenizerSettings, token: str) -> tuple[int, ...]:
+    return tuple(token_id for token_id, added in settings.added.items() if added.content == token)
+
+
+def _in_tokenizer(path: Path, token: str) -> tuple[int, ...]:
+    if not path.is_file():
+        return ()
+    check_size(path, LARGEST_TOKENIZER)
+    try:
+        file = msgspec.json.decode(path.read_bytes(), type=_TokenizerFile)
+        added = tuple(each.id for each in file.added_tokens if each.content == token)
+        return added or _in_vocabulary(file.model.vocab, token)
+    except (OSError, *UNREADABLE) as error:
+        raise ModelError(f"{path} cannot be read: {error}; {WHAT_TO_DO}") from error
+
+
+def _in_vocabulary(raw: msgspec.Raw, token: str) -> tuple[int, ...]:
+    """Ids by piece, or of a Unigram model pieces with their scores."""
+    pieces = msgspec.json.decode(raw, type=dict[str, int] | list[tuple[str, float]])
+    if isinstance(pieces, dict):
+        return (pieces[token],) if token in pieces else ()
+    return tuple(token_id for token_id, (piece, _) in enumerate(pieces) if piece == token)
+
+
+WORDS = ("no", "yes")
+
+
+def score_tokens(files: ModelFiles) -> list[int]:
+    """The id of the token that speaks against a pair and of the one that speaks for it, or of the latter alone.
+
+    As sentence-transformers' files say, or else vLLM's field in config.json; else they are "no" and "yes". Raises
+    ModelError where the vocabulary does not have them.
+    """
+    said = _of_modules(files.config)
+    if said is not None:
+        return said
+    words = files.config.get(YES_OR_NO) or WORDS
+    if not isinstance(words, list | tuple) or len(words) not in (1, 2):
+        raise ModelError(f"config.json: {YES_OR_NO} is {words!r}, and not one token or two")
+    tokenizer = load_tokenizer(files)
+    found = [tokenizer.token_id(str(word)) for word in words]
+    if None in found:
+        raise ModelError(f"{files.name}: the vocabulary lacks {' or '.join(map(repr, words))}, so nothing is scored")
+    return [token for token in found if token is not None]
+
+
+def _of_modules(config: Mapping[str, Any]) -> list[int] | None:
+    modules = config.get(PARTS, {}).get("modules", ())
+    for module in modules:
+        if module["kind"] == "LogitScore":
+            said = [module["config"].get(name) for name in ("false_token_id", "true_token_id")]
+            ids = [token for token in said if token is not None]
+            size = config.get("vocab_size", 0)
+            if said[1] is None or not all(type(token) is int and 0 <= token < size for token in ids):
+                raise ModelError(f"{module['path']}/config.json: true_token_id and false_token_id are no token ids")
+            return ids
+    return None

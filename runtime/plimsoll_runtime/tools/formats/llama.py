@@ -1,0 +1,91 @@
+"""Llama 3.1 to 3.3, and Llama 4 with a template of JSON: bare objects with a name and parameters, joined by `;`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from plimsoll_runtime.tools.base import Tool
+from plimsoll_runtime.tools.grammar import SpecialId, named, one_name, one_of, opening, spaced, text
+from plimsoll_runtime.tools.json_calls import call_objects
+from plimsoll_runtime.tools.output_parser import AnswerParser, Calls, Style, listed
+from plimsoll_runtime.tools.pythonic import call, keywords
+from plimsoll_runtime.tools.stream_reader import Page, Reading, blanks, closing, either, expect
+
+_MARKERS = ("<|python_tag|>", "<|python_start|>")
+
+
+class Llama3:
+    """`{"name": "f", "parameters": {...}}`, where the answer begins, or after `<|python_tag|>` anywhere."""
+
+    name = "llama3"
+    special = True
+
+    def fits(self, template: str) -> bool:
+        """Its prompt asks for parameters in JSON."""
+        heads = ("<|start_header_id|>", "<|header_start|>", *_MARKERS)
+        return "parameters" in template and any(head in template for head in heads)
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style(_MARKERS, _read, opening=("{",)), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """Bare objects. Other text begins with no object that names a tool."""
+        more = ' ("; " call)*' if parallel else ""
+        rules = f"calls: call{more}\n{one_of(named(tools, 'parameters', required=required))}"
+        return opening(rules, [rf'\{{"name": "{one_name(tools)}"'], required=required)
+
+
+def _read(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    if marker == "{":
+        page.at -= 1
+    end = ";"
+    while end == ";":
+        yield from blanks(page)
+        yield from call_objects(page, calls)
+        page.keep()
+        yield from blanks(page)
+        end = yield from either(page, ";", "<|python_end|>")
+    if not end:
+        page.at = page.kept
+
+
+LLAMA3 = Llama3()
+
+_BEGIN, _END = "<|python_start|>", "<|python_end|>"
+
+
+class Llama4Pythonic:
+    """`[f(a=1), g(b="x")]`, where the answer begins, or after `<|python_start|>` anywhere."""
+
+    name = "llama4_pythonic"
+    special = True
+
+    def fits(self, template: str) -> bool:
+        """Its prompt shows how functions are called in a list."""
+        return "[func_name1(" in template
+
+    def parser(self, tools: Sequence[Tool]) -> AnswerParser:
+        """For one answer."""
+        return AnswerParser(Style((_BEGIN,), _read_pythonic, opening=("[",)), tools)
+
+    def grammar(self, tools: Sequence[Tool], special_id: SpecialId, *, required: bool, parallel: bool) -> str:
+        """A list from the beginning of the answer. Other text begins with no list that names a tool."""
+        tails, rules = keywords(tools)
+        pairs = list(zip(tools, tails, strict=True))
+        first = [f"{spaced(f'[{tool.name}(', required=required)} {tail}" for tool, tail in pairs]
+        more = [f"{text(f', {tool.name}(')} {tail}" for tool, tail in pairs]
+        others = " other*" if parallel else ""
+        rules += f'calls: call{others} "]"\n{one_of(first)}other: {" | ".join(more)}\n'
+        return opening(rules, [rf"\[{one_name(tools)}\("], required=required)
+
+
+def _read_pythonic(page: Page, calls: Calls, marker: str) -> Reading[None]:
+    if marker == _BEGIN:
+        yield from blanks(page)
+        yield from expect(page, "[")
+    yield from listed(page, calls, call)
+    yield from closing(page, _END)
+
+
+LLAMA4_PYTHONIC = Llama4Pythonic()

@@ -1,0 +1,153 @@
+"""An answer with calls in it: text up to a marker, then what a format reads there, then text again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plimsoll_runtime.tools.base import Arguments, CallBegins, Tool
+from plimsoll_runtime.tools.stream_reader import (
+    WHITE,
+    Ended,
+    NoCall,
+    Page,
+    PartReader,
+    Reading,
+    before,
+    blanks,
+    either,
+    expect,
+    given,
+)
+
+
+class Calls:
+    """The calls of one answer so far, and the tools that it may call."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self.count = 0
+        self._tools = {tool.name: tool for tool in tools}
+
+    def tool(self, name: object) -> Tool:
+        """Raises NoCall for a name that none of them has."""
+        if not isinstance(name, str) or name not in self._tools:
+            raise NoCall
+        return self._tools[name]
+
+    def begin(self, tool: Tool) -> CallBegins:
+        """One more call."""
+        self.count += 1
+        return CallBegins(self.count - 1, tool.name)
+
+    def arguments(self, text: str) -> Arguments:
+        """More of the arguments of the last call that has begun."""
+        return Arguments(self.count - 1, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """How calls stand in an answer.
+
+    `markers` begin them wherever they stand, `opening` only at the beginning of the answer or after a call. No marker
+    is the beginning of another. `read` reads what follows a marker, which it is given. What it has read when it ends
+    or gives a part, is part of a call; raising NoCall says that the rest is text.
+    """
+
+    markers: tuple[str, ...]
+    read: Callable[[Page, Calls, str], Reading[None]]
+    opening: tuple[str, ...] = ()
+
+
+class AnswerParser(PartReader):
+    """Reads one answer. White space before a call, and after one where no text follows, is left out."""
+
+    def __init__(self, style: Style, tools: Sequence[Tool]) -> None:
+        page = Page()
+        super().__init__(page, _answer(page, style, Calls(tools)))
+
+
+def _answer(page: Page, style: Style, calls: Calls) -> Reading[None]:
+    at_edge = True
+    while True:
+        marker = yield from (_edge(page, style) if at_edge else _text(page, style))
+        if marker:
+            at_edge = yield from _call(page, style, calls, marker)
+            continue
+        if not at_edge or not calls.count or page.text[page.kept : page.at].strip(WHITE) or not page.is_over():
+            yield from given(page)
+        if page.is_over():
+            return
+        at_edge = False
+
+
+def _edge(page: Page, style: Style) -> Reading[str]:
+    """The marker that stands after white space, or an empty text."""
+    try:
+        yield from blanks(page)
+        return (yield from either(page, *style.markers, *style.opening))
+    except Ended:
+        page.at = len(page.text)
+        return ""
+
+
+def _text(page: Page, style: Style) -> Reading[str]:
+    """Gives the text before a marker, and returns that. Empty where the answer is over."""
+    while (yield from before(page, *style.markers)):
+        yield from given(page)
+    return "" if page.is_over() else (yield from either(page, *style.markers))
+
+
+def _call(page: Page, style: Style, calls: Calls, marker: str) -> Reading[bool]:
+    """What stands after a marker. Whether it was calls up to here, and not text in the end. What calls nothing is text,
+    such as an empty list.
+    """
+    before_it, after = calls.count, page.at - page.kept
+    try:
+        for part in style.read(page, calls, marker):
+            if part is not None:
+                page.keep()
+            yield part
+        if calls.count > before_it:
+            page.keep()
+            return True
+    except Ended:
+        if calls.count > before_it:
+            page.at = len(page.text)
+            page.keep()
+            return True
+    except NoCall:
+        if calls.count > before_it:
+            after = 0
+    page.at = page.kept + after
+    yield from given(page)
+    return False
+
+
+MOST_NAME = 256
+"""Characters of what may stand where a name is expected."""
+
+
+def listed(page: Page, calls: Calls, read: Callable[[Page, Calls], Reading[None]]) -> Reading[None]:
+    """Calls with commas between them, behind a bracket that was read, up to the one that ends them, which is read."""
+    end = ","
+    while end == ",":
+        yield from blanks(page)
+        yield from read(page, calls)
+        page.keep()
+        yield from blanks(page)
+        end = yield from expect(page, ",", "]")
+
+
+def section(
+    page: Page, calls: Calls, read: Callable[[Page, Calls], Reading[None]], *, begin: str, end: str
+) -> Reading[None]:
+    """Calls, each after `begin`, up to `end`, which may be missing."""
+    yield from blanks(page)
+    found = yield from expect(page, begin)
+    while found == begin:
+        yield from read(page, calls)
+        page.keep()
+        yield from blanks(page)
+        found = yield from either(page, begin, end)
+    if not found:
+        page.at = page.kept
