@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll_runtime.engine.messages import EngineInfo
+from plimsoll_runtime.engine.protocol.messages import EngineInfo
 
 
 def no_model(**sizes: Any) -> EngineInfo:

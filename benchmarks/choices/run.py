@@ -18,10 +18,10 @@ from no_model import no_model
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 BLOCK_SIZE, VOCAB = 16, 32000
 

@@ -19,7 +19,7 @@ from typing import Any
 import question
 from options import Options
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.protocol.constraint import Constraint
 from serving import models, quiet
 from serving.latency import expect
 from serving.systems.base import KV_TOKENS

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gpu.clock import Limits, seconds
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.triton import TritonBackend

@@ -22,9 +22,9 @@ from no_model import no_model
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.capture import Captured
 from plimsoll_runtime.execution.captures import CaptureBounds

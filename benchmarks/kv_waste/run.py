@@ -15,9 +15,9 @@ from no_model import no_model
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.batch_state import BatchState
 from tables import Sheet
 

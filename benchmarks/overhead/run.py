@@ -16,8 +16,8 @@ import msgspec
 import question
 from options import Options
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.timeline import StepPhase
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_timing import StepPhase
 from serving import quiet
 from tables import Sheet
 from tiny_engine import start_decoding, tiny_engine

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plimsoll_runtime.engine.plan import StepPlan
+from plimsoll_runtime.engine.protocol.plan import StepPlan
 
 
 class StepWork(NamedTuple):

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import Launched, StepPlan
-from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.models.decoder import Decoder
 from scheduling.cost import StepWork, work_of
 from serving import models

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from plimsoll_runtime.engine.policy import POLICIES
+from plimsoll_runtime.engine.scheduler.policies import POLICIES
 from provenance import provenance
 from scheduling.columns import COLUMNS, cells, markdown
 from scheduling.cost import CostModel, error, fit

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan, StepResult
-from plimsoll_runtime.engine.policy import SECOND_NS, new_policy
-from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.scheduler.policies import SECOND_NS, new_policy
+from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from scheduling.cost import CostModel, StepWork, work_of
 from scheduling.traces import TraceRequest
 

@@ -26,7 +26,7 @@ import plimsoll_runtime
 import question
 from command import PLIMSOLL
 from options import Options
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from serving import models
 from serving.http_load import free_port
 from shape import lines

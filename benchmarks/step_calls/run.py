@@ -15,7 +15,7 @@ from typing import Any
 import question
 from options import Options
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from tables import Sheet
 from tiny_engine import start_decoding, tiny_engine
 

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import question
 from options import Options
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.structured.grammar import limits, written
 from plimsoll_runtime.structured.vocabulary import compiled, vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer as Ours

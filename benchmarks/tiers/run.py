@@ -22,8 +22,8 @@ from options import Options
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from serving import models, quiet
 from tables import Sheet
 

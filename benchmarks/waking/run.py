@@ -25,8 +25,8 @@ from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.weights.image import Image
 from serving import models, quiet
 from tables import Sheet

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from plimsoll_runtime.version import VERSION
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.engine.constraint import Constraint
-    from plimsoll_runtime.engine.params import SamplingParams
+    from plimsoll_runtime.engine.protocol.constraint import Constraint
+    from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
     from plimsoll_runtime.llm import LLM
 
 __all__ = ["LLM", "Constraint", "SamplingParams"]
@@ -24,11 +24,11 @@ def __getattr__(name: str) -> Any:
 
         return LLM
     if name == "SamplingParams":
-        from plimsoll_runtime.engine.params import SamplingParams
+        from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
         return SamplingParams
     if name == "Constraint":
-        from plimsoll_runtime.engine.constraint import Constraint
+        from plimsoll_runtime.engine.protocol.constraint import Constraint
 
         return Constraint
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

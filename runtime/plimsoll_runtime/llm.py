@@ -18,19 +18,19 @@ from plimsoll_runtime.driver.blocking import BlockingEngine
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.constraint import ConstraintError
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import (
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.messages import (
     AddRequest,
     EngineInfo,
     EngineStats,
     LogprobEntry,
     RequestOutput,
     Vocabulary,
+    unpack,
 )
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.pooling import Task
-from plimsoll_runtime.engine.scores import unpack
+from plimsoll_runtime.engine.protocol.pooling import Task
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.interrupts import Uninterrupted
 from plimsoll_runtime.offline import Classification, PoolingCalls, VectorProgress, Vectors

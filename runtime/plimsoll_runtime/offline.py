@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.engine.messages import EngineInfo, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, RequestOutput
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.text.chat_template import ChatTemplateError
 from plimsoll_runtime.text.pooling import (

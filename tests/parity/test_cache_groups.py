@@ -14,7 +14,7 @@ from model_support.tiny import make_model, prompts, save_model
 from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.engine.groups.full import Full
+from plimsoll_runtime.engine.kv.cache_groups import Full
 
 TOLERANCE = 1e-3
 SLIDING, FULL = "sliding_attention", "full_attention"

@@ -19,7 +19,7 @@ from torch import Tensor
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.models.foreign.own.rows import Rows
 

@@ -14,7 +14,7 @@ import pytest
 from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.engine.tiers.costs import Costs
+from plimsoll_runtime.engine.kv.offload.costs import Costs
 from plimsoll_runtime.execution.tiers.folder import BlockFolder
 
 PREFIX = 96

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.text.pooling import (
     cut,
     dimensions_refused,

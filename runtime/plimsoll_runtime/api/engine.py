@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import PlimsollError
 
 

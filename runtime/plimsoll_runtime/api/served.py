@@ -9,7 +9,7 @@ from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.image_parts import ImageParts
 from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.engine.limits import check_priority
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.text.generation_config import Recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer

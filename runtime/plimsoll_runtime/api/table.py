@@ -13,8 +13,8 @@ from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import task_of
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.engine.messages import EngineStats
-from plimsoll_runtime.engine.pooling import Task
+from plimsoll_runtime.engine.protocol.messages import EngineStats
+from plimsoll_runtime.engine.protocol.pooling import Task
 from plimsoll_runtime.utils.suggestions import did_you_mean
 
 NAMES_TOLD = 20

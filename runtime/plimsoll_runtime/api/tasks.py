@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.engine.messages import EngineInfo
-from plimsoll_runtime.engine.pooling import PoolingInfo, Task
+from plimsoll_runtime.engine.protocol.messages import EngineInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo, Task
 
 if TYPE_CHECKING:
     from plimsoll_runtime.api.served import ServedModel

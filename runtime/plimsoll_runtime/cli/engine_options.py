@@ -6,8 +6,8 @@ import argparse
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DEVICES, DTYPES, MODEL_IMPLS, EngineConfig
-from plimsoll_runtime.engine.policy import POLICIES
-from plimsoll_runtime.engine.pooling import TASKS
+from plimsoll_runtime.engine.protocol.pooling import TASKS
+from plimsoll_runtime.engine.scheduler.policies import POLICIES
 from plimsoll_runtime.errors import UsageError
 
 DEFAULTS = EngineConfig(model="")

@@ -163,7 +163,7 @@ def _headers(args: argparse.Namespace, folder: Path) -> ModelFiles:
 
 def _windows(layout: KvLayout) -> str:
     """How many layers keep less than the whole context."""
-    from plimsoll_runtime.engine.groups.full import Full
+    from plimsoll_runtime.engine.kv.cache_groups import Full
 
     kept = sum(len(layers) for layers, rule in zip(layout.groups, layout.rules, strict=True) if isinstance(rule, Full))
     whole = sum(map(len, layout.groups))

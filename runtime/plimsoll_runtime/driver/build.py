@@ -18,8 +18,8 @@ from plimsoll_runtime.driver.warm_up import warm_up
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import EngineInfo
 from plimsoll_runtime.engine.pipeline import keep_all
+from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.precision import check_instructions
 from plimsoll_runtime.execution.tiers.open import check_options

@@ -26,7 +26,7 @@ from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.driver.start import BUILD, Start
 from plimsoll_runtime.driver.watch import Watch
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import Command, EngineFailed, Event
+from plimsoll_runtime.engine.protocol.messages import Command, EngineFailed, Event
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
 from plimsoll_runtime.weights.image import Image
 

@@ -15,7 +15,7 @@ from plimsoll_runtime.driver.start import BUILD
 from plimsoll_runtime.driver.watch import CHECK_SECONDS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import check_request
-from plimsoll_runtime.engine.messages import (
+from plimsoll_runtime.engine.protocol.messages import (
     AbortRequests,
     AddRequest,
     EngineFailed,

@@ -9,7 +9,7 @@ import msgspec
 
 from plimsoll_runtime.driver.mailbox import Mailbox, joined
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.protocol.messages import RequestOutput
 
 
 class Mailbox:

@@ -15,7 +15,7 @@ import torch
 from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import InstructionsError, choose, kernels
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target

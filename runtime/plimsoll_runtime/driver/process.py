@@ -30,7 +30,7 @@ from plimsoll_runtime.driver.prompts import PromptStore
 from plimsoll_runtime.driver.pulse import Pulse
 from plimsoll_runtime.driver.start import Measure, Prepare, Ready, Refused, Start
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import (
+from plimsoll_runtime.engine.protocol.messages import (
     AbortRequests,
     AddAnswer,
     AddRequest,
@@ -49,7 +49,7 @@ from plimsoll_runtime.engine.messages import (
     StepOutputs,
     Vocabulary,
 )
-from plimsoll_runtime.engine.timeline import StepPhase
+from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError, UsageError
 from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
 from plimsoll_runtime.utils.process_exit import end_at_once

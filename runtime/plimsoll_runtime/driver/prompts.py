@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.messages import AddAnswer, AddRequest, Command, DropPrompt, SharePrompt
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.protocol.messages import AddAnswer, AddRequest, Command, DropPrompt, SharePrompt
+from plimsoll_runtime.engine.protocol.prompt import Prompt
 
 
 def as_command(request: AddRequest, key: int | None = None) -> AddAnswer:

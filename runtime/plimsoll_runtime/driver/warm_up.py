@@ -10,11 +10,11 @@ import torch
 from plimsoll_runtime.driver.budget import Budget
 from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.wiring import Wired
-from plimsoll_runtime.engine.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
+from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.captures import CaptureBounds
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.memory import KvBudget

@@ -13,8 +13,8 @@ from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.plan import MOST_FORCED, Launched, StepPlan
-from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.engine.protocol.plan import MOST_FORCED, Launched, StepPlan
+from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.capture import Capture, CudaCapture

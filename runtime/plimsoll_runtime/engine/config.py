@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from plimsoll_runtime.engine.pooling import TASKS
+from plimsoll_runtime.engine.protocol.pooling import TASKS
 from plimsoll_runtime.errors import UsageError
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -5,24 +5,87 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Protocol
 
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
-from plimsoll_runtime.engine.durations import StepDurations
-from plimsoll_runtime.engine.held import Compiler, HeldRequests
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits, blocks_within, check_request, longest_sequence, step_tokens
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, StepOutputs, Vocabulary
 from plimsoll_runtime.engine.pipeline import InlineSteps, Leave, Pipeline, ThreadedSteps, keep_all
-from plimsoll_runtime.engine.plan import Launched, StepPlan
-from plimsoll_runtime.engine.policy import new_policy
-from plimsoll_runtime.engine.scheduler import Scheduler
-from plimsoll_runtime.engine.shortage import StepMemoryError
-from plimsoll_runtime.engine.step import Step
-from plimsoll_runtime.engine.tiers.index import TierIndex
-from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.messages import (
+    AddRequest,
+    EngineInfo,
+    EngineStats,
+    RequestOutput,
+    StepOutputs,
+    Vocabulary,
+)
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
+from plimsoll_runtime.engine.scheduler.batch_builder import Step
+from plimsoll_runtime.engine.scheduler.policies import new_policy
+from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
+from plimsoll_runtime.engine.step_timing import StepDurations, StepPhase, Timeline
 from plimsoll_runtime.errors import EngineDeadError, UsageError
+
+
+class Compiler(Protocol):
+    """Compiles constraints beside the engine."""
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Compile for this vocabulary."""
+
+    def prepare(self, constraint: Constraint) -> Future[Any]:
+        """Begin to compile, unless that is done or under way; the future raises ConstraintError where it fails."""
+
+
+class HeldRequests:
+    """They join in the order in which their constraints are ready."""
+
+    def __init__(self, compiler: Compiler) -> None:
+        self._compiler = compiler
+        self._held: dict[str, tuple[AddRequest, Future[Any]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Compile for this vocabulary."""
+        self._compiler.use(vocabulary)
+
+    def add(self, request: AddRequest) -> None:
+        """Hold a request with a constraint. Raises UsageError for an id that is held."""
+        assert request.params.constraint is not None
+        if request.request_id in self._held:
+            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+        self._held[request.request_id] = request, self._compiler.prepare(request.params.constraint)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget requests; unknown ids are ignored."""
+        for request_id in request_ids:
+            self._held.pop(request_id, None)
+
+    def take_ready(self) -> tuple[list[AddRequest], list[RequestOutput]]:
+        """Those that can join the line, and what the others hear whose constraint cannot be compiled."""
+        ready: list[AddRequest] = []
+        failed: list[RequestOutput] = []
+        for request, compiled in [held for held in self._held.values() if held[1].done()]:
+            del self._held[request.request_id]
+            try:
+                compiled.result()
+            except ConstraintError as error:
+                failed.append(RequestOutput(request.request_id, finish_reason="error", error=f"the constraint {error}"))
+            else:
+                ready.append(request)
+        return ready, failed
+
+    def wait(self, seconds: float) -> None:
+        """Return once one of them is ready, or after so many seconds."""
+        wait([compiled for _, compiled in self._held.values()], seconds, FIRST_COMPLETED)
+
 
 WAIT_SECONDS = 0.02
 """How long to wait at a time for the disk, or for a constraint, when there is nothing else to do: commands are heard in

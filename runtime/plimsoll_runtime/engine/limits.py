@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule, longest_within, sequence_blocks
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Rule, longest_within, sequence_blocks
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 
 

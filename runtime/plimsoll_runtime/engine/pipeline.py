@@ -10,9 +10,9 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import ClassVar, Final, Literal, Protocol
 
-from plimsoll_runtime.engine.plan import Launched, StepPlan, StepResult
-from plimsoll_runtime.engine.shortage import StepMemoryError, moved_only
-from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan, StepResult
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError, moved_only
+from plimsoll_runtime.engine.step_timing import Timeline
 
 Run = Callable[[StepPlan], Launched]
 Leave = Callable[[int], None]

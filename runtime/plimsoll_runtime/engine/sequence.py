@@ -2,15 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.prompt import Prompt
-from plimsoll_runtime.engine.snapshots.marks import Marks
-from plimsoll_runtime.engine.table import Table
-from plimsoll_runtime.engine.tiers.index import Prefetch
+from plimsoll_runtime.engine.kv.offload.index import Prefetch
+from plimsoll_runtime.engine.protocol.plan import TableChange
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class Table:
+    """The blocks from number `first` of the sequence on; those before are given back. More are appended to `blocks`.
+
+    The runner has the blocks before number `same` as they are here, and a table that begins with number `told`, None
+    where it has none.
+    """
+
+    first: int = 0
+    blocks: list[int] = field(default_factory=list)
+    same: int = field(init=False)
+    told: int | None = None
+
+    def __post_init__(self) -> None:
+        self.same = self.first
+
+    @property
+    def end(self) -> int:
+        """The number of the block behind the last."""
+        return self.first + len(self.blocks)
+
+    def replace(self, number: int, block: int) -> int:
+        """Have another block in the place of one, which is returned."""
+        own, self.blocks[number - self.first] = self.blocks[number - self.first], block
+        self.same = min(self.same, number)
+        return own
+
+    def give_back(self, count: int) -> list[int]:
+        """Have the first blocks no longer; what they were."""
+        given = self.blocks[:count]
+        del self.blocks[:count]
+        self.first += count
+        self.same = max(self.same, self.first)
+        return given
+
+    def renumber(self, moved: Mapping[int, int]) -> None:
+        """Blocks have other numbers from now on. The runner is to hear of all that there are."""
+        self.blocks = [moved.get(block, block) for block in self.blocks]
+        self.same, self.told = self.first, None
+
+    def change(self, group: int) -> TableChange | None:
+        """What the runner is to be told next, which it has then; None where it has all."""
+        start, end = self.same, self.first + len(self.blocks)
+        if start == end and self.told == self.first:
+            return None
+        self.same, self.told = end, self.first
+        return TableChange(group, self.first, start, self.blocks[start - self.first :])
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the runner has it as it is."""
+        return self.same == self.end and self.told == self.first
+
+
+@dataclass(slots=True)
+class Marks:
+    """Positions are in tokens, at borders of blocks.
+
+    `cuts`: where its prompt is cut, for snapshots that others may begin with, in order. `saved`: its last border that
+    somebody has a snapshot of. `row`: the one that it holds for itself (0: none), filled at `border`, and `named` once
+    all tokens up to there are known.
+    """
+
+    saved: int
+    cuts: list[int] = field(default_factory=list)
+    row: int = 0
+    border: int = 0
+    named: bool = True
 
 
 class Phase(Enum):

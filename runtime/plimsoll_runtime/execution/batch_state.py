@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll_runtime.engine.plan import SequenceOutput, StepPlan
+from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan
 from plimsoll_runtime.execution.device_state import DeviceState
 from plimsoll_runtime.execution.kept_tables import KeptTables
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import StepPlan
-from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.engine.protocol.plan import StepPlan
+from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.divided import without
 from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make

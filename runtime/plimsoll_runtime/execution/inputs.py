@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.batch_state import BatchState

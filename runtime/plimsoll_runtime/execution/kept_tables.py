@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from plimsoll_runtime.engine.plan import TableChange
+from plimsoll_runtime.engine.protocol.plan import TableChange
 
 FEWEST = 64
 """Columns that there are at least: no table of up to 1,024 tokens in blocks of 16 makes them more."""

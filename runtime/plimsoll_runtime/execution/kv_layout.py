@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.groups.chunk import Chunked
-from plimsoll_runtime.engine.groups.full import Full
-from plimsoll_runtime.engine.groups.rule import Rule, sequence_blocks
-from plimsoll_runtime.engine.groups.window import SlidingWindow
+from plimsoll_runtime.engine.kv.cache_groups import Chunked, Full, Rule, SlidingWindow, sequence_blocks
 from plimsoll_runtime.execution.kv_places import places_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import StepResult
+from plimsoll_runtime.engine.protocol.plan import StepResult
 from plimsoll_runtime.execution.events import Event
 
 

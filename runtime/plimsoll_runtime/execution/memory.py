@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule, longest_within, sequence_blocks
+from plimsoll_runtime.engine.kv.cache_groups import NOTHING_READ, ONE_FULL, Rule, longest_within, sequence_blocks
 from plimsoll_runtime.engine.limits import check_length
 from plimsoll_runtime.errors import MemoryLimitError
 from plimsoll_runtime.execution.cgroup import cgroup_left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.engine.plan import StepPlan
+from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 

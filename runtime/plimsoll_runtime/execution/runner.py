@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.log_probabilities.reports import Reports
-from plimsoll_runtime.engine.plan import (
+from plimsoll_runtime.engine.protocol.plan import (
     Launched,
     ScheduledSequence,
     SequenceOutput,
@@ -19,7 +19,7 @@ from plimsoll_runtime.engine.plan import (
     StepResult,
     TokenLogprob,
 )
-from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.device.shortage import Shortages
 from plimsoll_runtime.execution.device_steps import DeviceSteps

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
 from plimsoll_runtime.execution.device_state import DeviceState

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.engine.limits import check_length
-from plimsoll_runtime.engine.pooling import Task
+from plimsoll_runtime.engine.protocol.pooling import Task
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError, UsageError
 from plimsoll_runtime.models.foreign.known import check_known
 from plimsoll_runtime.models.foreign.shipped import own_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plimsoll_runtime.engine.pooling import PoolingInfo, Scale, Task
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo, Scale, Task
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.encoders import ENCODERS

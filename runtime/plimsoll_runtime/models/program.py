@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from plimsoll_runtime.engine.plan import StepPlan
+from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
 from plimsoll_runtime.models.ops.heads import Rotate

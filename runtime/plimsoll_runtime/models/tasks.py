@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from plimsoll_runtime.engine.pooling import TASKS, Task
+from plimsoll_runtime.engine.protocol.pooling import TASKS, Task
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.models.encoders import ENCODERS
 from plimsoll_runtime.models.families.fields import saved_class

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.timeline import PhaseSpan
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.step_timing import PhaseSpan
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost
 from plimsoll_runtime.models.program import Program

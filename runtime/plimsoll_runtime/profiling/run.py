@@ -16,7 +16,7 @@ from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
 from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.profiling.machine import Machine, measure

@@ -11,8 +11,8 @@ import msgspec
 
 from plimsoll_runtime.api.http.dialect import json_line
 from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice
-from plimsoll_runtime.engine.messages import AddRequest, StepOutputs
-from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.engine.protocol.messages import AddRequest, StepOutputs
+from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.tokenizer import Tokenizer
 from plimsoll_runtime.version import FINGERPRINT

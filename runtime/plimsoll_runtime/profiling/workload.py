@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.groups.rule import sequence_blocks
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.kv.cache_groups import sequence_blocks
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 
 WORKLOADS = {

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.names import ModelName

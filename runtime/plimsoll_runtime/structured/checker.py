@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 import msgspec
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import TOO_MUCH
 
 MOST_KNOWN = 256

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.regex_rust import with_patterns
 from plimsoll_runtime.structured.schemas.context import Caution
 from plimsoll_runtime.structured.schemas.normalise import Normalised, normalise

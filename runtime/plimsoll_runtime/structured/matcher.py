@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.structured.grammar import limits, told, written
 from plimsoll_runtime.structured.vocabulary import TokenBytes, compiled
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from plimsoll_runtime.engine.constraint import ConstraintError
-from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from plimsoll_runtime.engine.params import ParamsError, SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import ParamsError, SamplingParams
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import ModelFiles
 

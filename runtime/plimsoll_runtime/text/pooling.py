@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.text.tokenizer import TextError, Tokenizer
 
 QUERY, DOCUMENTS = "query", ("document", "passage", "corpus")

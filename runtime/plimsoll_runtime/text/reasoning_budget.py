@@ -6,7 +6,7 @@ import codecs
 from collections import deque
 from collections.abc import Callable
 
-from plimsoll_runtime.engine.thought import Thought
+from plimsoll_runtime.engine.protocol.sampling_params import Thought
 
 WHITE = b" \t\r\n"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.structured.grammar import documents_of
 from plimsoll_runtime.tools.base import Tool
 

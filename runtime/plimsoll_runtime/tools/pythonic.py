@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import schema, separated, text
 from plimsoll_runtime.tools.output_parser import Calls

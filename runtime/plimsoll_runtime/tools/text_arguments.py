@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.structured.regex_rust import in_rust
 from plimsoll_runtime.tools.arguments import ANY, in_json, resolved, types_of
 from plimsoll_runtime.tools.base import Tool

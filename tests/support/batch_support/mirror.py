@@ -10,7 +10,7 @@ from random import Random
 
 from plimsoll_runtime.api.batches.offline import BatchConfig
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.files import ModelFiles

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import TableChange
+from plimsoll_runtime.engine.protocol.plan import TableChange
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.kv_cache import KvCache

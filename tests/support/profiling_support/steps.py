@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_runtime.engine.timeline import PhaseSpan, StepPhase
+from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase
 from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.cost import OpCost
 from plimsoll_runtime.profiling import machine

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
 from plimsoll_runtime.residency.engines import Device, Found, Image, Look, Started
 from plimsoll_runtime.residency.ledger import Grant

@@ -8,7 +8,7 @@ from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.driver.wiring import OwnThreads
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.plan import Launched, StepPlan
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
 from plimsoll_runtime.utils.progress import Progress
 
 FACTORY = "residency_support.failing:build"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
-from plimsoll_runtime.engine.constraint import Constraint
-from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.constraint import Constraint
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.structured.grammar import limits, written
 from plimsoll_runtime.structured.vocabulary import compiled
 

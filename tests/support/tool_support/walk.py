@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tool_support.markers import END, SPECIAL
 
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.structured.grammar import limits, written
 
 if TYPE_CHECKING:

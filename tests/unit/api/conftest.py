@@ -25,7 +25,7 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.server import Server
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import (
+from plimsoll_runtime.engine.protocol.messages import (
     AddRequest,
     EngineInfo,
     EngineStats,
@@ -34,9 +34,9 @@ from plimsoll_runtime.engine.messages import (
     SnapshotStats,
     TierStats,
     Vocabulary,
+    pack,
 )
-from plimsoll_runtime.engine.pooling import PoolingInfo
-from plimsoll_runtime.engine.scores import pack
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.detokenizer import byte_of_character

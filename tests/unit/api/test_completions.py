@@ -6,7 +6,7 @@ from typing import Any
 import openai
 import pytest
 
-from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.protocol.messages import RequestOutput
 from plimsoll_runtime.text.output import OutputText, TextDelta
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

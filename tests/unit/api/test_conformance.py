@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from plimsoll_runtime.api.batches.options import BatchOptions
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

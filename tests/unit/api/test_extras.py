@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.engine.constraint import Constraint
-from plimsoll_runtime.engine.messages import AddRequest
+from plimsoll_runtime.engine.protocol.constraint import Constraint
+from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.tokenizer import Tokenizer
 

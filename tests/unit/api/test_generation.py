@@ -19,7 +19,7 @@ from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.sampling import ModelFields
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 
 class Shout(ModelFields):

@@ -15,7 +15,7 @@ from plimsoll_runtime.api.config import ServerConfig
 from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.protocol.messages import RequestOutput
 from plimsoll_runtime.errors import DeviceFailedError, EngineDeadError, SourceError, UsageError
 from plimsoll_runtime.utils.progress import Transfer
 

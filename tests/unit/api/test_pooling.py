@@ -15,7 +15,7 @@ import pytest_asyncio
 from jsonschema import Draft202012Validator
 
 from plimsoll_runtime.api.about.openapi import document
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 PARAMETERS = set(SamplingParams.__struct_fields__)
 MADE = {"constraint", "thought"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.protocol.constraint import Constraint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from plimsoll_runtime.api.http.lateness import HEADER
-from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]

@@ -10,9 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from plimsoll_runtime.engine import params, policy
-from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
-from plimsoll_runtime.engine.policy import POLICIES
+from plimsoll_runtime.engine.protocol import sampling_params
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.scheduler import policies
+from plimsoll_runtime.engine.scheduler.policies import POLICIES
 from scheduling import run as command
 from scheduling.columns import COLUMNS, markdown
 from scheduling.cost import CostModel, StepWork, error, fit, work_of
@@ -144,13 +145,13 @@ def test_the_document_and_the_picture_show_what_was_recorded() -> None:
 def test_the_document_names_the_constants_that_there_are() -> None:
     document = " ".join(command.DOCUMENT.read_text().split())
     for told in (
-        f"{policy.PRIORITY_SECONDS} seconds of waiting a level",
-        f"{policy.DEFAULT_DEADLINE_SECONDS} seconds for requests without",
-        f"{policy.TOKENS_PER_EXPECTED_TOKEN} tokens computed by the engine for each token (of the prompt",
-        f"{policy.TOKENS_PER_CACHED_TOKEN} tokens computed by the engine for each token that is cached",
-        f"from -{params.PRIORITY_LIMIT} (first) to {params.PRIORITY_LIMIT} (last)",
-        f"at most {params.DEADLINE_LIMIT:g}",
-        f"for {policy.REFRESHES + 1} waiting requests a step",
+        f"{policies.PRIORITY_SECONDS} seconds of waiting a level",
+        f"{policies.DEFAULT_DEADLINE_SECONDS} seconds for requests without",
+        f"{policies.TOKENS_PER_EXPECTED_TOKEN} tokens computed by the engine for each token (of the prompt",
+        f"{policies.TOKENS_PER_CACHED_TOKEN} tokens computed by the engine for each token that is cached",
+        f"from -{sampling_params.PRIORITY_LIMIT} (first) to {sampling_params.PRIORITY_LIMIT} (last)",
+        f"at most {sampling_params.DEADLINE_LIMIT:g}",
+        f"for {policies.REFRESHES + 1} waiting requests a step",
     ):
         assert told in document, told
     assert all(re.search(rf"\| `{name}`", document) for name in POLICIES)

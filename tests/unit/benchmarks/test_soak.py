@@ -17,8 +17,8 @@ from plimsoll_runtime.api.load.metrics import Metrics
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
 from plimsoll_runtime.api.table import OneModel
-from plimsoll_runtime.engine.messages import EngineStats
-from plimsoll_runtime.engine.policy import POLICIES
+from plimsoll_runtime.engine.protocol.messages import EngineStats
+from plimsoll_runtime.engine.scheduler.policies import POLICIES
 from serving import models
 from soak import client, verdict
 from soak.growth import ALLOWED_GROWTH, ALLOWED_PEAK, MIB, Reading, growth

@@ -12,7 +12,7 @@ from builders import make_core
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.plan import Launched, StepPlan
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, SourceError, UsageError
 
 FACTORY = "fake_engine:build"

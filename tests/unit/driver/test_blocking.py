@@ -15,7 +15,7 @@ from simulated import oracle
 
 from plimsoll_runtime.driver.blocking import BlockingEngine
 from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
-from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.protocol.messages import RequestOutput
 from plimsoll_runtime.errors import EngineDeadError, SourceError, UsageError
 
 

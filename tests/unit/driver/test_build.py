@@ -21,9 +21,9 @@ from plimsoll_runtime.driver import build as building
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.execution.tiers.staging import staging_bytes
 from plimsoll_runtime.models.decoder import Decoder

@@ -20,7 +20,7 @@ from simulated import oracle
 
 from plimsoll_runtime.driver.client import DEADLINE_SECONDS, AsyncEngine
 from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
-from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
 from plimsoll_runtime.errors import (
     DeviceFailedError,
     DeviceLostError,

@@ -14,7 +14,7 @@ import zmq
 from plimsoll_runtime.driver import client as client_module
 from plimsoll_runtime.driver.child import EngineChild
 from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.engine.messages import EngineFailed, EngineInfo, EngineStats, StepOutputs
+from plimsoll_runtime.engine.protocol.messages import EngineFailed, EngineInfo, EngineStats, StepOutputs
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind
 
 INFO = EngineInfo("m", "llama", "float32", "cpu", "torch", 10, 10, 4, 10, 1, 1, [])

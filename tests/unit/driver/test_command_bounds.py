@@ -18,7 +18,7 @@ from plimsoll_runtime.driver.prompts import as_command
 from plimsoll_runtime.driver.pulse import new_page
 from plimsoll_runtime.driver.start import Start
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import Command, Shutdown
+from plimsoll_runtime.engine.protocol.messages import Command, Shutdown
 
 
 class Parent:

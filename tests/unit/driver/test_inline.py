@@ -10,8 +10,8 @@ import pytest
 
 from plimsoll_runtime.driver.inline import InlineEngine
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest, EngineStats, RequestOutput, StepOutputs
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineStats, RequestOutput, StepOutputs
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from plimsoll_runtime.driver.mailbox import Mailbox, joined
-from plimsoll_runtime.engine.messages import LogprobEntry, RequestOutput
-from plimsoll_runtime.engine.scores import pack
+from plimsoll_runtime.engine.protocol.messages import LogprobEntry, RequestOutput, pack
 from plimsoll_runtime.errors import EngineDeadError
 
 ENTRY = LogprobEntry(5, -1.0, 1, [])

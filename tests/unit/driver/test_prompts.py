@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.driver.prompts import PromptSender, PromptStore, as_command
-from plimsoll_runtime.engine.messages import AddAnswer, AddRequest, Command, DropPrompt, SharePrompt
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.protocol.messages import AddAnswer, AddRequest, Command, DropPrompt, SharePrompt
+from plimsoll_runtime.engine.protocol.prompt import Prompt
 
 LONG = 131_000
 

@@ -29,8 +29,8 @@ from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.linked import KILL_SECONDS, StandbyDeadError
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import DeviceLostError, EngineDeadError, MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.weights.image import Image
 

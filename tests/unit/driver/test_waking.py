@@ -28,8 +28,8 @@ from plimsoll_runtime.driver.measure import measure
 from plimsoll_runtime.driver.model import facts_of, from_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
 from plimsoll_runtime.execution.attention import select
 from plimsoll_runtime.weights.image import Image, ImageFacts

@@ -8,13 +8,12 @@ from typing import Any
 from simulated import EOS, VOCAB, SimulatedRunner
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.core import EngineCore, Runner
-from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule
-from plimsoll_runtime.engine.held import Compiler
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, RequestOutput
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.tiers.index import TierIndex
-from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.engine.core import Compiler, EngineCore, Runner
+from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Rule
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestOutput
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_timing import Timeline
 
 BLOCK_BYTES = 100
 

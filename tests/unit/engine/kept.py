@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from simulated import SimulatedRunner
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, StepPlan, StepResult
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.device_state import DeviceState, columns_of

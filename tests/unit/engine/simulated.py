@@ -19,11 +19,9 @@ from hashlib import blake2b
 
 from simulated_copies import SimulatedCopies
 
-from plimsoll_runtime.engine.groups.full import Full
-from plimsoll_runtime.engine.groups.rule import ONE_FULL, Rule
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import (
+from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Full, Rule
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.plan import (
     LAST_CHOSEN,
     ScheduledSequence,
     SequenceOutput,
@@ -32,6 +30,7 @@ from plimsoll_runtime.engine.plan import (
     StepResult,
     TokenLogprob,
 )
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 VOCAB = 50
 EOS = 7

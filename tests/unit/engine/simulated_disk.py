@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from simulated import Contents, SimulatedRunner
 
-from plimsoll_runtime.engine.tiers.store import Done
+from plimsoll_runtime.engine.kv.offload.base import Done
 
 T = TypeVar("T")
 

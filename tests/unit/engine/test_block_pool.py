@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from plimsoll_runtime.engine.block_pool import PADDING_BLOCK, BlockPool
+from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
 
 
 class Pool(RuleBasedStateMachine):

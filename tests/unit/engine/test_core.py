@@ -10,8 +10,7 @@ from builders import drain, make_core, request, tokens_of
 from simulated import EOS, POISON, VOCAB, oracle
 
 from plimsoll_runtime.driver.mailbox import joined
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.scores import unpack
+from plimsoll_runtime.engine.protocol.messages import AddRequest, unpack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 EVERY_TOKEN = tuple(range(POISON))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.durations import FIRST_SECONDS, StepDurations
+from plimsoll_runtime.engine.step_timing import FIRST_SECONDS, StepDurations
 
 
 def test_before_the_first_step_the_slowest_machine_has_time() -> None:

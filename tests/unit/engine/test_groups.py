@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from simulated import VOCAB, SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.groups.chunk import Chunked
-from plimsoll_runtime.engine.groups.full import Full
-from plimsoll_runtime.engine.groups.rule import (
+from plimsoll_runtime.engine.kv.cache_groups import (
     LEAST_CHUNK,
+    Chunked,
+    Full,
     Rule,
+    SlidingWindow,
     first_block,
     longest_within,
     peak_blocks,
     sequence_blocks,
 )
-from plimsoll_runtime.engine.groups.window import SlidingWindow
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.errors import UsageError
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from builders import drain, make_core, request, tokens_of
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.messages import AddRequest, RequestOutput, Vocabulary
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import UsageError
 
 

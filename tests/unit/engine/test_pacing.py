@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.pacing import DECODES_PER_NEWCOMER, LEAST_PROMPT_TOKENS, STEPS_ALONE, Pace, Pacer
+from plimsoll_runtime.engine.scheduler.token_budget import (
+    DECODES_PER_NEWCOMER,
+    LEAST_PROMPT_TOKENS,
+    STEPS_ALONE,
+    Pace,
+    Pacer,
+)
 
 
 def pacer(*, most: int = 2048, burst: int = 512, paced: bool = True) -> Pacer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_runtime.engine.params import ParamsError, SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import ParamsError, SamplingParams
 
 
 def test_a_negative_stop_token_is_refused() -> None:

@@ -16,7 +16,7 @@ from simulated import oracle
 
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.pipeline import InlineSteps, Pipeline, ThreadedSteps
-from plimsoll_runtime.engine.plan import Launched, ScheduledSequence, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.plan import Launched, ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.errors import EngineDeadError
 
 

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated import SimulatedRunner
 
-from plimsoll_runtime.engine.lengths import ENOUGH, LengthEstimator
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.params import DEADLINE_LIMIT, PRIORITY_LIMIT, ParamsError, SamplingParams
-from plimsoll_runtime.engine.policy import (
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import DEADLINE_LIMIT, PRIORITY_LIMIT, ParamsError, SamplingParams
+from plimsoll_runtime.engine.scheduler.policies import (
     DEFAULT_DEADLINE_SECONDS,
+    ENOUGH,
     POLICIES,
     PRIORITY_SECONDS,
     SECOND_NS,
@@ -24,13 +25,13 @@ from plimsoll_runtime.engine.policy import (
     ByPriority,
     EarliestDeadline,
     FirstComeFirstServed,
+    LengthEstimator,
     LongestPrefix,
     Policy,
     ShortestJob,
     new_policy,
 )
-from plimsoll_runtime.engine.prompt import Prompt
-from plimsoll_runtime.engine.scheduler import Scheduler
+from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.engine.sequence import SequenceState
 from plimsoll_runtime.errors import UsageError
 

@@ -10,8 +10,8 @@ import pytest
 from builders import drain, make_core, request, tokens_of
 from simulated import oracle
 
-from plimsoll_runtime.engine import prefix_cache
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.kv import prefix_cache
+from plimsoll_runtime.engine.protocol.prompt import Prompt
 
 COMMON = [(3 * i) % 47 for i in range(64)]
 OWN = 3

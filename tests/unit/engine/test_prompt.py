@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from simulated import oracle
 
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.plan import Launched, SlotInit, StepPlan
-from plimsoll_runtime.engine.prompt import TOKEN_BYTES, Prompt
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.plan import Launched, SlotInit, StepPlan
+from plimsoll_runtime.engine.protocol.prompt import TOKEN_BYTES, Prompt
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=30)
 

@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.limits import check_request
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo, RequestOutput
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, SequenceOutput, StepPlan, StepResult
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestOutput
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import UsageError
 
 LONGEST, BLOCK, VOCAB = 24, 4, 50

@@ -8,9 +8,9 @@ from simulated import SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.messages import RequestOutput
-from plimsoll_runtime.engine.scheduler import Scheduler
-from plimsoll_runtime.engine.step import Step
+from plimsoll_runtime.engine.protocol.messages import RequestOutput
+from plimsoll_runtime.engine.scheduler.batch_builder import Step
+from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 PROMPTS = {f"r{i}": [(7 * i + j) % 40 for j in range(24)] for i in range(4)}

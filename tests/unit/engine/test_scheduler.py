@@ -12,14 +12,13 @@ import pytest
 from builders import drain, make_core, request, tokens_of
 from simulated import POISON, SimulatedRunner, oracle
 
-from plimsoll_runtime.engine.allocator import PROBE_LOOKUPS
-from plimsoll_runtime.engine.lengths import ENOUGH
+from plimsoll_runtime.engine.kv.manager import PROBE_LOOKUPS
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, StepPlan, StepResult
-from plimsoll_runtime.engine.policy import REFRESHES, SECOND_NS, new_policy
-from plimsoll_runtime.engine.scheduler import Scheduler
-from plimsoll_runtime.engine.scores import unpack
-from plimsoll_runtime.engine.step import Step
+from plimsoll_runtime.engine.protocol.messages import unpack
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, StepPlan, StepResult
+from plimsoll_runtime.engine.scheduler.batch_builder import Step
+from plimsoll_runtime.engine.scheduler.policies import ENOUGH, REFRESHES, SECOND_NS, new_policy
+from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.errors import UsageError
 
 

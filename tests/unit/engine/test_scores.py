@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.messages import LogprobEntry
-from plimsoll_runtime.engine.scores import PART, pack, unpack
+from plimsoll_runtime.engine.protocol.messages import PART, LogprobEntry, pack, unpack
 
 NUMBERS = st.floats(allow_nan=False, max_value=0.0)
 ENTRIES = st.builds(

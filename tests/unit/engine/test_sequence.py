@@ -2,8 +2,8 @@
 
 import pytest
 
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.sequence import SequenceState
 
 

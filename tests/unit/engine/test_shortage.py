@@ -13,13 +13,19 @@ from simulated import SimulatedRunner, oracle
 from test_state_machine import Engine, Forced, GroupedTiered, Recurrent
 
 from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import Launched, SequenceOutput, StepPlan, StepResult
-from plimsoll_runtime.engine.scheduler import ALONE_TRIES, NO_MEMORY, Scheduler
-from plimsoll_runtime.engine.shortage import GOOD_STEPS, MOST_GOOD_STEPS, SmallSteps, StepMemoryError, moved_only
-from plimsoll_runtime.engine.tiers.index import TierIndex
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.plan import Launched, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.scheduler.scheduler import ALONE_TRIES, NO_MEMORY, Scheduler
+from plimsoll_runtime.engine.scheduler.token_budget import (
+    GOOD_STEPS,
+    MOST_GOOD_STEPS,
+    SmallSteps,
+    StepMemoryError,
+    moved_only,
+)
 from plimsoll_runtime.errors import EngineDeadError
 
 NEVER = 10**6

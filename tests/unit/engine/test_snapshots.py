@@ -10,10 +10,8 @@ from builders import drain, make_core, request, tokens_of
 from simulated import POISON, VOCAB, SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.groups.full import Full
-from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule
-from plimsoll_runtime.engine.groups.window import SlidingWindow
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.kv.cache_groups import NOTHING_READ, ONE_FULL, Full, Rule, SlidingWindow
+from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
 
 BLOCK = 16
 KINDS: list[Sequence[Rule]] = [ONE_FULL, NOTHING_READ, (Full(), SlidingWindow(40))]

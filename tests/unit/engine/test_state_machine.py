@@ -15,15 +15,23 @@ from kept import KeptBeside
 from simulated import EOS, POISON, VOCAB, Answer, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
-from plimsoll_runtime.engine.groups.full import Full
-from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule, longest_within, sequence_blocks
-from plimsoll_runtime.engine.groups.window import SlidingWindow
+from plimsoll_runtime.engine.kv.cache_groups import (
+    NOTHING_READ,
+    ONE_FULL,
+    Full,
+    Rule,
+    SlidingWindow,
+    longest_within,
+    sequence_blocks,
+)
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.messages import AddRequest, RequestOutput
-from plimsoll_runtime.engine.pacing import STEPS_ALONE
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import MOST_FORCED
-from plimsoll_runtime.engine.policy import (
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput, unpack
+from plimsoll_runtime.engine.protocol.plan import MOST_FORCED
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.scheduler.admission import AHEAD_SHARE
+from plimsoll_runtime.engine.scheduler.batch_builder import Step
+from plimsoll_runtime.engine.scheduler.policies import (
     SECOND_NS,
     ByPriority,
     EarliestDeadline,
@@ -32,12 +40,9 @@ from plimsoll_runtime.engine.policy import (
     Policy,
     ShortestJob,
 )
-from plimsoll_runtime.engine.prefetches import AHEAD_SHARE
-from plimsoll_runtime.engine.scheduler import Scheduler
-from plimsoll_runtime.engine.scores import unpack
+from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
+from plimsoll_runtime.engine.scheduler.token_budget import STEPS_ALONE
 from plimsoll_runtime.engine.sequence import SequenceState
-from plimsoll_runtime.engine.step import Step
-from plimsoll_runtime.engine.tiers.index import TierIndex
 
 SHARED = [3 * i % VOCAB for i in range(60)]
 """Prompts begin with a piece of this, so that many share a prefix."""

@@ -10,15 +10,15 @@ from simulated import POISON, SimulatedRunner, oracle
 from simulated_disk import disk_of
 
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.kv.offload.costs import RETRY_AFTER
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.plan import StepPlan, StepResult
-from plimsoll_runtime.engine.policy import SECOND_NS, ByPriority, Policy
-from plimsoll_runtime.engine.prefetches import PREFETCH_NS
-from plimsoll_runtime.engine.scheduler import Scheduler
-from plimsoll_runtime.engine.step import Step
-from plimsoll_runtime.engine.tiers.costs import RETRY_AFTER
-from plimsoll_runtime.engine.tiers.index import TierIndex
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
+from plimsoll_runtime.engine.scheduler.admission import PREFETCH_NS
+from plimsoll_runtime.engine.scheduler.batch_builder import Step
+from plimsoll_runtime.engine.scheduler.policies import SECOND_NS, ByPriority, Policy
+from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
 from plimsoll_runtime.engine.tiers.runs import runs
 
 PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]

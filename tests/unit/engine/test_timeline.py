@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.core import EngineCore, Runner
-from plimsoll_runtime.engine.plan import Launched, StepPlan
-from plimsoll_runtime.engine.timeline import PhaseSpan, StepPhase, Timeline
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
+from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase, Timeline
 
 
 class Clock:

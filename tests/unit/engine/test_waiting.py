@@ -6,11 +6,10 @@ import random
 
 from simulated import VOCAB
 
-from plimsoll_runtime.engine.deadlines import SLACK
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.scheduler.waiting_queue import SLACK, WaitingQueue
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
-from plimsoll_runtime.engine.waiting import WaitingQueue
 
 
 def sequence(arrival: int, rank: int) -> SequenceState:

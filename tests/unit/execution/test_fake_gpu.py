@@ -10,8 +10,8 @@ import torch
 from model_support.tiny import make_model
 from torch import Tensor
 
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.plan import SlotInit
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution import graphed_choice
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.composing import program_of

@@ -14,9 +14,9 @@ from model_support.tiny import make_model, save_model
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import ScheduledSequence, SlotInit, StepPlan, StepResult, TableChange
-from plimsoll_runtime.engine.timeline import Timeline
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, StepResult, TableChange
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.execution import workspace
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from kernel_support.recorder import Recorder
 from torch import Tensor
 
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.plan import SlotInit
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.device_state import DeviceState
 from plimsoll_runtime.execution.graphed_choice import GraphedChoice
 from plimsoll_runtime.execution.sampling.sampler import NOT_FINITE, Sampler

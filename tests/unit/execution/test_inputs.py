@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan, TableChange
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan, TableChange
 from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.device_state import DeviceState

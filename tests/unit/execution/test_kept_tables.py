@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.plan import StepPlan, TableChange
-from plimsoll_runtime.engine.table import Table
+from plimsoll_runtime.engine.protocol.plan import StepPlan, TableChange
+from plimsoll_runtime.engine.sequence import Table
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.device_state import DeviceState
 from plimsoll_runtime.execution.kept_tables import FEWEST, KeptTables

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plimsoll_runtime.engine.plan import StepPlan
+from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.moves import BlockMoves
 from plimsoll_runtime.execution.tiers.host import HostBlocks

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.groups.rule import ONE_FULL
+from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.kv_layout import KvLayout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from kernel_support.late_streams import LateStreams
 
-from plimsoll_runtime.engine.plan import StepPlan
+from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.moves import BlockMoves
 from plimsoll_runtime.execution.tiers.host import HostBlocks

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.plan import ScheduledSequence
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence
 from plimsoll_runtime.execution.pooling.pooler import Pooler
 from plimsoll_runtime.models.spec.pooling import PoolingKind
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.groups.rule import NOTHING_READ, ONE_FULL, Rule
-from plimsoll_runtime.engine.messages import AddRequest, EngineInfo
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.kv.cache_groups import NOTHING_READ, ONE_FULL, Rule
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.nothing import NoAttention

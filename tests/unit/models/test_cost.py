@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_support.specs import with_shapes
 
-from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.families.changing import self_attention, with_windows
 from plimsoll_runtime.models.op_times import OpKind

@@ -10,7 +10,7 @@ from model_support.random_weights import reader_of
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import attention_reference
-from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.op_times import OpKind

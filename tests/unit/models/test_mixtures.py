@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from model_support.tiny import make_model, save_model
 from safetensors.torch import load_file, save_file
 
-from plimsoll_runtime.engine.plan import ScheduledSequence, StepPlan
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.composing import program_of
 from plimsoll_runtime.models.fuse import why_not_fused

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.engine.groups.full import Full
-from plimsoll_runtime.engine.groups.window import SlidingWindow
+from plimsoll_runtime.engine.kv.cache_groups import Full, SlidingWindow
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.kv_layout import kv_layout
 from plimsoll_runtime.models.composing import program_of

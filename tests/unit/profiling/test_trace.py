@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from profiling_support.steps import MS, record
 
-from plimsoll_runtime.engine.timeline import PhaseSpan, StepPhase, Timeline
+from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase, Timeline
 from plimsoll_runtime.profiling.record import StepRecord
 from plimsoll_runtime.profiling.trace import (
     OPS,

@@ -7,7 +7,7 @@ import pytest
 from builders import make_core
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.profiling.workload import WORKLOADS, Workload
 

@@ -24,8 +24,8 @@ from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import DeviceFailedError, DeviceLostError, EngineDeadError, UsageError
 from plimsoll_runtime.execution import memory
 from plimsoll_runtime.execution.device import read

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from structured_support.models import END, byte_tokenizer
 
-from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer

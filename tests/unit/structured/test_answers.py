@@ -13,7 +13,7 @@ from structured_support.models import spelling_model
 from structured_support.schemas import cases
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.vocabulary import vocabulary_of

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structured_support.schemas import cases
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.checker import MOST_KNOWN, Checker
 from plimsoll_runtime.structured.grammar import TOO_MUCH
 

@@ -14,7 +14,7 @@ import structured_support
 from structured_support.typed import Typed, typed
 from structured_support.walk import documents, takes
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import check
 from plimsoll_runtime.structured.schemas.normalise import normalise
 

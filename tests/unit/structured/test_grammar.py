@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from structured_support.schemas import Case, cases
 
-from plimsoll_runtime.engine.constraint import MOST_BYTES, Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import MOST_BYTES, Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import check
 
 CASES = cases()

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.structured.matcher import MOST_KEPT, MOST_WARMTH, Grammars, Matcher
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from structured_support.drawn import schemas, values
 from structured_support.walk import documents
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import check
 from plimsoll_runtime.structured.schemas.normalise import ENFORCED, Normalised, normalise
 from plimsoll_runtime.structured.schemas.types import SHAPES

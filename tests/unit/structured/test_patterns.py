@@ -7,7 +7,7 @@ import json
 import pytest
 from structured_support.walk import takes
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import check
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.regex_rust import with_patterns

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from plimsoll_runtime.engine.constraint import Constraint
-from plimsoll_runtime.engine.messages import Vocabulary
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.constraint import Constraint
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.plan import SlotInit
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.sampling.constrained import ROWS_A_THREAD, ConstrainedRows
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.text.tokenizer import Tokenizer

@@ -12,8 +12,8 @@ import pytest
 from structured_support.models import spelling_model
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.engine.constraint import Constraint
-from plimsoll_runtime.engine.thought import Thought
+from plimsoll_runtime.engine.protocol.constraint import Constraint
+from plimsoll_runtime.engine.protocol.sampling_params import Thought
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 END = "</think>"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from model_support.pooled import WORDS, save_tokenizer
 
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.pooling import DOCUMENTS, PooledText, PooledTexts
 from plimsoll_runtime.text.special_tokens import score_tokens

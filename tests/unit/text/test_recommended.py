@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.text.generation_config import FIELDS, LARGEST_TOP_K, recommended
 from plimsoll_runtime.weights.files import ModelFiles

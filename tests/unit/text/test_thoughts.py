@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.thought import Thought
+from plimsoll_runtime.engine.protocol.sampling_params import Thought
 from plimsoll_runtime.text.reasoning_budget import Thoughts
 
 CLOSING = b"\n</think>"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tool_support.markers import END, SPECIAL
 
-from plimsoll_runtime.engine.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.structured.vocabulary import compiled
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tool_support.transcripts import TOOLS
 from tool_support.walk import SpecialId, Walk, takes, wander
 
 from plimsoll_runtime.api.schemas.tools import FunctionDefinition
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import or_document
 from plimsoll_runtime.tools.registry import FORMATS

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tool_support.reading import read
 from tool_support.walk import SpecialId, Walk, wander
 
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import written
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.registry import FORMATS

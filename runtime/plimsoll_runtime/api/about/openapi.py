@@ -58,7 +58,7 @@ from plimsoll_runtime.api.schemas.response_events import ResponseEvent
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
 from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT
 from plimsoll_runtime.api.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
-from plimsoll_runtime.engine.params import RANGES
+from plimsoll_runtime.engine.protocol.sampling_params import RANGES
 from plimsoll_runtime.version import VERSION
 
 SCHEMAS = "#/components/schemas/"

@@ -17,7 +17,7 @@ from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.batch.row import Answered, Row
-from plimsoll_runtime.engine.params import PRIORITY_LIMIT
+from plimsoll_runtime.engine.protocol.sampling_params import PRIORITY_LIMIT
 from plimsoll_runtime.errors import EngineDeadError
 
 ENGINE_DIED = "engine_died"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from plimsoll_runtime.engine.constraint import MOST_BYTES, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import MOST_BYTES, ConstraintError
 from plimsoll_runtime.structured.schemas.normalise import Normalised, normalise
 from plimsoll_runtime.structured.schemas.problems import refuse
 from plimsoll_runtime.structured.schemas.types import SHAPES

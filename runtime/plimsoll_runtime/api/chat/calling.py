@@ -13,7 +13,7 @@ from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import AllowedChoice, FunctionDefinition
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import enforceable
 from plimsoll_runtime.tools.base import Tool, ToolFormat, UnknownFormat
 from plimsoll_runtime.tools.grammar import or_document

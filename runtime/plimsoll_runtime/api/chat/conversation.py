@@ -34,7 +34,7 @@ from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 VERBOSITY = "verbosity"
 Form = Callable[[Callable[[], AnswerReader], Generation, UsageMeter], Answers]

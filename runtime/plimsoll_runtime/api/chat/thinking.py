@@ -15,7 +15,7 @@ from plimsoll_runtime.api.generating.prompts import template_of, variables_known
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.thought import Thought
+from plimsoll_runtime.engine.protocol.sampling_params import Thought
 from plimsoll_runtime.reasoning.base import ReasoningFormat
 from plimsoll_runtime.reasoning.registry import fitting, named
 from plimsoll_runtime.text.chat_template import ChatTemplateError

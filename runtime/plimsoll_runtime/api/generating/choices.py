@@ -14,10 +14,10 @@ from plimsoll_runtime.api.generating.prompts import check_prompt, check_scores
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.constraint import Constraint
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.params import SEED_LIMIT, SamplingParams
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.protocol.constraint import Constraint
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import SEED_LIMIT, SamplingParams
 
 MAX_SEQUENCES = 4096
 """Answers to one HTTP request, prompts times n."""

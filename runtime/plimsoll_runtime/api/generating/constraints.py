@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.engine.messages import EngineInfo, Vocabulary
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.messages import EngineInfo, Vocabulary
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of

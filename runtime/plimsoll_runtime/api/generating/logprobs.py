@@ -14,8 +14,7 @@ from plimsoll_runtime.api.schemas.answers import (
     PromptLogprobs,
     TopLogprob,
 )
-from plimsoll_runtime.engine.messages import LogprobEntry
-from plimsoll_runtime.engine.scores import unpack
+from plimsoll_runtime.engine.protocol.messages import LogprobEntry, unpack
 from plimsoll_runtime.text.detokenizer import new_detokenizer
 from plimsoll_runtime.text.tokenizer import Tokenizer
 

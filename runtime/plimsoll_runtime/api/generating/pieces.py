@@ -12,7 +12,7 @@ from plimsoll_runtime.api.generating.choices import Choice
 from plimsoll_runtime.api.http.engine_errors import check_output, failed
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.engine.messages import LogprobEntry
+from plimsoll_runtime.engine.protocol.messages import LogprobEntry
 from plimsoll_runtime.text.output import OutputText, TextDelta
 
 

@@ -13,7 +13,7 @@ from plimsoll_runtime.api.schemas.chat import ChatMessage
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.engine.params import SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.reasoning.base import ReasoningFormat
 from plimsoll_runtime.text.chat_template import ChatTemplate, ChatTemplateBoundsError, ChatTemplateError
 from plimsoll_runtime.text.tokenizer import TextError

@@ -10,7 +10,7 @@ from functools import lru_cache
 from plimsoll_runtime.api.http.ignored import with_more
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.schemas.sampling import SamplingFields, invalid
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.structured.grammar import cautious, unenforced
 
 MOST_TOLD = 32

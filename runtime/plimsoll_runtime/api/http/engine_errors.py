@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.lateness import too_late
-from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.protocol.messages import RequestOutput
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
 

@@ -9,8 +9,8 @@ from prometheus_client.registry import Collector
 
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import ModelView
-from plimsoll_runtime.engine.messages import EngineStats
-from plimsoll_runtime.engine.timeline import StepPhase
+from plimsoll_runtime.engine.protocol.messages import EngineStats
+from plimsoll_runtime.engine.step_timing import StepPhase
 
 ENGINE_PHASES = tuple(phase.name.lower() for phase in StepPhase if phase <= StepPhase.MESSAGE)
 """Those that an engine's process measures: what a server does with a step comes after them."""

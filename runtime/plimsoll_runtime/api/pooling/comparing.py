@@ -25,7 +25,7 @@ from plimsoll_runtime.api.schemas.pooling import (
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import COMPARES
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.text.pooling import (
     DOCUMENTS,
     QUERY,

@@ -15,7 +15,7 @@ from plimsoll_runtime.api.schemas.pooling import Embedding, EmbeddingAnswer, Emb
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import EMBEDS
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.text.pooling import PooledText, Vector, cut, dimensions_refused
 
 

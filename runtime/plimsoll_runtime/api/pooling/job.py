@@ -25,8 +25,8 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.tasks import pooling_of
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.engine.messages import AddRequest
-from plimsoll_runtime.engine.prompt import Prompt
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.text.pooling import PooledText, PooledTexts, Vector, unpacked
 
 Form = Callable[[Sequence[Vector], PoolingUsage], msgspec.Struct]

@@ -27,7 +27,7 @@ from plimsoll_runtime.api.schemas.tools import (
     ToolChoice,
     Tools,
 )
-from plimsoll_runtime.engine.params import MAX_LOGPROBS
+from plimsoll_runtime.engine.protocol.sampling_params import MAX_LOGPROBS
 
 MAX_MESSAGES = 4096
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, EMPTY, MAX_CHOICES, SamplingFields, invalid
-from plimsoll_runtime.engine.params import MAX_LOGPROBS
+from plimsoll_runtime.engine.protocol.sampling_params import MAX_LOGPROBS
 
 DEFAULT_MAX_TOKENS = 16
 MAX_PROMPTS = 2048

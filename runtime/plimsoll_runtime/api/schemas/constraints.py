@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.protocol.constraint import Constraint
 
 Schema = dict[str, Any] | bool
 

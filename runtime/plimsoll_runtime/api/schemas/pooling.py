@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from plimsoll_runtime.api.schemas.completions import MAX_PROMPTS, PROMPTS, Prompt, prompts
 from plimsoll_runtime.api.schemas.sampling import COUNT_LIMIT, REFUSED, STATE, WITHOUT_EFFECT, ModelFields, invalid
-from plimsoll_runtime.engine.params import ParamsError, SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import ParamsError, SamplingParams
 
 LONGEST_NAME = 256
 _TEXT = {"type": "string"}

@@ -24,7 +24,7 @@ from plimsoll_runtime.api.schemas.sampling import (
     Strict,
     invalid,
 )
-from plimsoll_runtime.engine.params import MAX_LOGPROBS
+from plimsoll_runtime.engine.protocol.sampling_params import MAX_LOGPROBS
 
 MAX_TEMPERATURE = 2.0
 """OpenAI's, whose clients alone ask for responses."""

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.constraints import ResponseFormat, StructuredOutputs, of_format, of_outputs
-from plimsoll_runtime.engine.constraint import Constraint, ConstraintError
-from plimsoll_runtime.engine.params import MAX_LOGPROBS, ParamsError, SamplingParams
+from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
+from plimsoll_runtime.engine.protocol.sampling_params import MAX_LOGPROBS, ParamsError, SamplingParams
 
 COUNT_LIMIT = 2**31 - 1
 MAX_CHOICES = 128

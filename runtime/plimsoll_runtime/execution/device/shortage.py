@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import torch
 
-from plimsoll_runtime.engine.plan import StepPlan
-from plimsoll_runtime.engine.shortage import StepMemoryError
+from plimsoll_runtime.engine.protocol.plan import StepPlan
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.execution.device.fault import is_device_memory
 
 logger = logging.getLogger(__name__)

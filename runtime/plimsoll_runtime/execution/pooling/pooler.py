@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import ScheduledSequence
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence
 from plimsoll_runtime.models.spec.pooling import PoolingKind
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
-from plimsoll_runtime.engine.timeline import StepPhase, Timeline
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
+from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.device.shortage import Shortages
 from plimsoll_runtime.execution.forward import ForwardPass

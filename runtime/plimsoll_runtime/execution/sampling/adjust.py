@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.plan import SlotInit
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.models.sent import sent
 
 

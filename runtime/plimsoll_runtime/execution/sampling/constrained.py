@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.sampling.masks import TokenMasks, words_of
-from plimsoll_runtime.engine.constraint import ConstraintError
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.execution.sampling.ahead import take_forced
 from plimsoll_runtime.execution.sampling.guide import Guide, guide_of
 from plimsoll_runtime.models.sent import sent

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plimsoll_kernels.sampling.masks import WORD_BITS
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.structured.matcher import Grammars, Matcher
 from plimsoll_runtime.text.reasoning_budget import Thoughts
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_kernels.log_probabilities.reports import Reports
-from plimsoll_runtime.engine.plan import TokenLogprob
+from plimsoll_runtime.engine.protocol.plan import TokenLogprob
 from plimsoll_runtime.models.sent import sent
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from plimsoll_kernels.log_probabilities.reports import Reports
-from plimsoll_runtime.engine.plan import TokenLogprob
+from plimsoll_runtime.engine.protocol.plan import TokenLogprob
 from plimsoll_runtime.execution.sampling.logprobs import told
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.op import sample
-from plimsoll_runtime.engine.plan import SequenceOutput, SlotInit, TokenLogprob
+from plimsoll_runtime.engine.protocol.plan import SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.adjust import adjust
 from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows, Recorded
 from plimsoll_runtime.execution.sampling.logprobs import reports_of, told

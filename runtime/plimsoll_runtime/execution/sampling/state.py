@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plimsoll_kernels.sampling.params import RowParams
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.execution.sampling.adjust import Adjustments, adjustments_of
 from plimsoll_runtime.execution.sampling.noise import uniforms
 from plimsoll_runtime.execution.sampling.plain import PlainRows

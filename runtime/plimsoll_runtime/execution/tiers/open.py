@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.tiers.index import TierIndex
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.kv_cache import KvCache

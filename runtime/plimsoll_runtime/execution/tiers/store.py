@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import NamedTuple
 
-from plimsoll_runtime.engine.tiers.store import Done
+from plimsoll_runtime.engine.kv.offload.base import Done
 from plimsoll_runtime.execution.tiers.folder import BlockFolder, CorruptBlockError, MissingBlockError
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.structured.schemas import containers, logic, scalars
 from plimsoll_runtime.structured.schemas.context import Caution, Schema, Site
 from plimsoll_runtime.structured.schemas.disjoint import Signatures

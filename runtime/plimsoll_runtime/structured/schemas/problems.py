@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 
 MOST_SHOWN = 200
 

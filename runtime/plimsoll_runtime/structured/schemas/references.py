@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.structured.schemas.problems import Place
 from plimsoll_runtime.structured.schemas.types import check_shapes, is_schema
 

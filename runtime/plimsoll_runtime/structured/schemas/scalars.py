@@ -6,7 +6,7 @@ import sys
 from decimal import Decimal
 from typing import Any
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.structured.regex_parser import PatternError, parse
 from plimsoll_runtime.structured.regex_rust import apart, unsupported, written
 from plimsoll_runtime.structured.schemas.context import Site

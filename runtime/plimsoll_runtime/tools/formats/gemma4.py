@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.tools.arguments import ANY, in_json, types_of
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.grammar import (

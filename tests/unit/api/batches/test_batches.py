@@ -24,7 +24,7 @@ from plimsoll_runtime.api.batches.work import MOST_TRIES
 from plimsoll_runtime.batch.journal import Journal, Mark
 from plimsoll_runtime.batch.row import Tally
 from plimsoll_runtime.batch.store import JOURNAL
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 
 CHAT = "/v1/chat/completions"
 KEYS = ("one", "other")

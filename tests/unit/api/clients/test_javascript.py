@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import CLIENTS, HERE, HINT, WAYS, StandIn, run_client, standing_in

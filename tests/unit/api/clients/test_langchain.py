@@ -16,7 +16,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 from pydantic import BaseModel, Field, SecretStr
 
-from plimsoll_runtime.engine.pooling import PoolingInfo
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import WAYS, standing_in

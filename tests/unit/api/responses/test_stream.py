@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from plimsoll_runtime.api.http.dialect import dialect_of
 from plimsoll_runtime.api.http.errors import unavailable
-from plimsoll_runtime.engine.messages import RequestOutput
+from plimsoll_runtime.engine.protocol.messages import RequestOutput
 
 from .conftest import EVENTS
 

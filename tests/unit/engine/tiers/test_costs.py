@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_runtime.engine.tiers.costs import RETRY_AFTER, RETRY_BLOCKS, Costs, Prospect
+from plimsoll_runtime.engine.kv.offload.costs import RETRY_AFTER, RETRY_BLOCKS, Costs, Prospect
 
 MS = 1_000_000
 BLOCK = 16

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from simulated_copies import SimulatedCopies
 from simulated_disk import SimulatedDisk, disk_of_names
 
-from plimsoll_runtime.engine.tiers.costs import Prospect
-from plimsoll_runtime.engine.tiers.index import Prefetch, TierIndex, TierState
+from plimsoll_runtime.engine.kv.offload.costs import Prospect
+from plimsoll_runtime.engine.kv.offload.index import Prefetch, TierIndex, TierState
 
 NAMES = [b"%d" % i for i in range(8)]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plimsoll_kernels.paged_attention import reference
-from plimsoll_runtime.engine.shortage import StepMemoryError
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.execution.attention import guarded
 from plimsoll_runtime.execution.device.fault import FaultKind, fault_of, is_device_memory, op_of

@@ -17,9 +17,9 @@ from model_support.tiny import make_model, save_model
 from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.engine.plan import StepPlan
-from plimsoll_runtime.engine.scheduler import NO_MEMORY
-from plimsoll_runtime.engine.shortage import StepMemoryError
+from plimsoll_runtime.engine.protocol.plan import StepPlan
+from plimsoll_runtime.engine.scheduler.scheduler import NO_MEMORY
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.execution.device.shortage import Shortages
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.pooling.runner import PoolingRunner

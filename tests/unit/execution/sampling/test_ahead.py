@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from structured_support.models import byte_tokenizer
 
 from plimsoll_kernels.sampling.masks import words_of
-from plimsoll_runtime.engine.constraint import Constraint
+from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.execution.sampling.ahead import only_token, take_forced
 from plimsoll_runtime.execution.sampling.guide import Guide
 from plimsoll_runtime.structured.matcher import Grammars

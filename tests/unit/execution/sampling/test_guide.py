@@ -12,11 +12,10 @@ from tool_support.reading import read
 from tool_support.transcripts import TOOLS
 
 from plimsoll_kernels.sampling.masks import words_of
-from plimsoll_runtime.engine.constraint import Constraint
-from plimsoll_runtime.engine.messages import Vocabulary
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SlotInit
-from plimsoll_runtime.engine.thought import Thought
+from plimsoll_runtime.engine.protocol.constraint import Constraint
+from plimsoll_runtime.engine.protocol.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.plan import SlotInit
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams, Thought
 from plimsoll_runtime.execution.sampling.guide import STRAY, Guide, guide_of
 from plimsoll_runtime.reasoning.registry import FORMATS as REASONING
 from plimsoll_runtime.structured.matcher import Grammars

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.params import SMALLEST, ParamsError, SamplingParams
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.plan import SlotInit
+from plimsoll_runtime.engine.protocol.sampling_params import SMALLEST, ParamsError, SamplingParams
 from plimsoll_runtime.execution.sampling.sampler import NOT_FINITE, Sampler
 
 VOCAB = 64

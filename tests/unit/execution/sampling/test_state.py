@@ -10,8 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.params import SamplingParams
-from plimsoll_runtime.engine.plan import SlotInit
+from plimsoll_runtime.engine.protocol.plan import SlotInit
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.sampling.adjust import TokenCounts
 from plimsoll_runtime.execution.sampling.state import COLDEST, SlotArrays
 

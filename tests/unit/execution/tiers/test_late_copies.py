@@ -13,7 +13,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver import build
-from plimsoll_runtime.engine.tiers.costs import Costs
+from plimsoll_runtime.engine.kv.offload.costs import Costs
 
 PROMPTS = prompts((97,) * 8, seed=3)
 """7 blocks each; the pool holds two of them."""

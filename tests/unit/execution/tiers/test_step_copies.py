@@ -14,8 +14,8 @@ from kernel_support.late_streams import LateStreams
 from simulated_disk import SimulatedDisk
 from torch import Tensor
 
-from plimsoll_runtime.engine.plan import StepPlan
-from plimsoll_runtime.engine.tiers.index import Prefetch, TierIndex
+from plimsoll_runtime.engine.kv.offload.index import Prefetch, TierIndex
+from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.moves import BlockMoves
 from plimsoll_runtime.execution.tiers.host import HostBlocks

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from plimsoll_runtime.engine.tiers.store import Done
+from plimsoll_runtime.engine.kv.offload.base import Done
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.tiers import store
 from plimsoll_runtime.execution.tiers.folder import BlockFolder

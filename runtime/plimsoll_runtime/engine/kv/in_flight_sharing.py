@@ -1,0 +1,118 @@
+"""How sequences that run share blocks: each names what it fills, and uses what others have filled meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from plimsoll_runtime.engine.kv.block_pool import BlockPool
+from plimsoll_runtime.engine.kv.prefix_cache import PrefixCache
+from plimsoll_runtime.engine.kv.sliding_window import Windows
+from plimsoll_runtime.engine.sequence import SequenceState
+
+
+class Merge(NamedTuple):
+    """A block of a sequence whose contents another block has too; a reference to that one is held for the merge."""
+
+    sequence: SequenceState
+    epoch: int
+    group: int
+    number: int
+    block: int
+
+
+class Moves:
+    """What the step that is being planned moves, in this order, before it computes.
+
+    Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target). The merges
+    come once the step is over.
+    """
+
+    __slots__ = ("copies", "merges", "restores", "spills")
+
+    def __init__(self) -> None:
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """What is noted from now on belongs to a new step. The lists of the one before are its plan's."""
+        self.spills: list[tuple[int, int]] = []
+        self.restores: list[tuple[int, int]] = []
+        self.copies: list[tuple[int, int]] = []
+        self.merges: list[Merge] = []
+
+
+class Sharing:
+    """Of the sequences in a pool; without a `cache` none shares anything."""
+
+    def __init__(
+        self, pool: BlockPool, cache: PrefixCache | None, windows: Windows, moves: Moves, block_size: int
+    ) -> None:
+        self._pool = pool
+        self._cache = cache
+        self._windows = windows
+        self._moves = moves
+        self._block_size = block_size
+        self._to_merge: list[list[Merge]] = []
+
+    def publish(self, sequence: SequenceState) -> None:
+        """Make the full blocks of tokens that are known, and computed by the steps handed out, findable."""
+        tokens = min(sequence.computed, sequence.known)
+        if self._cache is None or tokens // self._block_size == sequence.published:
+            return
+        pool, promised = self._pool, self._windows.promised
+        for group, number, block in self._cache.publish(sequence, tokens):
+            if promised and pool.is_idle(block) and pool.available <= promised:
+                continue
+            pool.share(block)
+            self._moves.merges.append(Merge(sequence, sequence.epoch, group, number, block))
+
+    def publish_last(self, sequence: SequenceState) -> None:
+        """The same for a sequence that ends. What steps under way compute for it, nobody will have looked at."""
+        if self._cache is not None:
+            self._cache.publish(sequence, sequence.computed - sequence.pending)
+
+    def catch_up(self, sequence: SequenceState) -> int:
+        """Use what others have computed of a sequence's prompt since it was let in; how many tokens that is.
+
+        Where two run through the same prefix at once (one was let in ahead of the other, amid its prompt), each block
+        is computed by whoever comes to it first. One that is amid a block gives that up for the whole one.
+        """
+        cache, before = self._cache, sequence.computed
+        while cache is not None and (found := cache.next_blocks(sequence)) is not None:
+            for table, block in zip(sequence.tables, found, strict=True):
+                self._pool.share(block)
+                if sequence.published == table.end:
+                    table.blocks.append(block)
+                else:
+                    self._pool.release([table.replace(sequence.published, block)])
+            sequence.told = False
+            sequence.published += 1
+            sequence.computed = sequence.published * self._block_size
+            self._windows.trim(sequence)
+        if sequence.computed > before and self._windows.groups:
+            self._windows.promise(sequence, sequence.computed)
+        return sequence.computed - before
+
+    def end_step(self) -> list[Merge]:
+        """What is to be merged once the step that was planned is over."""
+        merges = self._moves.merges
+        if merges:
+            self._to_merge.append(merges)
+        return merges
+
+    def merge(self, merges: list[Merge]) -> None:
+        """Let each sequence use the block that was there before its own, and give its own back."""
+        if not merges:
+            return
+        self._to_merge = [waiting for waiting in self._to_merge if waiting is not merges]
+        for sequence, epoch, group, number, block in merges:
+            if sequence.epoch == epoch and number >= sequence.tables[group].first:
+                self._pool.release([sequence.tables[group].replace(number, block)])
+                sequence.told = False
+            else:
+                self._pool.release([block])
+
+    def renumber(self, moved: Mapping[int, int]) -> None:
+        """Blocks have other numbers from now on, in merges that are still to come too."""
+        for merges in self._to_merge:
+            merges[:] = [merge._replace(block=moved.get(merge.block, merge.block)) for merge in merges]

@@ -1,0 +1,349 @@
+"""Gives sequences their KV blocks: from the prefix cache where it can, else from the pool.
+
+Layers of one rule form groups, which have tables of their own over one pool of blocks. Groups whose layers see the
+whole context get all blocks of what is known at once. The others get theirs chunk by chunk (see `windows`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
+from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Full, Rule, first_block, peak_blocks
+from plimsoll_runtime.engine.kv.in_flight_sharing import Merge, Moves, Sharing
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
+from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
+from plimsoll_runtime.engine.kv.prefix_cache import Hit, PrefixCache, Run
+from plimsoll_runtime.engine.kv.sliding_window import Windows
+from plimsoll_runtime.engine.kv.snapshot_pool import SnapshotRows
+from plimsoll_runtime.engine.kv.state_snapshots import Borders
+from plimsoll_runtime.engine.protocol.plan import StepPlan, TableChange
+from plimsoll_runtime.engine.sequence import SequenceState, Table
+
+PROBE_LOOKUPS = 64
+"""Blocks that are looked up at a time for a sequence that waits."""
+
+
+class KvAllocator:
+    """The block tables of all running sequences; `tiers` are where blocks go that the pool hands out again.
+
+    `snapshots`: rows for the states of recurrent layers, without which their prefixes cannot be cached; each is to be
+    `worth` so many tokens.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        prefix_caching: bool,
+        tiers: TierIndex | None = None,
+        rules: Sequence[Rule] = ONE_FULL,
+        snapshots: int = 0,
+        worth: int = 1,
+    ) -> None:
+        self.block_size = block_size
+        self.rules = tuple(rules)
+        self.moves = Moves()
+        self.pool = BlockPool(num_blocks, None if tiers is None else self._spill)
+        self._windows = Windows(self.rules, block_size, self.pool)
+        self._sliding = self._windows.groups
+        rows = SnapshotRows(snapshots) if snapshots and prefix_caching else None
+        self._cache = PrefixCache(self.pool, block_size, self.rules, rows) if prefix_caching else None
+        self.borders = None if rows is None or self._cache is None else Borders(rows, self._cache, block_size, worth)
+        self.sharing = Sharing(self.pool, self._cache, self._windows, self.moves, block_size)
+        self.tiers = None if tiers is None else TieredPrefixes(tiers, self.pool, self._cache, self.rules, block_size)
+
+    def root(self, salt: str) -> list[bytes]:
+        """The beginning of a sequence's chain of block names."""
+        return [] if self._cache is None else [self._cache.root(salt)]
+
+    def begin_step(self) -> None:
+        """What is admitted and written from now on belongs to a new step."""
+        self.moves.begin_step()
+        if self.tiers is not None:
+            self.tiers.index.poll()
+        if self._cache is not None:
+            self._cache.begin_step()
+        if self.borders is not None:
+            self.borders.rows.begin_step()
+
+    def end_step(self) -> int:
+        """What was admitted and written becomes a plan: its `idle_steps`."""
+        pool, moves, step = self.pool, self.moves, self.pool.step
+        pool.step += 1
+        if not moves.spills and not moves.restores:
+            return 0
+        moved = [*(block for block, _ in moves.spills), *(block for _, block in moves.restores)]
+        return max(0, step - 1 - max(map(pool.left, moved)))
+
+    def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
+        """Have so many blocks from this step on; (source, target) of those that it moves, which come after the spills.
+
+        All who hold blocks learn the new numbers: `running` sequences, and merges of steps that are under way. The step
+        does nothing else: it becomes a plan with this.
+        """
+        self.pool.step += 1
+        if num_blocks > self.pool.total:
+            self.pool.grow(num_blocks)
+            return []
+        moves = self.pool.shrink(num_blocks)
+        moved = dict(moves)
+        if moved:
+            for sequence in running:
+                sequence.told = False
+                for table in sequence.tables:
+                    table.renumber(moved)
+            self.sharing.renumber(moved)
+        return moves
+
+    def admit(self, sequence: SequenceState, spare: int) -> bool:
+        """Give a sequence the blocks that it begins with, if `spare` are left for each group then; else change nothing.
+
+        Sets `computed` to what the prefix cache has already, and `restored` to how much of that comes from the tiers.
+        """
+        hit = self._match(sequence)
+        if self._lacking(sequence, hit, spare) > 0:
+            return False
+        if self.borders is not None and self.borders.awaited(sequence, hit.tokens):
+            return False
+        sequence.published = hit.end
+        start, frames = (hit, []) if self.tiers is None else self.tiers.extend(sequence, hit)
+        sequence.computed, sequence.restored = start.tokens, start.tokens - hit.tokens
+        self._take_over(sequence, start, frames)
+        missing = -(-sequence.known // self.block_size)
+        for table, rule in zip(sequence.tables, self.rules, strict=True):
+            if isinstance(rule, Full):
+                table.blocks.extend(self.pool.take() for _ in range(missing - table.end))
+        if frames:
+            self._restore(sequence, frames)
+        sequence.told = False
+        sequence.room = min(table.end for table in sequence.tables) * self.block_size
+        self._windows.promise(sequence, sequence.computed)
+        return True
+
+    def grow(self, sequence: SequenceState, tokens: int) -> bool:
+        """Have room for the first `tokens` tokens; False when too few blocks are available, and then none is taken.
+
+        What nobody reads again is given back first. What is promised to others is not available.
+        """
+        if self._sliding:
+            self._windows.trim(sequence)
+        size, pool, missing = self.block_size, self.pool, 0
+        needed = -(-tokens // size)
+        for table in sequence.tables:
+            missing += max(0, needed - table.first - len(table.blocks))
+        if missing > pool.available - self._windows.promised + sequence.promised:
+            return False
+        for table in sequence.tables:
+            for _ in range(needed - table.first - len(table.blocks)):
+                table.blocks.append(pool.take())
+        # Behind a chunk the tables are looked at before the next one, so that the chunk's blocks are given back.
+        chunk = self._sliding and tokens > sequence.computed + 1
+        sequence.room = tokens if chunk else needed * size
+        sequence.told = False
+        if self._sliding:
+            self._windows.promise(sequence, tokens)
+        return True
+
+    def chunk(self, sequence: SequenceState, most: int, spare: int) -> int:
+        """How many tokens, up to `most`, the next chunk of a prompt may have with what is left beside `spare` blocks.
+
+        There are blocks for more where `room` says so.
+        """
+        if not self._sliding:
+            return most
+        self._windows.trim(sequence)
+        free = self.pool.available - (self._windows.promised - sequence.promised) - spare * len(self.rules)
+        blocks = max(free, sequence.promised) // len(self._sliding)
+        end = min(sequence.tables[group].end for group in self._sliding) + blocks
+        return max(1, min(most, end * self.block_size - sequence.computed))
+
+    def changes(self, sequence: SequenceState) -> list[TableChange]:
+        """What the next plan tells the runner of a sequence's tables, which it has then as they are."""
+        sequence.told = True
+        changes = []
+        for group, table in enumerate(sequence.tables):
+            if (change := table.change(group)) is not None:
+                changes.append(change)
+        return changes
+
+    def lacking(self, sequence: SequenceState, spare: int) -> int:
+        """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""
+        return max(0, self._lacking(sequence, self._match(sequence), spare))
+
+    def growth(self, sequence: SequenceState) -> int:
+        """Blocks a group that are kept for a running sequence: a spare one, and one that it takes in the next step."""
+        return 1 + (sequence.computed >= sequence.room)
+
+    def given_up(self, sequence: SequenceState) -> int:
+        """Blocks that a running sequence has, or that are kept for it."""
+        held = sum(len(table.blocks) for table in sequence.tables)
+        return held + sequence.promised + self.growth(sequence) * len(self.rules)
+
+    def probe(self, sequence: SequenceState) -> int:
+        """How many of a waiting sequence's leading tokens are cached; bounded work, as it goes on from `prefix`."""
+        return 0 if self._cache is None else self._cache.probe(sequence, sequence.prefix, PROBE_LOOKUPS)
+
+    def release(self, sequence: SequenceState) -> None:
+        """Take all blocks from a sequence; what it published stays findable until the blocks are used again."""
+        if self.borders is not None:
+            self.borders.release(sequence)
+        self.pool.release(_in_order(sequence.tables))
+        self._windows.take_back(sequence)
+        sequence.tables = []
+        sequence.told = False
+        sequence.published = 0
+        sequence.computed = 0
+        sequence.epoch += 1
+
+    def disown(self, sequence: SequenceState) -> None:
+        """Make what a broken sequence computed unfindable, so that nobody else reads it."""
+        for table in sequence.tables:
+            for block in table.blocks:
+                self.pool.forget(block)
+        if self._cache is None:
+            return
+        for name in self._cache.all_names(sequence):
+            found = self.pool.find(name) if self._sliding else None
+            if found is not None:  # it is given back, and idle
+                self.pool.forget(found)
+            if self.tiers is not None:
+                self.tiers.index.forget(name)
+        if self.borders is not None:
+            self.borders.disown(sequence)
+
+    def not_computed(self, plan: StepPlan, sequences: Sequence[SequenceState]) -> None:
+        """A step of these sequences came to nothing: what it was to fill and save, by whoever, cannot be found."""
+        size = self.block_size
+        for entry, sequence in zip(plan.sequences, sequences, strict=True):
+            end = (entry.start + len(entry.token_ids)) // size
+            for name in () if self._cache is None else self._cache.names_between(sequence, entry.start // size, end):
+                if (found := self.pool.find(name)) is not None:
+                    self.pool.forget(found)
+                if self.tiers is not None:
+                    self.tiers.index.forget(name)
+        if self.borders is not None:
+            self.borders.not_saved([row for _, row in plan.snapshots], sequences)
+
+    def forget_all(self) -> None:
+        """Make everything unfindable that any sequence has computed."""
+        self.pool.forget_all()
+        if self.tiers is not None:
+            self.tiers.index.forget_all()
+        if self.borders is not None:
+            self.borders.rows.forget_all()
+
+    @property
+    def held(self) -> int:
+        """Blocks that somebody holds, or that are promised."""
+        return self.pool.used + self._windows.promised
+
+    def _match(self, sequence: SequenceState) -> Hit:
+        if self._cache is None:
+            return Hit(0, [Run(0, []) for _ in self.rules], None)
+        return self._cache.match(sequence)
+
+    def _spill(self, block: int, name: bytes) -> None:
+        """The pool hands out a block whose contents could still be found: keep them in the tiers, if there is room."""
+        assert self.tiers is not None
+        if (frame := self.tiers.index.spill(name)) is not None:
+            self.moves.spills.append((block, frame))
+
+    def _take_over(self, sequence: SequenceState, start: Hit, frames: list[int]) -> None:
+        """Give a sequence the blocks that it begins with: those that are found, and copies of others."""
+        pool = self.pool
+        idle = [start.partial is not None and pool.is_idle(block) for block in start.partial or ()]
+        # Held first: the blocks that are taken may be spilled, and frames are wanted for that.
+        for run in start.runs:
+            for block in run.blocks:
+                if block != PADDING_BLOCK:
+                    pool.share(block)
+        if self.tiers is not None:
+            self.tiers.index.hold(frames)
+        sequence.tables = [Table(run.first, run.blocks) for run in start.runs]
+        if start.partial is None:
+            return
+        for block, own in zip(start.partial, idle, strict=True):
+            if own:
+                pool.share(block)
+                pool.forget(block)
+        for table, block, own in zip(sequence.tables, start.partial, idle, strict=True):
+            table.blocks.append(block if own else self._copied(block))
+
+    def _copied(self, block: int) -> int:
+        target = self.pool.take()
+        self.moves.copies.append((block, target))
+        return target
+
+    def _restore(self, sequence: SequenceState, frames: Sequence[int]) -> None:
+        """Have blocks filled from these frames where the padding block stands for them.
+
+        Of both the lower numbers go together, so that those that follow each other are copied at once. The blocks are
+        taken last: those that were given back just now, which are handed out first, are for what is computed.
+        """
+        taken = sorted(self.pool.take() for _ in frames)
+        targets, left = dict(zip(sorted(frames), taken, strict=True)), iter(frames)
+        for table in sequence.tables:
+            for place, block in enumerate(table.blocks):
+                if block == PADDING_BLOCK:
+                    frame = next(left)
+                    table.blocks[place] = targets[frame]
+                    self.moves.restores.append((frame, targets[frame]))
+
+    def _lacking(self, sequence: SequenceState, hit: Hit, spare: int) -> int:
+        """Blocks that `admit` needs beyond what is available: fresh ones, and found ones that nobody holds."""
+        peaks = (peak_blocks(rule, hit.tokens, sequence.known, self.block_size) for rule in self.rules)
+        # Who shares a block that slides out of a window for somebody leaves nothing for that one to go on with.
+        shared = sum(
+            not self.pool.is_idle(block)
+            for run, rule in zip(hit.runs, self.rules, strict=True)
+            if isinstance(rule, Full)
+            for block in run.blocks
+        )
+        return sum(peaks) - shared + spare * len(self.rules) + self._windows.promised - self.pool.available
+
+    def check_integrity(
+        self, running: Sequence[SequenceState], merges: Sequence[Merge], frames: Sequence[int] = ()
+    ) -> None:
+        """Raises AssertionError when a block is leaked, shared while somebody writes to it, or missing.
+
+        `merges` and `frames` of the tiers are held for steps that are under way and for sequences that wait.
+        """
+        self.pool.check_integrity()
+        if self.tiers is not None:
+            self.tiers.index.check_integrity(frames)
+        tables = [(group, table) for sequence in running for group, table in enumerate(sequence.tables)]
+        holders = Counter(block for _, table in tables for block in table.blocks)
+        held = holders + Counter(merge.block for merge in merges)
+        for block in range(1, self.pool.total + 1):
+            references = self.pool.references(block)
+            assert references == held[block], f"block {block}: {references} references, {held[block]} holders"
+        owners = {(block, group) for group, table in tables for block in table.blocks}
+        assert len(owners) == len(holders), "a block is in tables of two groups"
+        self._windows.check_integrity(running)
+        if self.borders is not None:
+            self.borders.check_integrity(running)
+        for sequence in running:
+            assert len(sequence.tables) == len(self.rules), f"{sequence.request_id} lacks a table"
+            assert not sequence.told or all(t.is_told for t in sequence.tables), "the runner has an old table"
+            for rule, table in zip(self.rules, sequence.tables, strict=True):
+                self._check_table(sequence, rule, table, holders)
+
+    def _check_table(self, sequence: SequenceState, rule: Rule, table: Table, holders: Counter[int]) -> None:
+        blocks, size, who = table.blocks, self.block_size, sequence.request_id
+        assert len(set(blocks)) == len(blocks), f"{who} has a block twice"
+        assert table.end * size >= max(sequence.computed, sequence.room), f"{who} lacks a block at the end"
+        assert table.first <= first_block(rule, sequence.computed, size), f"{who} has given back what it reads"
+        for block in blocks[max(0, sequence.computed // size - table.first) :]:
+            assert holders[block] == 1, f"block {block} is shared and {who} will write to it"
+            assert not self.pool.is_named(block), f"block {block} can be found before it is full"
+
+
+def _in_order(tables: Sequence[Table]) -> Sequence[int]:
+    """The blocks of all tables, by their numbers in the sequence."""
+    if len(tables) == 1:
+        return tables[0].blocks
+    numbered = [(number, block) for table in tables for number, block in enumerate(table.blocks, table.first)]
+    return [block for _, block in sorted(numbered)]

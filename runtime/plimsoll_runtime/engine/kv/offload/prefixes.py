@@ -1,0 +1,120 @@
+"""What the tiers have of sequences' prefixes behind the pool: prefetched ahead of a step, restored by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
+from plimsoll_runtime.engine.kv.cache_groups import Full, Rule, first_block
+from plimsoll_runtime.engine.kv.offload.costs import Prospect
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
+from plimsoll_runtime.engine.kv.prefix_cache import Hit, PrefixCache, Run
+from plimsoll_runtime.engine.sequence import SequenceState
+
+
+class _Outlook(NamedTuple):
+    """What the tiers could do for a sequence behind what the pool has, and how many blocks they are to hold for it."""
+
+    names: Iterable[bytes]
+    prospect: Prospect
+    wanted: int
+
+
+class TieredPrefixes:
+    """The tiers behind a pool and its prefix cache; without a `cache` nothing is found in them."""
+
+    def __init__(
+        self, index: TierIndex, pool: BlockPool, cache: PrefixCache | None, rules: Sequence[Rule], block_size: int
+    ) -> None:
+        self.index = index
+        self._pool = pool
+        self._cache = cache
+        self._rules = rules
+        self._block_size = block_size
+        self._one_full = len(rules) == 1 and isinstance(rules[0], Full)
+
+    def prefetch(self, sequence: SequenceState) -> bool:
+        """Start to bring what is on the disk of a waiting sequence's prefix to host memory; whether it has to wait.
+
+        Once for each time that it waits: what is not there by then, or gone again, is computed. So is what is
+        predicted to be computed sooner than read.
+        """
+        if (outlook := self._outlook(sequence)) is None:
+            return False
+        names, prospect, wanted = outlook
+        sequence.prefetch = self.index.prefetch(islice(names, wanted))
+        if wanted < prospect.ready + prospect.gained and sequence.prefetch is None and not sequence.sought:
+            self.index.pass_over(prospect)
+        return sequence.prefetch is not None
+
+    def would_prefetch(self, sequence: SequenceState) -> bool:
+        """Whether `prefetch` would have it wait, as long as the tiers are not polled in between."""
+        outlook = self._outlook(sequence)
+        return outlook is not None and outlook.wanted > outlook.prospect.ready
+
+    def end_prefetch(self, sequence: SequenceState) -> None:
+        """The sequence has its blocks, or wants none any longer."""
+        if sequence.prefetch is not None:
+            self.index.end_prefetch(sequence.prefetch)
+            sequence.prefetch = None
+
+    def extend(self, sequence: SequenceState, hit: Hit) -> tuple[Hit, list[int]]:
+        """The hit with what lies in host memory behind it, and the frames to restore that from.
+
+        The padding block stands for each block that a frame fills.
+        """
+        index, cache, size = self.index, self._cache, self._block_size
+        if cache is None or hit.partial is not None or not index.frames_used:
+            return hit, []
+        find, limit = self._pool.find, sequence.reusable_tokens
+
+        def has(name: bytes) -> int | None:
+            return index.find(name) if (block := find(name)) is None else block
+
+        end = cache.reach(sequence, has)
+        if end * size > limit and any(find(cache.name(sequence, g, end - 1)) for g in range(len(self._rules))):
+            # Of the last one a part is used, and whoever writes behind that part must not share it.
+            end = cache.agreed(sequence, end - 1, has)
+        if end <= hit.end:
+            return hit, []
+        tokens, runs, frames = min(end * size, limit), [], []
+        for group, rule in enumerate(self._rules):
+            run = Run(first_block(rule, tokens, size), [])
+            for number in range(run.first, end):
+                name = cache.name(sequence, group, number)
+                block = find(name)
+                run.blocks.append(PADDING_BLOCK if block is None else block)
+                if block is None and (frame := index.find(name)) is not None:
+                    frames.append(frame)
+            runs.append(run)
+        return Hit(tokens, runs, None), frames
+
+    def over(self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]) -> None:
+        """A step that moved these blocks is over."""
+        if spills or restores:
+            self.index.moved([frame for _, frame in spills], [frame for frame, _ in restores])
+
+    def _outlook(self, sequence: SequenceState) -> _Outlook | None:
+        """None where nothing of a waiting sequence's prefix can be on a disk, or is prefetched for it already."""
+        index = self.index
+        if self._cache is None or sequence.prefetch is not None or not index.disk_used:
+            return None
+        names, tokens = self._names_behind(self._cache, sequence)
+        prospect = index.prospect(names)
+        return _Outlook(names, prospect, index.costs.choose(prospect, tokens, again=sequence.sought))
+
+    def _names_behind(self, cache: PrefixCache, sequence: SequenceState) -> tuple[Sequence[bytes], int]:
+        """Names of the blocks that a sequence could use behind what the pool has, and how many tokens each stands for.
+
+        In the order of its tokens; of windows only those that are read behind the last of them.
+        """
+        index, find, size, hit = self.index, self._pool.find, self._block_size, cache.match(sequence)
+        if hit.partial is not None:
+            return (), size
+        if self._one_full:
+            return list(cache.names(sequence, hit.end)), size
+        end = cache.full_reach(sequence, lambda name: index.state(name) if (b := find(name)) is None else b)
+        names = [name for name in cache.names_to(sequence, hit.end, end) if find(name) is None]
+        return names, max(1, (end - hit.end) * size // max(1, len(names)))

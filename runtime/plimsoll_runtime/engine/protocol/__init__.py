@@ -1,0 +1,1 @@
+"""records that cross a border: server/engine, scheduler/runner."""

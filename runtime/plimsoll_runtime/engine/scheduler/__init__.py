@@ -1,0 +1,1 @@
+"""the scheduler and its parts."""

@@ -1,0 +1,314 @@
+"""Who is let in, in the order of ranks, and who gives way.
+
+Nobody is admitted before the first in line, unless that one waits for the disk. A sequence is let in when there are a
+slot and blocks for all that is known of it, and those that run keep a spare block each.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
+from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.scheduler.policies import SECOND_NS, Policy
+from plimsoll_runtime.engine.scheduler.running import RunningSequences
+from plimsoll_runtime.engine.scheduler.stats import Counters
+from plimsoll_runtime.engine.scheduler.waiting_queue import WaitingQueue
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+
+PREFETCH_NS = 2 * SECOND_NS
+"""How long a sequence waits for its prefix to be read from the disk. Then it computes what has not arrived."""
+AHEAD_SHARE = 8
+"""Prefixes are prefetched for sequences near the front: those that could begin at once, and one more for every
+`AHEAD_SHARE` sequences that may run.
+
+Where all slots are taken, about that share of them ends in the time that a few hundred blocks take to be read.
+"""
+
+
+class Prefetches:
+    """Sequences that wait aside while their prefixes are prefetched from the disk, and those that are back in line.
+
+    Without `tiers` nobody does. `clock` gives nanoseconds.
+    """
+
+    def __init__(self, tiers: TieredPrefixes | None, max_sequences: int, clock: Callable[[], int]) -> None:
+        self.ahead = max(1, max_sequences // AHEAD_SHARE)
+        self._tiers = tiers
+        self._most = max_sequences + self.ahead
+        self._clock = clock
+        self._aside: dict[SequenceState, int] = {}
+        self._ready: dict[SequenceState, None] = {}
+
+    def __len__(self) -> int:
+        """Those that stand aside."""
+        return len(self._aside)
+
+    @property
+    def active(self) -> bool:
+        """Whether there is something to read, or something read that is held."""
+        tiers = self._tiers
+        return tiers is not None and bool(tiers.index.disk_used or self._ready)
+
+    def places(self, free: int) -> int:
+        """How many in line are near the front, with so many that could begin at once; those who stand aside count."""
+        return max(0, free + self.ahead - len(self._aside))
+
+    def full(self, free: int) -> bool:
+        """Whether as many have something read for them, or hold it, as are near the front."""
+        return len(self._ready) >= self.places(free)
+
+    def begin(self, sequence: SequenceState) -> bool:
+        """Start to read what the disk has of a waiting sequence's prefix; whether it stands aside for that."""
+        begun = self._tiers is not None and self._tiers.prefetch(sequence)
+        sequence.sought = True
+        if not begun:
+            return False
+        sequence.phase = Phase.PREFETCHING
+        self._aside[sequence] = self._clock() + PREFETCH_NS
+        return True
+
+    def holds_up(self, sequence: SequenceState, free: int) -> bool:
+        """Whether the first in line has to wait until one of those that stand aside is in line again.
+
+        They end within PREFETCH_NS, whatever the disk does.
+        """
+        return self._tiers is not None and not self.places(free) and self._tiers.would_prefetch(sequence)
+
+    def wait(self, seconds: float) -> None:
+        """Where somebody stands aside: return once something was read, or after so many seconds."""
+        if self._aside and self._tiers is not None:
+            self._tiers.index.wait(seconds)
+
+    def take_ended(self) -> list[SequenceState]:
+        """Those whose prefix has been read, or is not in time: they are to be put in line again, at their rank."""
+        if not self._aside:
+            return []
+        now = self._clock()
+        over = [
+            s for s, due in self._aside.items() if now >= due or (s.prefetch is not None and not s.prefetch.loading)
+        ]
+        for sequence in over:
+            del self._aside[sequence]
+            self._ready[sequence] = None
+            sequence.phase = Phase.WAITING
+        return over
+
+    def keep_only(self, front: Collection[SequenceState]) -> None:
+        """Drop what was read for sequences that are back in line but not near the `front` of it."""
+        for sequence in self._ready.keys() - front:
+            self.end(sequence)
+
+    def end(self, sequence: SequenceState) -> None:
+        """A sequence runs, is over, or has fallen behind: nothing is read or held for it any longer."""
+        self._aside.pop(sequence, None)
+        self._ready.pop(sequence, None)
+        if self._tiers is not None:
+            self._tiers.end_prefetch(sequence)
+        sequence.sought = False
+
+    def check_integrity(self, sequences: Iterable[SequenceState]) -> None:
+        """Raises AssertionError where somebody holds frames of the tiers whom nobody knows, or too many stand aside."""
+        assert {s for s in sequences if s.prefetch is not None} == {*self._aside, *self._ready}, "a prefetch is lost"
+        assert all(s.phase is Phase.PREFETCHING for s in self._aside), "who is in line or runs stands aside"
+        assert all(s.phase is Phase.WAITING for s in self._ready), "what was read is held for somebody out of line"
+        assert len(self._aside) <= self._most, f"{len(self._aside)} wait for the disk at once"
+
+
+class Admission:
+    """Sequences that wait, in line or aside while their prefix is read from the disk.
+
+    `rerank` takes a waiting sequence's rank anew; `clock` gives nanoseconds.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        policy: Policy,
+        kv: KvAllocator,
+        running: RunningSequences,
+        counters: Counters,
+        rerank: Callable[[SequenceState], None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._policy = policy
+        self._whole_prompts = limits.whole_prompts
+        self._kv = kv
+        self._running = running
+        self._counters = counters
+        self.waiting = WaitingQueue(rerank if policy.refreshes else None)
+        self.prefetches = Prefetches(kv.tiers, limits.max_sequences, clock)
+
+    def __len__(self) -> int:
+        """Those that do not run."""
+        return len(self.waiting) + len(self.prefetches)
+
+    def add(self, sequence: SequenceState) -> None:
+        """A sequence that has just arrived stands in line, or has its prefix read if it is near the front of it."""
+        if self._kv.tiers is not None:
+            self._kv.tiers.index.poll()
+        near = len(self.waiting) < self.prefetches.places(self._running.slots.available)
+        if not (near and self.prefetches.begin(sequence)):
+            self.waiting.push(sequence)
+
+    def begin_step(self) -> None:
+        """See to it that the first in line is that still, and if the policy preempts, that there is room for it."""
+        for sequence in self.prefetches.take_ended():
+            self.waiting.push(sequence)
+        if not self.waiting:
+            return
+        if self._policy.refreshes:
+            self.waiting.refresh(self._policy.refreshes)
+        first = self.waiting.peek()
+        if self._policy.preempts and first is not None and not first.pending:
+            self._make_way(first)
+
+    def newcomers(self) -> int:
+        """How many could begin with a prompt, as far as slots go."""
+        return min(len(self.waiting), self._running.slots.available)
+
+    def next(self, before: SequenceState | None, budget: int) -> SequenceState | None:
+        """Let the first in line in, which runs from now on; None where nobody is let in.
+
+        Only if it ranks before a running one, if that is given; and where prompts are computed as wholes, only if the
+        step has room for `budget` tokens and it has no more.
+        """
+        while self._running.slots.available:
+            sequence = self.waiting.peek()
+            if sequence is None or sequence.pending or (before is not None and sequence.rank > before.rank):
+                return None
+            if self._whole_prompts and sequence.length > budget:
+                return None
+            if self.prefetches.holds_up(sequence, self._running.slots.available):
+                return None
+            if self.prefetches.begin(sequence):
+                self.waiting.leave(sequence)
+                continue
+            if not self._kv.admit(sequence, spare=len(self._running.sequences)):
+                return None
+            self.waiting.pop()
+            self.prefetches.end(sequence)
+            self._running.enter(sequence)
+            self._count(sequence)
+            return sequence
+        return None
+
+    def preempt(self) -> SequenceState:
+        """The last of the running sequences gives way: it stands in line again, to be computed anew."""
+        victim = self._running.pop()
+        victim.phase = Phase.WAITING
+        self.waiting.push(victim)
+        self._counters.preemptions += 1
+        return victim
+
+    def look_ahead(self) -> None:
+        """Have the disk read for those who wait and whose turn is near, ahead of it."""
+        if not self.prefetches.active:
+            return
+        free = self._running.slots.available
+        front = self.waiting.front(self.prefetches.places(free))
+        self.prefetches.keep_only(front)
+        for sequence in front:
+            if self.prefetches.full(free):
+                return
+            if not sequence.sought and self.prefetches.begin(sequence):
+                self.waiting.leave(sequence)
+
+    def forget(self, sequence: SequenceState, was: Phase) -> None:
+        """A sequence has ended, in whichever phase it was."""
+        self.prefetches.end(sequence)
+        if was is Phase.WAITING:
+            self.waiting.leave(sequence)
+
+    def _make_way(self, first: SequenceState) -> None:
+        """Preempt running sequences that rank behind the first in line, if that lets it in.
+
+        What several of them share is counted several times: then it gets in only with a later step, when more have
+        given way.
+        """
+        kv, running = self._kv, self._running.sequences
+        outranked = self._running.behind(first.rank)
+        if not outranked:
+            return
+        lacking = kv.lacking(first, sum(map(kv.growth, running)))
+        if sum(map(kv.given_up, running[-outranked:])) < lacking:
+            return
+        while outranked and (lacking > 0 or not self._running.slots.available):
+            outranked -= 1
+            lacking -= kv.given_up(running[-1])
+            self.preempt()
+
+    def _count(self, sequence: SequenceState) -> None:
+        counters = self._counters
+        counters.restored_tokens += sequence.restored
+        if not sequence.admitted:
+            sequence.admitted = True
+            sequence.cached_tokens = sequence.computed
+            counters.cache_query_tokens += sequence.prompt_len
+            counters.cache_hit_tokens += sequence.computed
+
+    def check_integrity(self, sequences: Sequence[SequenceState]) -> None:
+        """Raises AssertionError where one of all `sequences` that waits is lost."""
+        phases = [s.phase for s in sequences]
+        assert phases.count(Phase.WAITING) == len(self.waiting), "a waiting sequence is lost"
+        aside = phases.count(Phase.PREFETCHING)
+        assert aside == len(self.prefetches), "a sequence that waits for the disk is lost"
+        self.prefetches.check_integrity(sequences)
+        self.waiting.check_integrity()
+
+
+SEED_BITS = 63
+
+
+class Arrivals:
+    """Makes sequences of requests. `clock` gives nanoseconds and is the one by which requests say when they came."""
+
+    def __init__(
+        self, limits: Limits, policy: Policy, kv: KvAllocator, counters: Counters, clock: Callable[[], int]
+    ) -> None:
+        self._limits = limits
+        self._policy = policy
+        self._kv = kv
+        self._counters = counters
+        self._clock = clock
+        self._seeds = random.Random()
+
+    def sequence(self, request: AddRequest) -> SequenceState:
+        """A sequence that has its rank; `limits.check_request` has refused what can never be served."""
+        limits, params = self._limits, request.params
+        prompt = Prompt.of(request.prompt_token_ids)
+        prompt_len = len(prompt)
+        max_tokens = limits.max_len if params.max_tokens is None else params.max_tokens
+        stop_ids = frozenset(params.stop_token_ids)
+        arrived_ns = request.arrived_ns or self._clock()
+        sequence = SequenceState(
+            request_id=request.request_id,
+            params=params,
+            seed=self._seeds.getrandbits(SEED_BITS) if params.seed is None else params.seed,
+            arrival=self._counters.arrivals,
+            prompt=prompt,
+            prompt_len=prompt_len,
+            min_len=prompt_len + params.min_tokens,
+            max_len=min(prompt_len + max_tokens, limits.max_len),
+            stop_ids=stop_ids if params.ignore_eos else stop_ids | limits.eos_token_ids,
+            names=self._kv.root(request.cache_salt),
+            prompt_logprobs=None if params.prompt_logprobs is None else [],
+            arrived_ns=arrived_ns,
+            arrived_tokens=self._counters.computed_tokens,
+            due_ns=None if params.deadline is None else arrived_ns + int(params.deadline * SECOND_NS),
+            second_text=request.second_text,
+            told_whole=request.told_whole and params.logprobs is None,
+        )
+        self.rerank(sequence)
+        self._counters.arrivals += 1
+        return sequence
+
+    def rerank(self, sequence: SequenceState) -> None:
+        """Take its rank, anew where the policy says that it may have changed."""
+        if self._policy.refreshes:
+            sequence.prefix = self._kv.probe(sequence)
+        sequence.rank = self._policy.rank(sequence)

@@ -1,0 +1,219 @@
+"""Which tokens a step computes.
+
+A step is planned in the order of ranks: decodes, then prompts that are under way and new arrivals, each with what is
+left of the token budget. A sequence gets all blocks that its known tokens need when it is admitted, so only decodes
+ever ask for more; when none is left the last of the running sequences gives up its blocks and waits to be computed
+again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll_runtime.engine.kv.in_flight_sharing import Merge
+from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, MOST_FORCED, ScheduledSequence, SlotInit, StepPlan
+from plimsoll_runtime.engine.scheduler.admission import Admission
+from plimsoll_runtime.engine.scheduler.running import RunningSequences
+from plimsoll_runtime.engine.scheduler.stats import Counters
+from plimsoll_runtime.engine.scheduler.token_budget import Pacer, SmallSteps
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A plan, and what `commit` must know of it.
+
+    That is the sequences in the plan's order, blocks to merge afterwards, how many tokens it computes, and when it was
+    planned, in nanoseconds.
+    """
+
+    plan: StepPlan
+    sequences: list[SequenceState]
+    merges: list[Merge]
+    tokens: int
+    planned_ns: int
+
+    @property
+    def mostly_prompts(self) -> bool:
+        """Whether it computes two tokens or more for a sequence on average: a decode has one."""
+        return 2 * len(self.sequences) <= self.tokens
+
+
+class StepBuilder:
+    """A plan while it grows; `budget` tokens may still be added."""
+
+    __slots__ = ("budget", "entries", "new_slots", "sequences", "tokens")
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.tokens = 0
+        self.entries: list[ScheduledSequence] = []
+        self.sequences: list[SequenceState] = []
+        self.new_slots: list[SlotInit] = []
+
+    def add(self, sequence: SequenceState, entry: ScheduledSequence) -> None:
+        """Plan a chunk of a sequence."""
+        self.entries.append(entry)
+        self.sequences.append(sequence)
+        self.budget -= len(entry.token_ids)
+        self.tokens += len(entry.token_ids)
+
+
+_UNSEEN = (LAST_CHOSEN,)
+
+
+class Batching:
+    """Fills steps with the tokens of running sequences, and with those of such as are let in."""
+
+    def __init__(
+        self, limits: Limits, kv: KvAllocator, running: RunningSequences, admission: Admission, counters: Counters
+    ) -> None:
+        self._most = limits.max_batch_tokens
+        self._kv = kv
+        self._running = running
+        self._admission = admission
+        self._counters = counters
+        self._pacer: Pacer | SmallSteps = Pacer(limits)
+        self._whole_prompts = limits.whole_prompts
+        self._borders = kv.borders
+        self._block_size = limits.block_size
+
+    def plan(self) -> StepBuilder:
+        """The next step, without any sequence when nothing can be computed before another step is committed."""
+        decodes, prompts, decoded = [], [], 0
+        for sequence in self._running.sequences:
+            left = sequence.length - sequence.computed
+            if left > 1 and not _is_forced(sequence, left):
+                prompts.append(sequence)
+            elif left > 0 and not sequence.ends_by_length:
+                decodes.append(sequence)
+                decoded += left
+        pace = self._pacer.next(decoded, len(prompts) + self._admission.newcomers())
+        build = StepBuilder(pace.tokens)
+        if pace.alone:
+            self._plan_prompts(prompts, build)
+            self._pacer.had_it_alone(filled=build.budget == 0)
+            if build.budget > 0:
+                build.budget = self._most - build.tokens
+                self._plan_decodes(decodes, build)
+        else:
+            self._plan_decodes(decodes, build)
+            self._plan_prompts(prompts, build)
+        self._counters.computed_tokens += build.tokens
+        return build
+
+    def shorten(self, tokens: int) -> None:
+        """Plan steps of so many tokens from now on, and larger ones later: the device had no memory for more."""
+        if isinstance(self._pacer, SmallSteps):
+            self._pacer.shrink(tokens)
+        else:
+            self._pacer = SmallSteps(tokens, self._most, self._first_whole)
+
+    def _first_whole(self) -> int:
+        """How many tokens the first in line must have at once; 0 where prompts may be cut."""
+        first = self._admission.waiting.peek() if self._whole_prompts else None
+        return 0 if first is None else first.length
+
+    def _plan_decodes(self, decodes: list[SequenceState], build: StepBuilder) -> None:
+        """Plan the sequences of which one token is to be computed, and what it forced; some may give way to others."""
+        alone = not build.entries
+        for sequence in decodes:
+            if build.budget == 0:
+                return
+            if sequence.phase is not Phase.RUNNING:
+                continue
+            count = min(sequence.length - sequence.computed, build.budget)
+            if count > 1 and self._borders is not None:
+                count = self._borders.cut(sequence, count)
+            full = sequence.computed + count > sequence.room
+            if not full or self._make_room(sequence, sequence.computed + count, by_preemption=alone):
+                self._plan_chunk(sequence, count, build)
+
+    def _make_room(self, sequence: SequenceState, tokens: int, *, by_preemption: bool) -> bool:
+        """Give a decode the blocks for so many tokens, if need be by preempting the newest; False when that is itself.
+
+        Only the end of the running ones is touched, where nothing has been planned yet in this step: without prompts
+        before.
+        """
+        while not self._kv.grow(sequence, tokens):
+            if not by_preemption or self._admission.preempt() is sequence:
+                return False
+        return True
+
+    def _plan_prompts(self, prompts: list[SequenceState], build: StepBuilder) -> None:
+        """Plan the sequences that have more than a token to compute, and let others in, by rank."""
+        for sequence in [s for s in prompts if s.phase is Phase.RUNNING]:
+            self._let_in(build, before=sequence)
+            if build.budget > 0 and sequence.phase is Phase.RUNNING:
+                self._catch_up(sequence)
+                self._plan_prompt(sequence, build)
+        self._let_in(build)
+
+    def _let_in(self, build: StepBuilder, before: SequenceState | None = None) -> None:
+        """Let sequences in while there is budget; only those that rank before a running one, if it is given."""
+        while build.budget > 0 and (sequence := self._admission.next(before, build.budget)) is not None:
+            outputs = sequence.output_ids.copy()
+            build.new_slots.append(
+                SlotInit(sequence.slot, sequence.params, sequence.seed, sequence.prompt, outputs, sequence.second_text)
+            )
+            if self._borders is not None:
+                self._borders.begin(sequence)
+            self._plan_prompt(sequence, build)
+
+    def _catch_up(self, sequence: SequenceState) -> None:
+        """Skip what somebody who went ahead has computed of the same prompt meanwhile."""
+        found = self._kv.sharing.catch_up(sequence)
+        if not sequence.answered:
+            sequence.cached_tokens += found
+            self._counters.cache_hit_tokens += found
+
+    def _plan_prompt(self, sequence: SequenceState, build: StepBuilder) -> None:
+        """Compute the next tokens, as many as there are budget and blocks for."""
+        count = min(sequence.length - sequence.computed, build.budget)
+        count = self._kv.chunk(sequence, count, spare=len(self._running.sequences))
+        if self._borders is not None:
+            count = self._borders.cut(sequence, count)
+        if self._has_blocks(sequence, sequence.computed + count, build):
+            self._plan_chunk(sequence, count, build)
+
+    def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
+        """Whether there is room for so many tokens of a prompt, which was promised when it was let in.
+
+        Where others took it meanwhile, who ranks behind gives way, unless it is planned already; else the prompt waits.
+        """
+        while tokens > sequence.room and not self._kv.grow(sequence, tokens):
+            victim = self._running.sequences[-1]
+            if victim is sequence or victim in build.sequences:
+                return False
+            self._admission.preempt()
+        return True
+
+    def _plan_chunk(self, sequence: SequenceState, count: int, build: StepBuilder) -> None:
+        """Compute the next `count` tokens; with the last of them, choose the one after."""
+        start = sequence.computed
+        end = start + count
+        sample = end == sequence.length
+        generated = start - sequence.prompt_len
+        tokens = sequence.output_ids[generated : generated + count] if generated >= 0 else sequence.tokens(start, end)
+        entry = ScheduledSequence(
+            sequence.slot,
+            start,
+            tokens or _UNSEEN,
+            () if sequence.told else self._kv.changes(sequence),
+            sample,
+            sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
+        )
+        build.add(sequence, entry)
+        self._counters.prompt_tokens += max(0, min(end, sequence.prompt_len) - start)
+        sequence.computed = end
+        sequence.pending += sample
+        self._kv.sharing.publish(sequence)
+        if self._borders is not None and not end % self._block_size:
+            self._borders.passed(sequence)
+
+
+def _is_forced(sequence: SequenceState, left: int) -> bool:
+    """Whether what is left to compute are a token that was chosen and those that it forced."""
+    return sequence.computed >= sequence.prompt_len and left <= 1 + MOST_FORCED

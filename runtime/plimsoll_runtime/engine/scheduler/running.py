@@ -1,0 +1,90 @@
+"""The sequences that run: in the order of their ranks, each with its blocks and a slot of the runner."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+
+from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+
+
+class SlotPool:
+    """Slots 0 .. count - 1; the smallest free one is taken first, so that a small batch stays compact."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._free = list(range(count))
+        self._freed: list[int] = []
+        heapify(self._free)
+
+    @property
+    def available(self) -> int:
+        """Slots that can be taken now."""
+        return len(self._free)
+
+    def take(self) -> int:
+        """The smallest free slot. Raises IndexError when there is none."""
+        return heappop(self._free)
+
+    def release(self, slot: int) -> None:
+        """Give a slot back; the runner hears of it with the next step."""
+        heappush(self._free, slot)
+        self._freed.append(slot)
+
+    def collect_freed(self) -> list[int]:
+        """The slots given back since the last call."""
+        freed, self._freed = self._freed, []
+        return freed
+
+    def check_integrity(self, taken: list[int]) -> None:
+        """Raises AssertionError unless every slot is either free or in `taken`, once."""
+        assert sorted(self._free + taken) == list(range(self._count)), "a slot is lost or taken twice"
+
+
+class RunningSequences:
+    """`sequences`, the last of which gives way first, and the `slots` that are theirs or free."""
+
+    def __init__(self, kv: KvAllocator, slots: int) -> None:
+        self.sequences: list[SequenceState] = []
+        self.slots = SlotPool(slots)
+        self._kv = kv
+
+    def enter(self, sequence: SequenceState) -> None:
+        """A sequence that has its blocks takes a slot."""
+        sequence.phase = Phase.RUNNING
+        sequence.slot = self.slots.take()
+        insort(self.sequences, sequence, key=_rank)
+
+    def behind(self, rank: tuple[int, ...]) -> int:
+        """How many rank behind this."""
+        return len(self.sequences) - bisect_right(self.sequences, rank, key=_rank)
+
+    def pop(self) -> SequenceState:
+        """The last, which has given its blocks and its slot back."""
+        sequence = self.sequences.pop()
+        self.leave(sequence)
+        return sequence
+
+    def leave(self, sequence: SequenceState) -> None:
+        """Blocks and slot of a sequence are given back. Whoever calls this drops it from `sequences` afterwards."""
+        self._kv.release(sequence)
+        self.slots.release(sequence.slot)
+        sequence.slot = -1
+
+    def drop_finished(self) -> None:
+        """Those that have ended run no longer."""
+        self.sequences = [s for s in self.sequences if s.phase is Phase.RUNNING]
+
+    def check_integrity(self, sequences: Sequence[SequenceState]) -> None:
+        """Raises AssertionError where slots, ranks and phases of all `sequences` disagree."""
+        self.slots.check_integrity([s.slot for s in self.sequences])
+        ranks = [s.rank for s in self.sequences]
+        assert ranks == sorted(ranks), "running sequences are out of order"
+        running = sum(s.phase is Phase.RUNNING for s in sequences)
+        assert running == len(self.sequences), "a running sequence is lost"
+
+
+def _rank(sequence: SequenceState) -> tuple[int, ...]:
+    return sequence.rank

@@ -1,0 +1,341 @@
+"""The scheduler: which sequences compute which tokens in the next step, and what came of it.
+
+Who is let in is `admission`'s to say, which tokens a step computes `batching`'s. The first of all, once it runs, is
+never held up (in a burst for three steps of prompts, where the limits say so); until then the sequences that run before
+it finish one by one, or give way at once where the policy preempts. As ranks favour nobody for ever, every request
+ends.
+
+`schedule` and `commit` are separate: a step may be planned while earlier ones run, as long as they run and are
+committed in the order in which they were planned. A sequence whose token is still to come goes on with
+`LAST_CHOSEN`: the runner knows the token by then. If that was its last one (a stop token, an error), what was planned
+for it comes to nothing: its row is computed, and its blocks are not used again before that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.offload.costs import Costs
+from plimsoll_runtime.engine.kv.offload.index import TierIndex
+from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput, pack
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
+from plimsoll_runtime.engine.scheduler.admission import Admission, Arrivals
+from plimsoll_runtime.engine.scheduler.batch_builder import Batching, Step
+from plimsoll_runtime.engine.scheduler.policies import FirstComeFirstServed, Policy
+from plimsoll_runtime.engine.scheduler.running import RunningSequences
+from plimsoll_runtime.engine.scheduler.stats import Counters, engine_stats
+from plimsoll_runtime.engine.scheduler.waiting_queue import DeadlineQueue
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+from plimsoll_runtime.errors import UsageError
+
+
+def token_message(
+    sequence: SequenceState, tokens: list[int], logprob: TokenLogprob | None, reason: str | None
+) -> RequestOutput | None:
+    """New tokens, and why the last of them is the last one if it is. The first of a request also carries what is told
+    once. None of one that is told whole, before its end.
+    """
+    answered, sequence.answered = sequence.answered, True
+    if sequence.told_whole:
+        if reason is None:
+            return None
+        answered, tokens = False, sequence.output_ids
+    stop_token_id = tokens[-1] if reason == "stop" else None
+    logprobs = [] if logprob is None else [_entry(logprob)]
+    if answered:
+        return RequestOutput(sequence.request_id, tokens, logprobs, None, reason, stop_token_id)
+    return RequestOutput(
+        sequence.request_id,
+        tokens,
+        logprobs,
+        sequence.prompt_logprobs,
+        reason,
+        stop_token_id,
+        sequence.cached_tokens,
+    )
+
+
+def vector_message(sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
+    """What came of a prompt of which no tokens were wanted."""
+    return RequestOutput(
+        sequence.request_id, finish_reason="stop", cached_tokens=sequence.cached_tokens, vector=output.vector
+    )
+
+
+def deadline_message(sequence: SequenceState) -> RequestOutput:
+    """The deadline has passed."""
+    place = "in the prompt" if sequence.admitted else "in the queue"
+    error = f"its deadline of {sequence.params.deadline:g} s passed before the first token, when it was {place}"
+    return RequestOutput(sequence.request_id, finish_reason="deadline", error=error)
+
+
+def record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, output: SequenceOutput) -> None:
+    """Keep what is new: after a preemption positions may be computed again that were reported before."""
+    assert sequence.prompt_logprobs is not None
+    new = output.prompt_logprobs[max(0, sequence.scored - entry.start) :]
+    sequence.prompt_logprobs.extend(pack([_entry(logprob) for logprob in new]))
+    sequence.scored += len(new)
+
+
+def _entry(logprob: TokenLogprob) -> LogprobEntry:
+    return LogprobEntry(logprob.token_id, logprob.logprob, logprob.rank, list(logprob.top))
+
+
+NO_MEMORY = "the device has too little memory left to compute it, even alone"
+ALONE_TRIES = 3
+"""What the client of a sequence hears that no step can be made small enough for, after so many tries."""
+
+
+class Scheduler:
+    """Sequences that wait, sequences that run, and the blocks and slots they hold.
+
+    With `tiers` a sequence whose prefix lies on the disk stands aside while it is read, and others go ahead of it.
+    `clock` gives nanoseconds and is the one by which requests say when they arrived.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        policy: Policy | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        tiers: TierIndex | None = None,
+    ) -> None:
+        self._policy = policy = policy or FirstComeFirstServed()
+        self._kv = KvAllocator(
+            limits.num_blocks,
+            limits.block_size,
+            prefix_caching=limits.prefix_caching,
+            tiers=tiers,
+            rules=limits.groups,
+            snapshots=limits.snapshots,
+            worth=limits.snapshot_worth,
+        )
+        self._clock = clock
+        self._counters = Counters()
+        self._sequences: dict[str, SequenceState] = {}
+        self._arrivals = Arrivals(limits, policy, self._kv, self._counters, clock)
+        self._running = RunningSequences(self._kv, limits.max_sequences)
+        rerank = self._arrivals.rerank
+        self._admission = Admission(limits, policy, self._kv, self._running, self._counters, rerank, clock)
+        self._batching = Batching(limits, self._kv, self._running, self._admission, self._counters)
+        self._deadlines = DeadlineQueue()
+        self._committed_ns = 0
+        self._whole_prompts = limits.whole_prompts
+        self._alone = (("", 0), 0)
+        self._wanted_blocks: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._sequences)
+
+    def add(self, request: AddRequest) -> None:
+        """Queue a request. Raises UsageError for an id that is in use; `limits.check_request` has done the rest."""
+        if request.request_id in self._sequences:
+            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+        sequence = self._arrivals.sequence(request)
+        self._sequences[sequence.request_id] = sequence
+        self._deadlines.add(sequence)
+        self._admission.add(sequence)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget requests; unknown ids are ignored. A step that is under way for them comes to nothing."""
+        for request_id in request_ids:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None:
+                self._finish(sequence)
+        self._running.drop_finished()
+
+    def expire(self) -> list[RequestOutput]:
+        """End the requests whose deadline has passed before their first token; what their clients hear."""
+        if not self._deadlines:
+            return []
+        missed = self._deadlines.pop_missed(self._clock())
+        for sequence in missed:
+            self._finish(sequence)
+        if missed:
+            self._counters.expired += len(missed)
+            self._running.drop_finished()
+        return [deadline_message(sequence) for sequence in missed]
+
+    def forget_prefixes(self) -> None:
+        """Make everything in the prefix cache unfindable."""
+        self._kv.forget_all()
+
+    def resize(self, num_blocks: int) -> None:
+        """Have so many blocks, the padding block included, as soon as no more are held; the latest word counts.
+
+        What is free is given up at once, and the rest as sequences end or give way.
+        """
+        self._wanted_blocks = num_blocks
+
+    @property
+    def resizing(self) -> bool:
+        """Whether there are not yet as many blocks as are wanted, as far as steps have been planned."""
+        return self._wanted_blocks is not None
+
+    def await_prefetches(self, seconds: float) -> None:
+        """When all that there is to do waits for the disk: return once something was read, or after so many seconds."""
+        self._admission.prefetches.wait(seconds)
+
+    def schedule(self) -> Step | None:
+        """Plan the next step; None when nothing can be computed before another step is committed."""
+        self._kv.begin_step()
+        if self._wanted_blocks is not None and (resize := self._resize(self._wanted_blocks)) is not None:
+            return resize
+        self._admission.begin_step()
+        build = self._batching.plan()
+        self._admission.look_ahead()
+        if not build.entries:
+            return None
+        moves, merges = self._kv.moves, self._kv.sharing.end_step()
+        freed = self._running.slots.collect_freed()
+        rows = None if self._kv.borders is None else self._kv.borders.rows
+        plan = StepPlan(
+            build.entries,
+            freed,
+            build.new_slots,
+            moves.copies,
+            moves.spills,
+            moves.restores,
+            idle_steps=self._kv.end_step(),
+            resumes=() if rows is None else rows.resumes,
+            snapshots=() if rows is None else rows.saves,
+        )
+        return Step(plan, build.sequences, merges, build.tokens, self._clock())
+
+    def _resize(self, wanted: int) -> Step | None:
+        """A step of its own that changes the number of blocks as far as can be now; None where it cannot or need not.
+
+        No sequence is planned in it: whoever gave way in a step that moves blocks would lose what is on its way.
+        """
+        pool = self._kv.pool
+        count = max(wanted, min(self._kv.held, pool.total) + 1)
+        if count == wanted:
+            self._wanted_blocks = None
+        if count == pool.total + 1:
+            return None
+        moved = self._kv.resize(count, self._running.sequences)
+        plan = StepPlan((), spills=self._kv.moves.spills, moves=moved, num_blocks=count)
+        return Step(plan, [], [], 0, self._clock())
+
+    def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:
+        """Take over what a step computed. Steps are committed in the order in which they were planned."""
+        if len(result.outputs) != len(step.sequences):
+            raise ValueError(f"{len(result.outputs)} outputs came for {len(step.sequences)} sequences")
+        self._counters.steps += 1
+        if (tiers := self._kv.tiers) is not None:
+            if step.tokens and self._admission.prefetches.active:
+                self._learn(step, tiers.index.costs)
+            tiers.over(step.plan.spills, step.plan.restores)
+        self._kv.sharing.merge(step.merges)
+        outputs: list[RequestOutput] = []
+        finished = False
+        for sequence, entry, output in zip(step.sequences, step.plan.sequences, result.outputs, strict=True):
+            if sequence.phase is Phase.FINISHED:
+                continue
+            if output.error is not None:
+                outputs.append(self._break_off(sequence, output.error))
+                finished = True
+                continue
+            if output.prompt_logprobs:
+                record_prompt_logprobs(sequence, entry, output)
+            if entry.sample:
+                message = self._append(sequence, output) if output.vector is None else self._pooled(sequence, output)
+                if message is not None:
+                    outputs.append(message)
+                    finished = finished or message.finish_reason is not None
+        if finished:
+            self._running.drop_finished()
+        return outputs
+
+    def undo(self, steps: Sequence[Step]) -> list[RequestOutput]:
+        """All steps that are under way came to nothing: the device had no memory for the first of them.
+
+        What they move is done. All sequences give way and are computed again, from where the prefix cache has them, in
+        smaller steps. One that finds no memory at the same place again and again, alone with one token or with a prompt
+        that cannot be cut, is broken off: what its client hears.
+        """
+        for step in steps:
+            for sequence, entry in zip(step.sequences, step.plan.sequences, strict=True):
+                sequence.pending -= entry.sample
+            self._kv.not_computed(step.plan, step.sequences)
+        while self._running.sequences:
+            self._admission.preempt()
+        for step in steps:
+            if (tiers := self._kv.tiers) is not None:
+                tiers.over(step.plan.spills, step.plan.restores)
+            self._kv.sharing.merge(step.merges)
+        first = steps[0]
+        if first.tokens == 1 or (self._whole_prompts and len(first.sequences) == 1):
+            alone, place = first.sequences[0], (first.sequences[0].request_id, first.plan.sequences[0].start)
+            self._alone = (place, self._alone[1] + 1 if self._alone[0] == place else 1)
+            if self._alone[1] >= ALONE_TRIES and alone.phase is not Phase.FINISHED:
+                return [self._break_off(alone, NO_MEMORY)]
+        self._batching.shorten(max(1, first.tokens // 2))
+        return []
+
+    def _learn(self, step: Step, costs: Costs) -> None:
+        """What a step of prompts took: from when it was planned or, if that came later, the one before it was over."""
+        began, self._committed_ns = max(step.planned_ns, self._committed_ns), self._clock()
+        if step.mostly_prompts:
+            costs.learn_computed(step.plan.num_tokens, self._committed_ns - began)
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters as of now."""
+        return engine_stats(self._counters, self._kv, len(self._running.sequences), len(self._admission))
+
+    def _append(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput | None:
+        """Add the token that was chosen, and those that it forces; what its client hears of them."""
+        if output.token_id is None:
+            raise ValueError(f"no token came for sequence {sequence.request_id!r}, and no error")
+        sequence.pending -= 1
+        sequence.append(output.token_id)
+        tokens, reason = [output.token_id], sequence.end_reason(output.token_id)
+        for token in output.forced:
+            if reason is not None:
+                break
+            sequence.append(token)
+            tokens.append(token)
+            reason = sequence.end_reason(token)
+        self._counters.generated_tokens += len(tokens)
+        self._counters.forced_tokens += len(tokens) - 1
+        message = token_message(sequence, tokens, output.logprob, reason)
+        if reason is not None:
+            self._policy.learn(sequence)
+            self._kv.sharing.publish_last(sequence)
+            self._finish(sequence)
+        return message
+
+    def _pooled(self, sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
+        """End a sequence of which nothing but a vector was wanted; what its client hears."""
+        sequence.pending -= 1
+        self._finish(sequence)
+        return vector_message(sequence, output)
+
+    def _break_off(self, sequence: SequenceState, error: str) -> RequestOutput:
+        """End a sequence that cannot go on. Its KV may be as broken as its logits: nobody is to find it."""
+        self._kv.disown(sequence)
+        self._finish(sequence)
+        self._counters.broken_off += 1
+        return RequestOutput(sequence.request_id, finish_reason="error", error=error)
+
+    def _finish(self, sequence: SequenceState) -> None:
+        """End a sequence. Whoever calls this drops it from the running ones afterwards."""
+        was, sequence.phase = sequence.phase, Phase.FINISHED
+        del self._sequences[sequence.request_id]
+        self._admission.forget(sequence, was)
+        if was is Phase.RUNNING:
+            self._running.leave(sequence)
+
+    def check_integrity(self, under_way: Collection[Step] = ()) -> None:
+        """Raises AssertionError where blocks, slots and sequences disagree; `under_way` are steps not committed."""
+        sequences = list(self._sequences.values())
+        frames = [frame for s in sequences if s.prefetch is not None for frame in s.prefetch.frames]
+        frames += [frame for step in under_way for frame, _ in step.plan.restores]
+        merges = [merge for step in under_way for merge in step.merges]
+        self._kv.check_integrity(self._running.sequences, merges, frames)
+        self._running.check_integrity(sequences)
+        self._admission.check_integrity(sequences)
+        self._deadlines.check_integrity(sequences)

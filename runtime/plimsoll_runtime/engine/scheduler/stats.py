@@ -1,0 +1,72 @@
+"""What the scheduler counts, and the numbers that it tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
+from plimsoll_runtime.engine.kv.state_snapshots import Borders
+from plimsoll_runtime.engine.protocol.messages import EngineStats, SnapshotStats, TierStats
+
+
+@dataclass(slots=True)
+class Counters:
+    """They only grow. `computed_tokens` are those that steps were planned for, prompts' and answers'."""
+
+    arrivals: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    forced_tokens: int = 0
+    cache_query_tokens: int = 0
+    cache_hit_tokens: int = 0
+    preemptions: int = 0
+    computed_tokens: int = 0
+    restored_tokens: int = 0
+    expired: int = 0
+    broken_off: int = 0
+
+
+def engine_stats(counters: Counters, kv: KvAllocator, running: int, waiting: int) -> EngineStats:
+    """Gauges and counters as of now."""
+    pool = kv.pool
+    return EngineStats(
+        running=running,
+        waiting=waiting,
+        blocks_total=pool.total,
+        blocks_used=pool.used,
+        blocks_cached=pool.idle,
+        steps=counters.steps,
+        prompt_tokens=counters.prompt_tokens,
+        generated_tokens=counters.generated_tokens,
+        forced_tokens=counters.forced_tokens,
+        cache_query_tokens=counters.cache_query_tokens,
+        cache_hit_tokens=counters.cache_hit_tokens,
+        preemptions=counters.preemptions,
+        evictions=pool.evictions,
+        expired=counters.expired,
+        broken_off=counters.broken_off,
+        tiers=None if kv.tiers is None else _tier_stats(counters, kv.tiers),
+        snapshots=None if kv.borders is None else _snapshot_stats(kv.borders),
+    )
+
+
+def _snapshot_stats(borders: Borders) -> SnapshotStats:
+    rows = borders.rows
+    return SnapshotStats(rows.pool.total, rows.pool.named, rows.counts.taken, rows.counts.resumed)
+
+
+def _tier_stats(counters: Counters, tiers: TieredPrefixes) -> TierStats:
+    index, counts = tiers.index, tiers.index.counts
+    return TierStats(
+        host_blocks=index.frames_used,
+        disk_blocks=index.disk_used,
+        under_way=index.in_flight,
+        hit_tokens=counters.restored_tokens,
+        spilled=counts.spilled,
+        dropped=counts.dropped,
+        loaded=counts.loaded,
+        failed=counts.failed,
+        passed=counts.passed,
+    )

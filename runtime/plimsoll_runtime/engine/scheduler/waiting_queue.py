@@ -1,0 +1,160 @@
+"""The queue of sequences that have no slot yet, in the order of their rank."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+
+from plimsoll_runtime.engine.sequence import Phase, SequenceState
+
+SLACK = 64
+
+
+class DeadlineQueue:
+    """A heap by due time. Entries of requests that have answered or ended are stale: they are skipped when they come
+    up, and all dropped when the heap has doubled.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, SequenceState]] = []
+        self._limit = SLACK
+
+    def __bool__(self) -> bool:
+        return bool(self._heap)
+
+    def add(self, sequence: SequenceState) -> None:
+        """Watch a sequence, if it has a deadline."""
+        if sequence.due_ns is None:
+            return
+        heappush(self._heap, (sequence.due_ns, sequence.arrival, sequence))
+        if len(self._heap) > self._limit:
+            self._heap = [entry for entry in self._heap if _waits(entry[2])]
+            heapify(self._heap)
+            self._limit = 2 * len(self._heap) + SLACK
+
+    def pop_missed(self, now_ns: int) -> list[SequenceState]:
+        """Take those whose deadline has passed before their first token."""
+        missed = []
+        while self._heap and self._heap[0][0] <= now_ns:
+            sequence = heappop(self._heap)[2]
+            if _waits(sequence):
+                missed.append(sequence)
+        return missed
+
+    def check_integrity(self, live: list[SequenceState]) -> None:
+        """Raises AssertionError when a deadline is not watched, or stale entries are too many."""
+        watched = {sequence.request_id for _, _, sequence in self._heap if _waits(sequence)}
+        wanted = {s.request_id for s in live if s.due_ns is not None and not s.answered}
+        assert watched == wanted, "a deadline is lost, or watched for no request"
+        assert len(self._heap) <= self._limit, "stale entries pile up"
+
+
+def _waits(sequence: SequenceState) -> bool:
+    return not sequence.answered and sequence.phase is not Phase.FINISHED
+
+
+class WaitingQueue:
+    """A heap by rank. Entries of those that have been aborted or moved are skipped: removal costs nothing.
+
+    They are dropped when they come up, or before they are the most. With `rerank`, which takes a sequence's rank
+    anew, the queue can be told to move some of its sequences.
+    """
+
+    def __init__(self, rerank: Callable[[SequenceState], None] | None = None) -> None:
+        self._heap: list[tuple[tuple[int, ...], int, SequenceState]] = []
+        self._limit = SLACK
+        self._length = 0
+        self._rerank = rerank
+        self._turns: OrderedDict[int, SequenceState] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def push(self, sequence: SequenceState) -> None:
+        """Add a sequence in phase WAITING."""
+        self._length += 1
+        self._enter(sequence)
+        if self._rerank is not None:
+            self._turns[sequence.arrival] = sequence
+
+    def peek(self) -> SequenceState | None:
+        """The first in line, which stays there."""
+        while self._heap:
+            rank, _, sequence = self._heap[0]
+            if sequence.phase is Phase.WAITING and sequence.rank == rank:
+                return sequence
+            heappop(self._heap)
+        return None
+
+    def pop(self) -> SequenceState:
+        """Take the first in line. Raises IndexError when the queue is empty."""
+        sequence = self.peek()
+        if sequence is None:
+            raise IndexError("nobody waits")
+        heappop(self._heap)
+        self._gone(sequence)
+        return sequence
+
+    def leave(self, sequence: SequenceState) -> None:
+        """Note that a sequence has left the queue, from any place in it. Its phase has changed already."""
+        assert sequence.phase is not Phase.WAITING
+        self._gone(sequence)
+
+    def front(self, count: int) -> list[SequenceState]:
+        """The first `count` in line, the first of all first. Fewer where many have just left: the work is bounded."""
+        found: dict[SequenceState, None] = {}
+        nodes = [(self._heap[0][:2], 0)] if self._heap else []
+        visits = 2 * count + SLACK
+        while nodes and visits and len(found) < count:
+            visits -= 1
+            _, index = heappop(nodes)
+            rank, _, sequence = self._heap[index]
+            if _is_true(rank, sequence):
+                found[sequence] = None
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(self._heap):
+                    heappush(nodes, (self._heap[child][:2], child))
+        return list(found)
+
+    def refresh(self, count: int) -> None:
+        """Take the rank of the first in line anew, and of the next `count` whose turn it is."""
+        first = self.peek()
+        if first is None:
+            return
+        self._move(first)
+        for _ in range(min(count, len(self._turns))):
+            arrival, sequence = self._turns.popitem(last=False)
+            self._turns[arrival] = sequence
+            self._move(sequence)
+
+    def _gone(self, sequence: SequenceState) -> None:
+        self._length -= 1
+        self._turns.pop(sequence.arrival, None)
+
+    def _move(self, sequence: SequenceState) -> None:
+        assert self._rerank is not None
+        before = sequence.rank
+        self._rerank(sequence)
+        if sequence.rank != before:
+            self._enter(sequence)
+
+    def _enter(self, sequence: SequenceState) -> None:
+        heappush(self._heap, (sequence.rank, sequence.arrival, sequence))
+        if len(self._heap) > self._limit:
+            entries = {s.arrival: (rank, s.arrival, s) for rank, _, s in self._heap if _is_true(rank, s)}
+            self._heap = list(entries.values())
+            heapify(self._heap)
+            self._limit = 2 * len(self._heap) + SLACK
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError when a waiting sequence is missing, or one is kept that does not wait."""
+        found = {sequence.arrival for rank, _, sequence in self._heap if _is_true(rank, sequence)}
+        assert len(found) == self._length, f"{self._length} wait, {len(found)} can be found"
+        assert len(self._heap) <= self._limit, "dead entries pile up"
+        if self._rerank is not None:
+            assert set(self._turns) == found, f"{len(self._turns)} have turns, {len(found)} wait"
+
+
+def _is_true(rank: tuple[int, ...], sequence: SequenceState) -> bool:
+    return sequence.phase is Phase.WAITING and sequence.rank == rank
