@@ -25,7 +25,7 @@ from embedding.models import MODELS, Model, folder_of, texts
 from embedding.peer import SHOWN
 from options import Options
 from plimsoll_runtime import LLM
-from plimsoll_runtime.models.linear import Linear
+from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources.resolve import resolve
 from serving import quiet

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models
 from fallback.classes import CLASSES, VOCAB, Class
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver.model import outline_of
-from plimsoll_runtime.models.foreign.outline import TransformersOutline
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 from provenance import provenance
 
 FLOOR = 0.5

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, models
 from torch import Tensor
 
 from peers import places
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.models.registry.registry import describe
+from plimsoll_runtime.models.weight_reader import WeightReader
 from plimsoll_runtime.utils.progress import silent
 from plimsoll_runtime.weights.stored_tensor import StoredTensor, plain
 from serving.models import Shape

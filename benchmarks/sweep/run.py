@@ -22,9 +22,8 @@ from torch import Tensor
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.errors import PlimsollError
-from plimsoll_runtime.models.foreign.classes import what_else
-from plimsoll_runtime.models.foreign.known import DRAFTS
-from plimsoll_runtime.models.foreign.outline import TransformersOutline
+from plimsoll_runtime.models.transformers_code.model_classes import DRAFTS, what_else
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 from sweep.shrink import MOST_PARAMETERS, small_configs
 
 PROMPTS = prompts((1, 17, 40, 40))

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.models.families.arcee import plain_mlps
+from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {"max_position_embeddings": 4096, "hidden_act": "relu2"}

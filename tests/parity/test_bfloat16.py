@@ -16,9 +16,9 @@ import torch
 from model_support.forward import CPU, ROWS, backend_of, hidden_states
 from torch import Tensor
 
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.sources.resolve import resolve

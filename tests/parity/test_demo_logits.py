@@ -10,9 +10,9 @@ from model_support.forward import CPU, backend_of, largest_difference_of_prompt
 from model_support.gguf_files import decoded_by_place, reference_of
 from model_support.tiny import prompts
 
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.sources.resolve import resolve
 

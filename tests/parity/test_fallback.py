@@ -18,9 +18,9 @@ from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.foreign import masks
-from plimsoll_runtime.models.foreign.halves import Halves
-from plimsoll_runtime.models.foreign.outline import transformers_outline
+from plimsoll_runtime.models.transformers_code import probe
+from plimsoll_runtime.models.transformers_code.outline import transformers_outline
+from plimsoll_runtime.models.transformers_code.skeleton import Halves
 
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 120))
@@ -165,7 +165,7 @@ def test_a_head_without_its_scale_or_cap_would_show(name: str, saved: Saved, mon
     folder, expected = saved(name)
     head = loaded_by_transformers(folder).get_output_embeddings()
     assert largest_difference(computed(folder), expected) < TOLERANCE
-    monkeypatch.setattr("plimsoll_runtime.models.foreign.probe._check_equal", lambda *args: None)
+    monkeypatch.setattr("plimsoll_runtime.models.transformers_code.probe._check_equal", lambda *args: None)
     monkeypatch.setattr(Halves, "logits", lambda self, hidden: head(hidden))
     assert largest_difference(computed(folder), expected) > VISIBLE
 
@@ -176,7 +176,7 @@ def test_positions_counted_anew_in_every_step_would_show(
 ) -> None:
     folder, expected = saved(name)
     real = Halves.hidden
-    monkeypatch.setattr("plimsoll_runtime.models.foreign.probe._check_equal", lambda *args: None)
+    monkeypatch.setattr("plimsoll_runtime.models.transformers_code.probe._check_equal", lambda *args: None)
     monkeypatch.setattr(Halves, "hidden", lambda self, ids, positions: real(self, ids, torch.arange(len(ids))))
     assert largest_difference(computed(folder, max_batch_tokens=24), expected) > VISIBLE
 
@@ -186,7 +186,7 @@ def test_a_window_that_gets_lost_is_noticed(saved: Saved, monkeypatch: pytest.Mo
     folder, expected = saved("starcoder2")
     config = json.loads((folder / "config.json").read_text())
     assert transformers_outline(config).own is None
-    monkeypatch.setattr(masks, "window_of", lambda mask: None)
+    monkeypatch.setattr(probe, "window_of", lambda mask: None)
     assert transformers_outline(config).own is not None
     assert largest_difference(computed(folder), expected) < TOLERANCE
 

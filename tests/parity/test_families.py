@@ -16,10 +16,10 @@ from model_support.specs import MIXTURES, RECURRENT, with_ropes
 from model_support.tiny import VOCAB, prompts
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.families.changing import with_layers, with_mixers
-from plimsoll_runtime.models.fuse import why_not_fused
-from plimsoll_runtime.models.registry import FAMILIES, describe
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
+from plimsoll_runtime.models.families.common.variants import with_layers, with_mixers
+from plimsoll_runtime.models.registry.registry import FAMILIES, describe
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.weights.sources.resolve import resolve

@@ -14,9 +14,9 @@ from model_support.specs import ropes_of, with_norms, with_ropes, with_shapes
 from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.common.variants import with_windows
+from plimsoll_runtime.models.spec.attention import RopeSpec
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.rope import RopeSpec
 
 TOLERANCE = 1e-3
 PROMPTS = prompts((1, 17, 40, 90, 300))

@@ -15,10 +15,10 @@ from model_support.specs import MIXTURES, with_ropes, with_shapes
 from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_runtime.models import registry
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.families.changing import with_layers, with_mixers
-from plimsoll_runtime.models.fuse import why_not_fused
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
+from plimsoll_runtime.models.families.common.variants import with_layers, with_mixers
+from plimsoll_runtime.models.registry import registry
 from plimsoll_runtime.models.spec.attention import LatentAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture, MixtureBeside

@@ -21,7 +21,7 @@ from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.execution.own_caches import OwnCaches
-from plimsoll_runtime.models.foreign.own.rows import Rows
+from plimsoll_runtime.models.transformers_code.cache_rows import Rows
 
 TOLERANCE = 1e-3
 VISIBLE = 0.05

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fuse import why_not_fused
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.program import Facts
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 TOLERANCE = 2e-3

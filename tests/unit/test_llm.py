@@ -14,7 +14,7 @@ from plimsoll_runtime.driver import model
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
 
 
 @pytest.fixture(scope="module")

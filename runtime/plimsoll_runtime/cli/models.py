@@ -12,7 +12,7 @@ from plimsoll_runtime.cli.table import print_table
 
 if TYPE_CHECKING:
     from plimsoll_runtime.execution.kv_layout import KvLayout
-    from plimsoll_runtime.models.outline import Outline
+    from plimsoll_runtime.models.program import Outline
     from plimsoll_runtime.weights.files import ModelFiles
 
 GIB = 2**30
@@ -69,8 +69,7 @@ def list_models(args: argparse.Namespace) -> int:
     """Print the families, or what is on this disk."""
     if args.local:
         return downloads.list_downloads()
-    from plimsoll_runtime.models.encoders import ENCODERS
-    from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, plugins
+    from plimsoll_runtime.models.registry.registry import ENCODERS, FAMILIES, MODEL_TYPES, plugins
     from plimsoll_runtime.weights.gguf.families import FAMILIES as GGUF
     from plimsoll_runtime.weights.gguf.families import MIXTURES
 
@@ -86,9 +85,8 @@ def list_models(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """Print a model's program, and what computes it on a CPU."""
-    from plimsoll_runtime.models.fuse import why_not_fused
-    from plimsoll_runtime.models.program import Program
-    from plimsoll_runtime.models.summary import summary
+    from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
+    from plimsoll_runtime.models.program import Program, summary
 
     program = _outline(args)
     if not isinstance(program, Program):
@@ -172,8 +170,8 @@ def _windows(layout: KvLayout) -> str:
 
 def _outline(args: argparse.Namespace) -> Outline:
     from plimsoll_runtime.driver.model import outline_of
-    from plimsoll_runtime.models.pooled import served_as
-    from plimsoll_runtime.models.tasks import task_of
+    from plimsoll_runtime.models.compose.pooling import served_as
+    from plimsoll_runtime.models.registry.tasks import task_of
     from plimsoll_runtime.weights.sources.resolve import resolve_config
 
     config = resolve_config(args.model, args.revision)

@@ -8,7 +8,7 @@ from typing import Any
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError, UsageError
-from plimsoll_runtime.models.early import check_config
+from plimsoll_runtime.models.validation.config import check_config
 from plimsoll_runtime.utils.progress import OnTransfer, Progress
 from plimsoll_runtime.weights.adapters import refuse_adapter
 from plimsoll_runtime.weights.files import ModelFiles

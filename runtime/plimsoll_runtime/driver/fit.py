@@ -14,10 +14,10 @@ from plimsoll_runtime.execution.device.choose import choose
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
 from plimsoll_runtime.execution.precision import NAMES
 from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
+from plimsoll_runtime.models.compose.pooling import served_as
 from plimsoll_runtime.models.load import checked_source, imagined_decoder
-from plimsoll_runtime.models.pooled import served_as
 from plimsoll_runtime.models.program import Facts, Program
-from plimsoll_runtime.models.tasks import task_of
+from plimsoll_runtime.models.registry.tasks import task_of
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
 from plimsoll_runtime.weights.gguf.metadata import read_metadata

@@ -6,8 +6,7 @@ import torch
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.models.outline import Outline
-from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 

@@ -23,16 +23,15 @@ from plimsoll_runtime.execution.attention.select import backend_called, candidat
 from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.precision import NAMES, choose_dtype
 from plimsoll_runtime.execution.states import snapshot_rows
-from plimsoll_runtime.models.agreement.check import contradictions
-from plimsoll_runtime.models.agreement.heads import own_head, untied
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.early import check_impl, checked_task, generating_spec, in_transformers_code
-from plimsoll_runtime.models.foreign.outline import transformers_outline
-from plimsoll_runtime.models.fuse import why_not_fused
-from plimsoll_runtime.models.outline import Outline
-from plimsoll_runtime.models.pooled import pooled_program, pooling_info, served_as
-from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.tasks import TOLD, by_tokens, task_of
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.compose.pooling import pooled_program, pooling_info, served_as
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
+from plimsoll_runtime.models.program import Outline, Program
+from plimsoll_runtime.models.registry.tasks import TOLD, by_tokens, task_of
+from plimsoll_runtime.models.transformers_code.outline import transformers_outline
+from plimsoll_runtime.models.validation.config import check_impl, checked_task, generating_spec, in_transformers_code
+from plimsoll_runtime.models.validation.contradictions import contradictions
+from plimsoll_runtime.models.validation.tie_embeddings import own_head, untied
 from plimsoll_runtime.text.special_tokens import end_ids, score_tokens
 from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles

@@ -35,8 +35,8 @@ from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.execution.step_graphs import FirstOf, StepGraphs
 from plimsoll_runtime.execution.tiers.open import Tiers, open_tiers
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
-from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.program import Facts, Program
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.weights.sources.resolve import resolve
 

@@ -31,8 +31,8 @@ from plimsoll_runtime.execution.mirror import Mirror
 from plimsoll_runtime.execution.outbox import Parcel
 from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.execution.step_rows import StepRows
-from plimsoll_runtime.models.attention import Attention
 from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.layers.attention import Attention
 
 KIND = "decodes"
 """What these graphs are called."""

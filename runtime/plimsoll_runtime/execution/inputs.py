@@ -16,7 +16,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.batch_state import BatchState
 from plimsoll_runtime.execution.kept_tables import KeptTables
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
 from plimsoll_runtime.execution.kv_places import groups_of, places_of
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MOVED_BLOCKS = 32

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from plimsoll_runtime.models.foreign.own.findings import Findings
-from plimsoll_runtime.models.foreign.own.rows import Rows
-from plimsoll_runtime.models.foreign.own.step import OwnStep
-from plimsoll_runtime.models.spans import Spans
+from plimsoll_runtime.models.layers.states import Spans
+from plimsoll_runtime.models.transformers_code.cache_calls import Findings
+from plimsoll_runtime.models.transformers_code.cache_rows import OwnStep, Rows
 
 
 class OwnCaches:

@@ -24,8 +24,8 @@ from plimsoll_runtime.execution.capture import Capture
 from plimsoll_runtime.execution.captures import Wanted
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.step_rows import StepRows
-from plimsoll_runtime.models.attention import NormOfHeads
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder, walk
+from plimsoll_runtime.models.layers.attention import NormOfHeads
 from plimsoll_runtime.models.ops.op import Step
 
 KIND = "rows with chunks"

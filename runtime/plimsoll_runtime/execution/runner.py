@@ -35,7 +35,7 @@ from plimsoll_runtime.execution.sampling.sampler import Choice, Sampler
 from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 PROMPT_LOGITS = 2**25
 """Most logits (rows x vocabulary) held at once for prompt log probabilities: 128 MiB of float32."""

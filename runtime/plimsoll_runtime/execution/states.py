@@ -11,10 +11,10 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.states import Spans
 from plimsoll_runtime.models.program import Facts
-from plimsoll_runtime.models.sent import sent
-from plimsoll_runtime.models.spans import Spans
-from plimsoll_runtime.models.spec.state import StateShape
+from plimsoll_runtime.models.spec.recurrent import StateShape
 
 LEAST_SNAPSHOTS = 8
 SEQUENCES_A_SNAPSHOT = 4

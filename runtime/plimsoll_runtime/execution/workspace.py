@@ -26,9 +26,8 @@ from plimsoll_runtime.execution.own_caches import OwnCaches
 from plimsoll_runtime.execution.runner import PROMPT_LOGITS
 from plimsoll_runtime.execution.states import StateCache, snapshot_rows
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.foreign.outline import TransformersOutline
-from plimsoll_runtime.models.outline import Outline
-from plimsoll_runtime.models.program import Facts
+from plimsoll_runtime.models.program import Facts, Outline
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 
 FLOAT32 = 4
 KEPT = 2.5

@@ -9,19 +9,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.attention import Attention
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.attend import Attend
-from plimsoll_runtime.models.ops.attend_shared import AttendShared
-from plimsoll_runtime.models.ops.latent import AttendLatent
+from plimsoll_runtime.models.fusions import Part, TurnedAttention, parts_of
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.rope import RopeTable
+from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.ops.attention import Attend, AttendShared
+from plimsoll_runtime.models.ops.cost import OpKind
+from plimsoll_runtime.models.ops.mla import AttendLatent
 from plimsoll_runtime.models.ops.op import Run, Step
-from plimsoll_runtime.models.outline import Outline
-from plimsoll_runtime.models.patterns import Part, TurnedAttention, parts_of
-from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.rope import RopeTable
-from plimsoll_runtime.models.spec.rope import RopeSpec
-from plimsoll_runtime.models.states import States
-from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.models.program import Outline, Program
+from plimsoll_runtime.models.spec.attention import RopeSpec
+from plimsoll_runtime.models.weight_reader import WeightReader
 
 
 class Decoder(Protocol):

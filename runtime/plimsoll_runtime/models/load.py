@@ -9,18 +9,15 @@ import torch
 
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.agreement.deciding import deciding, what_to_do
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
-from plimsoll_runtime.models.families.parts import text_part
-from plimsoll_runtime.models.foreign import load as foreign
-from plimsoll_runtime.models.foreign.outline import TransformersOutline
-from plimsoll_runtime.models.fused import FusedDecoder
-from plimsoll_runtime.models.outline import Outline
-from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.tensors import TensorsError, check_tensors, tensors_of
-from plimsoll_runtime.models.weights import ShapeReader, WeightReader
+from plimsoll_runtime.models.program import Outline, Program
+from plimsoll_runtime.models.registry.registry import describe, text_part
+from plimsoll_runtime.models.tensors import TensorsError, check_tensors, deciding, tensors_of, what_to_do
+from plimsoll_runtime.models.transformers_code import load as foreign
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
+from plimsoll_runtime.models.weight_reader import ShapeReader, WeightReader
 from plimsoll_runtime.utils.heap import give_back
 from plimsoll_runtime.utils.progress import Progress, silent
 from plimsoll_runtime.weights.files import ModelFiles

@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
 from math import prod
+from typing import Any, Protocol
 
 import torch
 
 from plimsoll_runtime.engine.protocol.plan import StepPlan
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.heads import Rotate
-from plimsoll_runtime.models.ops.latent import Absorb
 from plimsoll_runtime.models.ops.logits import Logits
+from plimsoll_runtime.models.ops.mla import Absorb
 from plimsoll_runtime.models.ops.op import Op
-from plimsoll_runtime.models.ops.pooled import PooledHead
-from plimsoll_runtime.models.ops.text import text_of
+from plimsoll_runtime.models.ops.pooling_head import PooledHead
 from plimsoll_runtime.models.ops.weight import Weight
-from plimsoll_runtime.models.spec.attention import AttentionShape
-from plimsoll_runtime.models.spec.own_cache import OwnCache
+from plimsoll_runtime.models.spec.attention import AttentionShape, RopeSpec
 from plimsoll_runtime.models.spec.pooling import Pooling
-from plimsoll_runtime.models.spec.rope import RopeSpec
-from plimsoll_runtime.models.spec.state import StateShape
+from plimsoll_runtime.models.spec.recurrent import OwnCache, StateShape
+
+_UNSAID = ("reads", "writes", "kind", "width")
+"""Of every record: what stands elsewhere in its line, or in that of another op."""
+_OF_MANY = re.compile(r"(?<=experts\.)\d+(?=\.)|(?<=\[)\d+(?=\]$)")
+"""An expert's number, where each has a tensor of its own, and a tensor's in a stack."""
+
+
+def text_of(op: Any, reads: tuple[str, ...]) -> str:
+    """Its name, the values that it reads, its tensors, and whatever of its record says something."""
+    said = [
+        f"{field.name}={_value(value)}"
+        for field in fields(op)
+        if field.name not in _UNSAID
+        and not _is_weight(value := getattr(op, field.name))
+        and _says(value, field.default)
+    ]
+    name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(op).__name__).lstrip("_")
+    tensors = dict.fromkeys(_OF_MANY.sub("*", str(weight)) for weight in op.weights())
+    return f"{name}({', '.join([*reads, *tensors, *said])})"
+
+
+def _is_weight(value: object) -> bool:
+    return isinstance(value, Weight) or (isinstance(value, tuple) and any(map(_is_weight, value)))
+
+
+def _says(value: object, default: object) -> bool:
+    return value not in (None, ()) and value != default
+
+
+def _value(value: Any) -> str:
+    """A record by its fields that say something."""
+    if not hasattr(value, "__dataclass_fields__"):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    said = [(field.name, getattr(value, field.name), field.default) for field in fields(value)]
+    return f"({', '.join(f'{name}={_value(v)}' for name, v, default in said if v != default)})"
+
 
 RESIDUAL_ROWS = 3
 """Rows of hidden states that live at once beside what an op allocates: the residual, what is added, what is normed."""
@@ -180,3 +215,69 @@ def _ropes(ops: Sequence[Op]) -> Iterator[RopeSpec]:
             yield op.rope
         elif isinstance(op, Absorb):
             yield op.attention.rope
+
+
+class Outline(Protocol):
+    """A program is one; a model that Transformers' own code computes has another (`models/foreign/outline.py`)."""
+
+    @property
+    def facts(self) -> Facts:
+        """What scheduler, cache and runner know of it."""
+
+    def weight_shapes(self, dtype: torch.dtype) -> Iterable[tuple[tuple[int, ...], torch.dtype]]:
+        """Each tensor that is kept once loaded, matrices in `dtype`."""
+
+    def weight_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes that these take."""
+
+    @property
+    def repacks(self) -> bool:
+        """Whether torch packs matrices once more on a CPU, beside those that an image holds."""
+
+    def row_bytes(self, size: int) -> int:
+        """Bytes that computing a row in torch has allocated at its widest, for elements of `size` bytes."""
+
+    def beside_rows(self, size: int, rows: int, longest: int) -> int:
+        """Bytes beside those of its rows that a step of so many, in sequences of at most `longest` tokens, takes."""
+
+    def logits_bytes(self, size: int) -> int:
+        """Bytes that a row of logits takes in torch, with the copies that are made on the way to float32."""
+
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+"""Of a layer, in the name of a tensor."""
+_OWN_NUMBER = re.compile(r"\b(layer|state|part)=\d+")
+"""Of a cache, of a state, or of a token's input: each op's own."""
+
+
+def summary(program: Program) -> str:
+    """A line an op; layers that are alike once, with `{}` for their number."""
+    return "\n".join(_lines(program))
+
+
+def _lines(program: Program) -> Iterator[str]:
+    lines = str(program).splitlines()
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for number, (first, end) in enumerate(pairwise(program.layers)):
+        alike.setdefault(tuple(_of_any(line, number) for line in lines[first:end]), []).append(number)
+    yield from lines[: program.layers[0]]
+    for layer, numbers in alike.items():
+        yield f"layers {_ranges(numbers)}:"
+        yield from (f"  {line}" for line in layer)
+    yield from lines[program.layers[-1] :]
+
+
+def _of_any(line: str, number: int) -> str:
+    named = _NUMBER.sub(lambda found: "{}" if found[0] == str(number) else found[0], line)
+    return _OWN_NUMBER.sub(r"\1={}", named)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0, 1, 2 and 5 as "0-2, 5"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)

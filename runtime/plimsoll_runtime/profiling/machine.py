@@ -13,7 +13,7 @@ from torch import Tensor
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.linear import PackedLinear
 from plimsoll_kernels.cpu.threads import lent
-from plimsoll_runtime.models.linear import Linear
+from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.ops.cost import OpCost
 
 READ_BYTES = 2**29

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.profiler import record_function
 
-from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
 from plimsoll_runtime.models.decoder import TorchDecoder
-from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.layers.attention import Attention, NormOfHeads, RotatingAttention
+from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.ops.cost import OpKind
 from plimsoll_runtime.models.ops.op import Run
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.states import States
 
 RANGE_PREFIX = "plimsoll::"
 

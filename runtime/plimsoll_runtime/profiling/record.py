@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.step_timing import PhaseSpan
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.profiling.server_path import ServerPath
 from plimsoll_runtime.profiling.watch import Watch

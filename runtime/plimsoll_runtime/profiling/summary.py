@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from plimsoll_runtime.engine.step_timing import StepPhase
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, total
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, total
 from plimsoll_runtime.profiling.machine import Machine
 from plimsoll_runtime.profiling.record import StepRecord
 

@@ -10,7 +10,7 @@ from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
 from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
-from plimsoll_runtime.models.op_times import TimesOps
+from plimsoll_runtime.models.ops.cost import TimesOps
 from plimsoll_runtime.profiling.op_marks import CudaOpTimer, HostOpTimer, MarkedDecoder
 
 

@@ -37,12 +37,12 @@ from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.pieces import PiecedDecoder
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.models.registry.registry import describe
+from plimsoll_runtime.models.weight_reader import WeightReader
 from plimsoll_runtime.utils.progress import silent
 from plimsoll_runtime.weights.image_arena import ShapesOnly
 from plimsoll_runtime.weights.sources.resolve import resolve

@@ -13,8 +13,9 @@ from model_support.forward import loaded_by_transformers, of_transformers
 from model_support.tiny import edit_config, make_model, save_model
 from torch import Tensor
 
-from plimsoll_runtime.models import early, registry
+from plimsoll_runtime.models.registry import registry
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.validation import config
 
 VISIBLE = 0.05
 """What a mistake has to change: far more than any tolerance, or the model could not show the mistake."""
@@ -53,7 +54,7 @@ class Case:
         """From now on whatever is loaded has the mistake in its spec."""
         mistake = self.mistake
         assert mistake is not None
-        monkeypatch.setattr(early, "describe", lambda config: mistake(registry.describe(config)))
+        monkeypatch.setattr(config, "describe", lambda config: mistake(registry.describe(config)))
 
 
 def with_mistakes(cases: Mapping[str, Case]) -> list[str]:

@@ -16,11 +16,11 @@ from plimsoll_runtime.execution.attention.catalogue import Target
 from plimsoll_runtime.execution.attention.select import select
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.fuse import why_not_fused
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.files import ModelFiles
 
 CPU = torch.device("cpu")

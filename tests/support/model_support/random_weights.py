@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.models.weight_reader import WeightReader
 from plimsoll_runtime.weights.stored_tensor import StoredTensor, plain
 
 NOISE = 0.3

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from plimsoll_runtime.models.families.changing import with_layers, with_mixers
-from plimsoll_runtime.models.spec.attention import AttentionShape
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.mixer import attention_of
+from plimsoll_runtime.models.families.common.variants import with_layers, with_mixers
+from plimsoll_runtime.models.spec.attention import AttentionShape, RopeSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, attention_of
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.rope import RopeSpec
 
 MIXTURES = {
     "MixtralForCausalLM",

@@ -18,10 +18,10 @@ from plimsoll_runtime.execution.attention.base import AttentionBackend, Attentio
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")

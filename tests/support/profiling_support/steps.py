@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind
 from plimsoll_runtime.profiling import machine
 from plimsoll_runtime.profiling.record import StepRecord
 

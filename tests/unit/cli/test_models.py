@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.driver import fit as fit_module
 from plimsoll_runtime.driver.model import outline_of
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.tasks import TOLD
+from plimsoll_runtime.models.registry.registry import describe
+from plimsoll_runtime.models.registry.tasks import TOLD
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Gemma3ForCausalLM"],

@@ -20,9 +20,9 @@ from model_support.tiny import make_model, save_model
 from plimsoll_runtime.driver.fit import fit
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError, SourceError
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources import headers
 from plimsoll_runtime.weights.sources.headers import fetch_headers
 from plimsoll_runtime.weights.sources.resolve import resolve

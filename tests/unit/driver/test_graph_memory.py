@@ -18,8 +18,8 @@ from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.measure import measure
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 MIB = 2**20

@@ -10,8 +10,8 @@ from model_support.tiny import COMMON
 
 from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
-from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 
 VALUES: dict[str, Any] = {**COMMON, "qk_layernorm": True, "partial_rotary_factor": 0.5}
 STABLE: dict[str, Any] = {

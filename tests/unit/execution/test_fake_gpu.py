@@ -14,9 +14,9 @@ from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution import graphed_choice
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 
 pytest.importorskip("triton")
 from kernel_support.fake_gpu import GPU, Watched, fake_gpu, of_the_host

@@ -30,11 +30,11 @@ from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.tiers.host import HostBlocks
 from plimsoll_runtime.execution.workspace import LargestStep
-from plimsoll_runtime.models.attention import Attention, NormOfHeads
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
+from plimsoll_runtime.models.layers.attention import Attention, NormOfHeads
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -34,13 +34,13 @@ from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.step_graphs import StepGraphs
 from plimsoll_runtime.execution.step_rows import StepRows
-from plimsoll_runtime.models.attention import Attention
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder
+from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.op_times import OpKind
+from plimsoll_runtime.models.ops.cost import OpKind
 from plimsoll_runtime.models.ops.op import Step
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")

@@ -33,12 +33,11 @@ from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.states import Spans, States, scanned
 from plimsoll_runtime.models.program import Facts
-from plimsoll_runtime.models.spans import Spans
 from plimsoll_runtime.models.spec.attention import AttentionShape
-from plimsoll_runtime.models.spec.state import StateShape
-from plimsoll_runtime.models.states import States, scanned
+from plimsoll_runtime.models.spec.recurrent import StateShape
 
 CPU = torch.device("cpu")
 VOCAB, PRIME, BLOCK, SLOTS, POISON = 11, 101, 4, 4, 10

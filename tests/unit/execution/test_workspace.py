@@ -25,10 +25,10 @@ from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.execution.workspace import LargestStep, by_outline, largest_step, on_a_cpu, on_an_accelerator
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 ROWS, SEQUENCES = 2048, 200

@@ -11,16 +11,13 @@ from hypothesis import strategies as st
 from model_support.specs import with_shapes
 
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.families.changing import self_attention, with_windows
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, total
-from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.families.common.variants import self_attention, with_windows
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, total
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, RopeSpec, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.rope import RopeSpec
 
 SHAPE = AttentionShape(heads=4, kv_heads=2, head_dim=8, scale=1.0)
 NORM = Norm(1e-6)

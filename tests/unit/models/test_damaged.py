@@ -15,9 +15,9 @@ from model_support.quantised import FORMS, quantise
 from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime.errors import PlimsollError
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 COUNT = 200

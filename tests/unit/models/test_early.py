@@ -10,9 +10,9 @@ from model_support.configs import LLAMA
 
 from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.errors import ModelError, PlimsollError, UsageError
-from plimsoll_runtime.models.early import check_config
-from plimsoll_runtime.models.pooled import served_as
-from plimsoll_runtime.models.tasks import task_of
+from plimsoll_runtime.models.compose.pooling import served_as
+from plimsoll_runtime.models.registry.tasks import task_of
+from plimsoll_runtime.models.validation.config import check_config
 
 BERT: dict[str, Any] = {
     "architectures": ["BertModel"],

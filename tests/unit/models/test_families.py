@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from model_support.specs import ropes_of
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.families.alibi import alternating_slopes_of, slopes_of
-from plimsoll_runtime.models.families.reading import MAX_LAYERS
-from plimsoll_runtime.models.registry import FAMILIES, MODEL_TYPES, describe
-from plimsoll_runtime.models.rope import inverse_frequencies
-from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.families.common.config import MAX_LAYERS
+from plimsoll_runtime.models.families.common.gpt import alternating_slopes_of, slopes_of
+from plimsoll_runtime.models.layers.rope import inverse_frequencies
+from plimsoll_runtime.models.registry.registry import FAMILIES, MODEL_TYPES, describe
+from plimsoll_runtime.models.spec.attention import RopeSpec
 
 Values = Mapping[str, Any]
 

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.cpu.op_records import RESULT, Into
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fuse import fused_program, why_not_fused
-from plimsoll_runtime.models.fuse_columns import widths_of
-from plimsoll_runtime.models.fused_columns import ByColumn, FusedColumns
-from plimsoll_runtime.models.fused_ops import (
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import fused_program, why_not_fused, widths_of
+from plimsoll_runtime.models.cpu_executor.ops import (
+    ByColumn,
     FusedAdd,
     FusedAttend,
+    FusedColumns,
     FusedEmbed,
     FusedExperts,
     FusedGate,
@@ -30,26 +30,24 @@ from plimsoll_runtime.models.fused_ops import (
     FusedProduct,
     FusedRoute,
 )
-from plimsoll_runtime.models.op_times import OpKind
 from plimsoll_runtime.models.ops.add import Add
-from plimsoll_runtime.models.ops.attend import Attend
-from plimsoll_runtime.models.ops.convolve import Convolve
+from plimsoll_runtime.models.ops.attention import Attend
+from plimsoll_runtime.models.ops.causal_conv import Convolve
+from plimsoll_runtime.models.ops.cost import OpKind
 from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
+from plimsoll_runtime.models.ops.matmul import GatedProduct, Product
 from plimsoll_runtime.models.ops.multiply import Multiply
-from plimsoll_runtime.models.ops.normalise import Normalise
+from plimsoll_runtime.models.ops.norm import Normalise
 from plimsoll_runtime.models.ops.op import Op
-from plimsoll_runtime.models.ops.product import GatedProduct, Product
-from plimsoll_runtime.models.ops.route import Route
+from plimsoll_runtime.models.ops.router import Route
 from plimsoll_runtime.models.ops.scale import Scale
 from plimsoll_runtime.models.ops.split import Split
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, RopeSpec, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, LayerSpec
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, PlainMlp, TopK
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.recurrent import (
     DeltaShape,
@@ -60,8 +58,7 @@ from plimsoll_runtime.models.spec.recurrent import (
     Mamba2,
     ShortConvolution,
 )
-from plimsoll_runtime.models.spec.rope import RopeSpec
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 Term = tuple[Any, ...]
 """What an op is, and the terms that it reads."""

@@ -12,11 +12,11 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")

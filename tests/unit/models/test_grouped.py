@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plimsoll_runtime.models import grouped
-from plimsoll_runtime.models.grouped import (
+from plimsoll_runtime.models.layers import linear
+from plimsoll_runtime.models.layers.linear import (
     EachLinear,
     GroupedLinear,
     Groups,
@@ -72,9 +72,9 @@ def test_our_kernel_does_the_same(triton_device: str, seed: int, rows: int, each
 def test_our_kernel_is_taken_where_it_runs(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the shape."""
     pytest.importorskip("triton")
-    monkeypatch.setattr(grouped, "use_triton", lambda wanted, tensor: wanted == "auto")
+    monkeypatch.setattr(linear, "use_triton", lambda wanted, tensor: wanted == "auto")
     assert isinstance(grouped_linear(iter(torch.zeros(2, 8, width)), 2), KernelLinear)
-    monkeypatch.setattr(grouped, "use_triton", lambda wanted, tensor: False)
+    monkeypatch.setattr(linear, "use_triton", lambda wanted, tensor: False)
     assert isinstance(grouped_linear(iter(torch.zeros(2, 8, width)), 2), EachLinear)
 
 

@@ -11,20 +11,17 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import attention_reference
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fuse import why_not_fused
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost
-from plimsoll_runtime.models.ops.latent import Absorb, AttendLatent, Expand, Latent
-from plimsoll_runtime.models.ops.normalise import Normalise
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
+from plimsoll_runtime.models.layers.rope import RopeTable, rotate
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind
+from plimsoll_runtime.models.ops.mla import Absorb, AttendLatent, Expand, Latent
+from plimsoll_runtime.models.ops.norm import Normalise
 from plimsoll_runtime.models.ops.op import Step
-from plimsoll_runtime.models.rope import RopeTable, rotate
-from plimsoll_runtime.models.spec.attention import LatentAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.attention import LatentAttention, RopeSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.rope import RopeSpec
 
 NORM = Norm(1e-6)
 LATENT = LatentAttention(

@@ -20,10 +20,10 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.weights import WeightReader
+from plimsoll_runtime.models.registry.registry import describe
+from plimsoll_runtime.models.weight_reader import WeightReader
 from plimsoll_runtime.weights.sources.resolve import resolve
 from plimsoll_runtime.weights.tensor_source import open_tensors
 

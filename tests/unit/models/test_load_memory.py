@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plimsoll_kernels.cpu.library import kernels
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.registry.registry import describe
 
 MOST = 1.15
 Stored = Callable[[str, tuple[int, ...]], dict[str, Tensor]]
@@ -45,10 +45,10 @@ MEASURE = """
 import sys, threading
 from pathlib import Path
 import torch
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.linear import Linear
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 def held():

@@ -14,22 +14,18 @@ from safetensors.torch import load_file, save_file
 
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fuse import why_not_fused
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.experts import Experts
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
-from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import ExpertNames, Names
+from plimsoll_runtime.models.registry.registry import describe
+from plimsoll_runtime.models.spec.attention import AttentionShape, RopeSpec, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, Routing, SparseMixer, TopK
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.rope import RopeSpec
-from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 NORM = Norm(1e-6)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from plimsoll_runtime.models.ops.normalise import Normaliser
+from plimsoll_runtime.models.ops.norm import Normaliser
 from plimsoll_runtime.models.spec.norm import NormKind
 
 EPS = 1e-3

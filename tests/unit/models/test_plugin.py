@@ -12,7 +12,7 @@ from model_support.forward import largest_difference, of_engine, of_transformers
 from model_support.tiny import edit_config, make_model, prompts, save_model
 from safetensors.torch import load_file, save_file
 
-from plimsoll_runtime.models import registry
+from plimsoll_runtime.models.registry import registry
 
 ROOT = Path(__file__).resolve().parents[3]
 PLUGIN = ROOT / "examples" / "plugin"

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.models.ops.convolve import Convolve
+from plimsoll_runtime.models.ops.causal_conv import Convolve
 from plimsoll_runtime.models.ops.delta_rule import DeltaRule
-from plimsoll_runtime.models.ops.dual_scan import DualScan
 from plimsoll_runtime.models.ops.gated_recurrence import GatedRecurrence
+from plimsoll_runtime.models.ops.mamba2_scan import DualScan
+from plimsoll_runtime.models.ops.mamba_scan import SelectiveScan
 from plimsoll_runtime.models.ops.op import Op, Run, Stateful, Step
-from plimsoll_runtime.models.ops.selective_scan import SelectiveScan
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.recurrent import DeltaShape, DualShape
 

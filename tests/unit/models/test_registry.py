@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models import registry
 from plimsoll_runtime.models.families import llama
+from plimsoll_runtime.models.registry import registry
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 CONFIG: Mapping[str, Any] = {

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plimsoll_runtime.models.ops.route import by_sparse_mixer, by_top_k
-from plimsoll_runtime.models.spec.routing import SparseMixer, TopK
+from plimsoll_runtime.models.ops.router import by_sparse_mixer, by_top_k
+from plimsoll_runtime.models.spec.feed_forward import SparseMixer, TopK
 
 EXPERTS = 8
 

@@ -13,14 +13,13 @@ from torch import Tensor
 from plimsoll_runtime.engine.kv.cache_groups import Full, SlidingWindow
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.kv_layout import kv_layout
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fuse import why_not_fused
-from plimsoll_runtime.models.ops.attend import Attend
-from plimsoll_runtime.models.ops.attend_shared import AttendShared
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
+from plimsoll_runtime.models.ops.attention import Attend, AttendShared
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
 from plimsoll_runtime.models.ops.op import Step
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
 from plimsoll_runtime.models.spec.norm import Norm
 

@@ -6,10 +6,9 @@ import pytest
 
 from plimsoll_runtime.driver.model import outline_of
 from plimsoll_runtime.errors import ModelError, PlimsollError, UnsupportedFieldError, UsageError
-from plimsoll_runtime.models.modules import module_layers
-from plimsoll_runtime.models.pooled import pooled_program, pooling_info
+from plimsoll_runtime.models.compose.pooling import pooled_program, pooling_info
+from plimsoll_runtime.models.registry.tasks import TOLD, module_layers, task_of
 from plimsoll_runtime.models.spec.pooling import Dense, Pooling
-from plimsoll_runtime.models.tasks import TOLD, task_of
 from plimsoll_runtime.weights.files import PARTS
 
 SIZES = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 20}

@@ -17,10 +17,10 @@ from plimsoll_runtime.driver.fit import fit
 from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.agreement import heads
-from plimsoll_runtime.models.foreign.outline import TransformersOutline
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.registry import FAMILIES
+from plimsoll_runtime.models.registry.registry import FAMILIES
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
+from plimsoll_runtime.models.validation import tie_embeddings
 from plimsoll_runtime.weights.sources.resolve import resolve
 
 CPU = torch.device("cpu")
@@ -107,7 +107,7 @@ def _untied_bytes(folder: Path) -> int:
 
 def test_the_last_number_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are compared a few at a time: none is left out."""
-    monkeypatch.setattr(heads, "_ROWS", 7)
+    monkeypatch.setattr(tie_embeddings, "_ROWS", 7)
     saved("LlamaConfig", tmp_path, copied=True)
     path = tmp_path / "model.safetensors"
     tensors = load_file(path)
@@ -131,7 +131,7 @@ def test_a_copy_in_another_dtype_is_a_copy(tmp_path: Path, caplog: pytest.LogCap
     tensors["lm_head.weight"] = tensors["lm_head.weight"].float()
     save_file(tensors, path, {"format": "pt"})
     edit_config(tmp_path, dtype="bfloat16")
-    assert heads.own_head(resolve(str(tmp_path)), found(tmp_path).outline) is None
+    assert tie_embeddings.own_head(resolve(str(tmp_path)), found(tmp_path).outline) is None
 
 
 def test_an_image_wakes_with_the_files_head(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_head_of_another_shape_is_refused(tmp_path: Path) -> None:
 def test_a_family_that_always_ties_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     describe = FAMILIES["LlamaForCausalLM"]
     always = {"LlamaForCausalLM": lambda config: describe({**config, "tie_word_embeddings": True})}
-    monkeypatch.setattr("plimsoll_runtime.models.registry.FAMILIES", always)
+    monkeypatch.setattr("plimsoll_runtime.models.registry.registry.FAMILIES", always)
     saved("LlamaConfig", tmp_path)
     with pytest.raises(ModelError, match=r"LlamaForCausalLM has one tensor .* a lm_head\.weight that differs from"):
         found(tmp_path)

@@ -15,11 +15,11 @@ from model_support.images import FACTS
 from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.fuse import why_not_fused
-from plimsoll_runtime.models.fused import FusedDecoder
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder, load_decoder, wake_decoder
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.image import Image
 from plimsoll_runtime.weights.image_arena import FilledArena, FillingArena
 from plimsoll_runtime.weights.sources.resolve import resolve

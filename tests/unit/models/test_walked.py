@@ -16,10 +16,10 @@ from model_support.tiny import prompts
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
 from plimsoll_runtime.models.decoder import TorchDecoder
-from plimsoll_runtime.models.fused import FusedDecoder
-from plimsoll_runtime.models.ops.route import Route
+from plimsoll_runtime.models.ops.router import Route
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.attention import (
     Alibi,
@@ -27,12 +27,19 @@ from plimsoll_runtime.models.spec.attention import (
     Growth,
     HeadNorm,
     LatentAttention,
+    RopeSpec,
     SelfAttention,
 )
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
-from plimsoll_runtime.models.spec.feed_forward import ClampedGate, GatedMlp, Mixture, PlainMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head, LayerSpec
+from plimsoll_runtime.models.spec.feed_forward import (
+    ClampedGate,
+    GatedMlp,
+    Mixture,
+    PlainMlp,
+    Routing,
+    SparseMixer,
+    TopK,
+)
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.recurrent import (
     DeltaShape,
@@ -44,8 +51,7 @@ from plimsoll_runtime.models.spec.recurrent import (
     Recurrent,
     ShortConvolution,
 )
-from plimsoll_runtime.models.spec.rope import RopeSpec
-from plimsoll_runtime.models.spec.routing import Routing, SparseMixer, TopK
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 HIDDEN, VOCAB, POSITIONS = 40, 20, 256
 """No width here is a whole number of a tile's steps, and some inner ones of no pairs."""

@@ -20,14 +20,13 @@ from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.catalogue import ENTRIES
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
-from plimsoll_runtime.models.fuse import why_not_fused
-from plimsoll_runtime.models.fused import FusedDecoder
 from plimsoll_runtime.models.program import Program
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.recurrent import (
     DeltaShape,

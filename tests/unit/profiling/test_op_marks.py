@@ -9,11 +9,11 @@ import torch
 from model_support.tiny import make_model, save_model
 from torch.profiler import ProfilerActivity, profile
 
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.load import load_decoder
-from plimsoll_runtime.models.op_times import OpKind, TimesOps
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.ops.cost import OpKind, TimesOps
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.profiling.op_marks import CudaOpTimer, HostOpTimer, MarkedDecoder
 from plimsoll_runtime.profiling.summary import FORWARD_OPS
 from plimsoll_runtime.weights.sources.resolve import resolve

@@ -20,8 +20,8 @@ from model_support.gguf_files import SCALES, random_blocks
 from model_support.specs import ropes_of
 
 from plimsoll_runtime.errors import ModelError, PlimsollError, SourceError
-from plimsoll_runtime.models.composing import program_of
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.compose.decoder import program_of
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.models.tensors import check_tensors
 from plimsoll_runtime.weights import stored_tensor
 from plimsoll_runtime.weights.gguf import metadata as metadata_module

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 
 class OnDevice(NamedTuple):

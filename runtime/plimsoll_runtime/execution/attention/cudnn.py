@@ -23,8 +23,8 @@ from plimsoll_runtime.execution.attention.divided import divided
 from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
 from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.device_copy import sent
 
 PREFIX_TOKENS = 8192
 """Of a prefix that are gathered at a time, so that memory does not grow with it."""

@@ -24,8 +24,8 @@ from plimsoll_runtime.execution.attention.prefixes.step import SharingBackend
 from plimsoll_runtime.execution.attention.writing import RotatingWritingStep, WritingStep
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention, RotatingAttention
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.attention import Attention, RotatingAttention
+from plimsoll_runtime.models.layers.device_copy import sent
 
 Ints = NDArray[np.int64]
 Rows = slice | Tensor

@@ -11,7 +11,7 @@ from torch import Tensor
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention, NormOfHeads, RotatingAttention
+from plimsoll_runtime.models.layers.attention import Attention, NormOfHeads, RotatingAttention
 
 _Result = TypeVar("_Result")
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
 
 
 class NoAttention:

@@ -10,7 +10,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.block_tables import gathered
 from plimsoll_runtime.execution.attention.tables import step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 
 def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:

@@ -13,7 +13,7 @@ from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Attend = Callable[[Tensor, Tensor, Tensor, AttentionShape], Tensor]

@@ -10,7 +10,7 @@ from plimsoll_kernels.paged_attention.reference import paged_attention_reference
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention, slopes_of
+from plimsoll_runtime.models.layers.attention import Attention, slopes_of
 
 
 class ReferenceBackend:

@@ -20,8 +20,8 @@ from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.tables import StepTables, first_seen, step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.device_copy import sent
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 TOKENS = 65_536

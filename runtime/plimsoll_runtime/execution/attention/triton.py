@@ -22,7 +22,7 @@ from plimsoll_runtime.execution.attention.paged import paged_batch
 from plimsoll_runtime.execution.attention.prefixes.step import StepPrefixes
 from plimsoll_runtime.execution.attention.writing import RotatingWritingStep
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import slopes_of
+from plimsoll_runtime.models.layers.attention import slopes_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.cache import cache_root
 

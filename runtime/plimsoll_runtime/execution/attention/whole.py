@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 ROWS = 512

@@ -11,7 +11,7 @@ from plimsoll_kernels.dispatch import Implementation
 from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_kernels.rotary_cache.op import rotary_cache
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import NormOfHeads
+from plimsoll_runtime.models.layers.attention import NormOfHeads
 
 
 class WritingStep(ABC):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 
 class TokenCounts:

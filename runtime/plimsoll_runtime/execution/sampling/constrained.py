@@ -15,7 +15,7 @@ from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.execution.sampling.ahead import take_forced
 from plimsoll_runtime.execution.sampling.guide import Guide, guide_of
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 from plimsoll_runtime.structured.matcher import Grammars
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import Tensor
 from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_runtime.engine.protocol.plan import TokenLogprob
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 
 def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:

@@ -16,7 +16,7 @@ from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.execution.sampling.adjust import Adjustments, adjustments_of
 from plimsoll_runtime.execution.sampling.noise import uniforms
 from plimsoll_runtime.execution.sampling.plain import PlainRows
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 COLDEST = 1e-4
 """Temperatures below this are greedy in all but name, and would overflow float32 when logits are divided by them."""

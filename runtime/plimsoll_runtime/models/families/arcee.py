@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_layers
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp, PlainMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
 
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "hidden_act": "relu2"}
 """What a field that is missing means."""

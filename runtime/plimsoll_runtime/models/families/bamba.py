@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.hybrids import bamba_mixer, with_kinds
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import bamba_mixer, with_kinds
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 262_144}
 """What a field that is missing means."""

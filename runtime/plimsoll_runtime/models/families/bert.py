@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.encoders import (
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.encoder import (
     HEADS_OF_TRAINING,
     absolute_alone,
     bert_head,
     layer_norm,
     norms_behind,
 )
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.pooling import Pooling
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"vocab_size": 30_522, "max_position_embeddings": 512, "type_vocab_size": 2, "hidden_act": "gelu"}
 """What a field that is missing means."""

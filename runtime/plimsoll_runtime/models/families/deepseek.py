@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixture
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.mla import latent_decoder
+from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
+from plimsoll_runtime.models.families.common.variants import with_mixture
 from plimsoll_runtime.models.families.glm4_moe import EXPERTS
-from plimsoll_runtime.models.families.latent import latent_decoder
-from plimsoll_runtime.models.families.mixing import experts_of, in_groups
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture
-from plimsoll_runtime.models.spec.names import Names
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 V2 = {
     "kv_lora_rank": 512,

@@ -6,14 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.alibi import slopes_of
-from plimsoll_runtime.models.families.plain import inner_size, plain_decoder
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.gpt import inner_size, plain_decoder, slopes_of
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head, Residual
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
-from plimsoll_runtime.models.spec.layer import Residual
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(
     embedding="transformer.word_embeddings",

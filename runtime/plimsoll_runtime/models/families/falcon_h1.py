@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import with_layers
-from plimsoll_runtime.models.families.hybrids import dual_shape, limits_of, taps_of
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import dual_shape, limits_of, taps_of
+from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
+from plimsoll_runtime.models.spec.decoder import Beside, DecoderSpec, Embedding, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.mixer import Beside
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.recurrent import Mamba2
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "hidden_act": "silu"}
 """What a field that is missing means."""

@@ -5,19 +5,17 @@ EmbeddingGemma is one whose layers see prompts from both ends, with windows half
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, RopeSpec, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 LOCAL_THETA, GLOBAL_THETA = 10_000.0, 1_000_000.0
@@ -99,3 +97,31 @@ def decoder_of(
         ),
         names=names,
     )
+
+
+UNREAD = ("k_proj", "v_proj", "k_norm", "v_norm")
+"""Modules that files may have of such a layer, and nobody reads."""
+
+
+def owners_of(config: Config, kinds: Sequence[str], default: int) -> list[int | None]:
+    """For each layer the number of the one whose keys and values it reads; None: its own.
+
+    The last num_kv_shared_layers (`default`) of them read those of the last layer of their kind before these.
+    """
+    shared = config.get("num_kv_shared_layers", int, default)
+    own = kinds[: max(0, len(kinds) - shared)]
+    if missing := [kind for kind in kinds if kind not in own]:
+        raise ModelError(
+            f"config.json: num_kv_shared_layers is {shared}, and before these of {len(kinds)} layers is no "
+            f"{missing[0]} whose keys and values they could read"
+        )
+    last = {kind: number for number, kind in enumerate(own)}
+    return [None if number < len(own) else last[kind] for number, kind in enumerate(kinds)]
+
+
+def unread(owners: Sequence[int | None]) -> Iterator[str]:
+    """How the names of tensors end that files may have of layers without keys and values of their own."""
+    for number, owner in enumerate(owners):
+        if owner is not None:
+            for module in UNREAD:
+                yield from (f".layers.{number}.self_attn.{module}.{kind}" for kind in ("weight", "bias"))

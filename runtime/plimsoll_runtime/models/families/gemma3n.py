@@ -7,16 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.fields import T, typed
-from plimsoll_runtime.models.families.gemma3 import FULL, NAMES, SLIDING, decoder_of, ropes_of
-from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.families.sharing import owners_of, unread
+from plimsoll_runtime.models.families.common.config import Config, T, typed
+from plimsoll_runtime.models.families.gemma3 import FULL, NAMES, SLIDING, decoder_of, owners_of, ropes_of, unread
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
+from plimsoll_runtime.models.spec.decoder import AltUp, DecoderSpec, LayerSpec, TokenInputs
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.streams import AltUp, TokenInputs
 
 DEFAULTS = {
     "vocab_size": 262_400,

@@ -7,19 +7,23 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
-from plimsoll_runtime.models.families.gemma3 import FULL, GLOBAL_THETA, LOCAL_THETA, SLIDING, decoder_of
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import experts_of
+from plimsoll_runtime.models.families.gemma3 import (
+    FULL,
+    GLOBAL_THETA,
+    LOCAL_THETA,
+    SLIDING,
+    decoder_of,
+    owners_of,
+    unread,
+)
 from plimsoll_runtime.models.families.gemma3 import NAMES as GEMMA3
-from plimsoll_runtime.models.families.mixing import experts_of
-from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.families.sharing import owners_of, unread
 from plimsoll_runtime.models.spec.attention import AttentionShape, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, MixtureBeside
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import ExpertNames
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec, TokenInputs
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, MixtureBeside, TopK
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.routing import TopK
-from plimsoll_runtime.models.spec.streams import TokenInputs
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames
 
 ROPES = {SLIDING: {"rope_type": "default"}, FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25}}
 THETAS = {SLIDING: LOCAL_THETA, FULL: GLOBAL_THETA}

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of, in_groups
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture
-from plimsoll_runtime.models.spec.names import ExpertNames, Names
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 EXPERTS = ExpertNames(
     shared_gate_up=("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),

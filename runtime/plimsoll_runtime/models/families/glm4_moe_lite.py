@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import with_mixture
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.mla import latent_decoder
+from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
+from plimsoll_runtime.models.families.common.variants import with_mixture
 from plimsoll_runtime.models.families.deepseek import corrected, guessing, mixture_of
-from plimsoll_runtime.models.families.latent import latent_decoder
-from plimsoll_runtime.models.families.mixing import experts_of, in_groups
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {

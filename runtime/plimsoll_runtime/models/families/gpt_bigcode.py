@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families import gpt2
-from plimsoll_runtime.models.families.changing import with_mixers
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import with_mixers
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 NAMES = replace(gpt2.NAMES, transposed=False)

@@ -8,9 +8,9 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families import gpt2
-from plimsoll_runtime.models.families.changing import with_windows
-from plimsoll_runtime.models.families.plain import inner_size, plain_decoder, renamed
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.gpt import inner_size, plain_decoder, renamed
+from plimsoll_runtime.models.families.common.variants import with_windows
 from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.plain import plain_decoder, renamed
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.gpt import plain_decoder, renamed
 from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(
     embedding="gpt_neox.embed_in",

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture, with_windows
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import experts_of, one_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of, one_of
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture
-from plimsoll_runtime.models.spec.names import ExpertNames, Names
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import ClampedGate, Mixture, TopK
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 from plimsoll_runtime.weights.quantisation import MXFP4, quantisation_of
 
 NAMES = Names(

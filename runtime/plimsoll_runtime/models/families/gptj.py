@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.gpt import inner_size, plain_decoder, renamed
 from plimsoll_runtime.models.families.gpt2 import FIELDS
-from plimsoll_runtime.models.families.plain import inner_size, plain_decoder, renamed
-from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
+from plimsoll_runtime.models.spec.attention import AttentionShape, RopeSpec, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
-from plimsoll_runtime.models.spec.names import Names
-from plimsoll_runtime.models.spec.rope import RopeSpec
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(
     embedding="transformer.wte",

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
-from plimsoll_runtime.models.families.granite import scaled
-from plimsoll_runtime.models.families.granite_moe import NAMES
-from plimsoll_runtime.models.families.hybrids import bamba_mixer, kinds, with_kinds
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import bamba_mixer, kinds, with_kinds
+from plimsoll_runtime.models.families.common.moe import experts_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
+from plimsoll_runtime.models.families.granite import NAMES, scaled
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK
 
 HYBRID = replace(NAMES, gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear", recurrent="mamba")
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families import granite
-from plimsoll_runtime.models.families.changing import self_attention, with_mixers, with_windows
-from plimsoll_runtime.models.families.granite_moe import NAMES, describe_shared
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import self_attention, with_mixers, with_windows
+from plimsoll_runtime.models.families.granite import NAMES, describe_shared
+from plimsoll_runtime.models.spec.attention import RopeSpec
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.rope import RopeSpec
 
 MOE = replace(
     NAMES,

@@ -6,17 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_mixers
-from plimsoll_runtime.models.families.hybrids import kinds, taps_of
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import kinds, taps_of
+from plimsoll_runtime.models.families.common.moe import experts_of
+from plimsoll_runtime.models.families.common.variants import with_mixers
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
-from plimsoll_runtime.models.spec.names import ExpertNames, Names
+from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 from plimsoll_runtime.models.spec.recurrent import ShortConvolution
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 THETA = 1_000_000.0
 NAMES = Names(

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.spec.attention import AttentionShape, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import LLAMA, Names
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.tensor_names import LLAMA, Names
 
 
 def describe(values: Mapping[str, Any]) -> DecoderSpec:

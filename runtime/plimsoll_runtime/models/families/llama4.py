@@ -7,18 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import mlp_of, self_attention
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import experts_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, self_attention
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.families.smollm3 import turning
 from plimsoll_runtime.models.spec.attention import Growth, HeadNorm, SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import ExpertNames, Names
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 NAMES = Names(
     gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"),

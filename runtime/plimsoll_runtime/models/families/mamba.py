@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.hybrids import ENDLESS, mamba_mixer, rank_of, taps_of
-from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import ENDLESS, dual_shape, limits_of, mamba_mixer, rank_of, taps_of
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head, LayerSpec
 from plimsoll_runtime.models.spec.norm import Norm
-from plimsoll_runtime.models.spec.recurrent import Recurrent
+from plimsoll_runtime.models.spec.recurrent import Mamba2, Recurrent
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(
     embedding="backbone.embeddings",
@@ -65,3 +64,27 @@ def _decoder(architecture: str, config: Config, norm: Norm | None) -> DecoderSpe
         conv_bias=config.get("use_conv_bias", bool, default=True),
     )
     return scanning(architecture, config, mixer, tied=True)
+
+
+def describe_v2(values: Mapping[str, Any]) -> DecoderSpec:
+    """Mamba2ForCausalLM."""
+    config = Config(values)
+    shape = dual_shape(
+        config,
+        config.get("num_heads", int, 128),
+        config.get("head_dim", int, 64),
+        config.get("n_groups", int, 8),
+        config.get("state_size", int, 128),
+    )
+    bias = config.get("use_bias", bool, default=False)
+    mixer = Mamba2(
+        shape,
+        taps_of(config, "conv_kernel", 4),
+        config.get("layer_norm_epsilon", float, 1e-5),
+        config.activation("hidden_act", "silu"),
+        bias,
+        bias,
+        config.get("use_conv_bias", bool, default=True),
+        limits=limits_of(config),
+    )
+    return scanning("Mamba2ForCausalLM", config, mixer, tied=False)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_layers
-from plimsoll_runtime.models.families.latent import latent_decoder
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.mla import latent_decoder
+from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {

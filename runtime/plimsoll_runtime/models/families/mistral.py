@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {"num_key_value_heads": 8, "sliding_window": 4096, "max_position_embeddings": 131_072}

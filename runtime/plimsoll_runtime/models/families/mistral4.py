@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.mla import latent_decoder
+from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
 from plimsoll_runtime.models.families.deepseek import with_routed
 from plimsoll_runtime.models.families.glm4_moe import EXPERTS
-from plimsoll_runtime.models.families.latent import latent_decoder
 from plimsoll_runtime.models.families.ministral3 import OF_QUERIES, growth_of
-from plimsoll_runtime.models.families.mixing import experts_of, in_groups
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.names import Names
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import TopK
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(experts=replace(EXPERTS, gate_up=("mlp.experts.gate_up_proj",), down="mlp.experts.down_proj", suffix=""))
 ROPE = {

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import mlp_of, with_mixture, with_windows
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import experts_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixture, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
-from plimsoll_runtime.models.spec.names import ExpertNames, Names
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 NAMES = Names(
     experts=ExpertNames(

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.encoders import HEADS_OF_TRAINING, chosen, whole_shape
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.encoder import HEADS_OF_TRAINING, chosen, whole_shape
 from plimsoll_runtime.models.spec.attention import SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head, LayerSpec
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.pooling import Dense, Pooling, VectorNorm
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"vocab_size": 50_368, "max_position_embeddings": 8192, "local_attention": 128, "classifier_bias": False}
 """What a field that is missing means."""

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.alibi import alternating_slopes_of
-from plimsoll_runtime.models.families.changing import with_layers
-from plimsoll_runtime.models.families.plain import plain_decoder, renamed
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.gpt import alternating_slopes_of, plain_decoder, renamed
+from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape, SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Head
 from plimsoll_runtime.models.spec.feed_forward import PlainMlp
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(
     embedding="transformer.wte",

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families.arcee import plain_mlps
-from plimsoll_runtime.models.families.changing import with_layers
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.norm import Norm
 

@@ -7,17 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.hybrids import dual_shape, kinds, limits_of, taps_of
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import dual_shape, kinds, limits_of, taps_of
+from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of, in_groups
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import SelfAttention
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture, Narrowed, PlainMlp
-from plimsoll_runtime.models.spec.layer import LayerSpec
-from plimsoll_runtime.models.spec.names import ExpertNames, Names
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
+from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture, Narrowed, PlainMlp, TopK
 from plimsoll_runtime.models.spec.recurrent import Mamba2
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
 DEFAULTS = {
     "num_attention_heads": 32,

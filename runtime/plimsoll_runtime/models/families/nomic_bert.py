@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from plimsoll_runtime.errors import UnsupportedFieldError
-from plimsoll_runtime.models.families.encoders import HEADS_OF_TRAINING, bert_head, layer_norm, norms_behind
-from plimsoll_runtime.models.families.plain import renamed
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.encoder import HEADS_OF_TRAINING, bert_head, layer_norm, norms_behind
+from plimsoll_runtime.models.families.common.gpt import renamed
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.pooling import Pooling
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"vocab_size": 30_528, "type_vocab_size": 2, "max_position_embeddings": 2048, "hidden_act": "silu"}
 """What a field that is missing means."""

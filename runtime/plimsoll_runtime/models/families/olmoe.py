@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import experts_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "mlp_bias": False}
 """What a field that is missing means."""

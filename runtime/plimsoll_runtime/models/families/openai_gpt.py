@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families import gpt2
-from plimsoll_runtime.models.families.changing import with_layers
+from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 NAMES = replace(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_windows
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(query_key_value=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 DEFAULTS = {"max_position_embeddings": 4096, "rms_norm_eps": 1e-5}

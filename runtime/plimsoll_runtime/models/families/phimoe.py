@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import UnsupportedFieldError
-from plimsoll_runtime.models.families.changing import mlp_of, with_layers, with_mixture
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import experts_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_layers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import experts_of
 from plimsoll_runtime.models.families.mixtral import DEFAULTS, NAMES, THETA, windowed
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
-from plimsoll_runtime.models.spec.routing import SparseMixer
+from plimsoll_runtime.models.spec.feed_forward import Mixture, SparseMixer
 
 ROPES = ("rope_parameters", "rope_scaling")
 

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.moe import every_step, experts_of, one_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import every_step, experts_of, one_of
 from plimsoll_runtime.models.families.mixtral import windowed
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import Mixture
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.feed_forward import Mixture, TopK
 
 DEFAULTS = {"num_key_value_heads": 4, "sliding_window": 4096, "max_position_embeddings": 32_768}
 """What a field that is missing means."""

@@ -7,17 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import mlp_of, with_mixers, with_mixture
-from plimsoll_runtime.models.families.hybrids import kinds, taps_of, with_kinds
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import kinds, taps_of, with_kinds
+from plimsoll_runtime.models.families.common.moe import every_step, experts_of
+from plimsoll_runtime.models.families.common.variants import mlp_of, with_mixers, with_mixture
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.mixing import every_step, experts_of
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.attention import HeadNorm
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture
-from plimsoll_runtime.models.spec.names import Names
+from plimsoll_runtime.models.spec.feed_forward import GatedMlp, Mixture, TopK
 from plimsoll_runtime.models.spec.recurrent import DeltaShape, GatedDelta
-from plimsoll_runtime.models.spec.routing import TopK
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"head_dim": 256, "max_position_embeddings": 32_768}
 """What a field that is missing means."""

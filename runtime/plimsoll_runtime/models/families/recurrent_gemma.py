@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import with_mixers
-from plimsoll_runtime.models.families.hybrids import ENDLESS, taps_of, with_kinds
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.hybrid import ENDLESS, taps_of, with_kinds
+from plimsoll_runtime.models.families.common.variants import with_mixers
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.recurrent import Griffin
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 DEFAULTS = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True}
 """What a field that is missing means."""

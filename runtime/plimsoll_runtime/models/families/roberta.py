@@ -7,7 +7,7 @@ from typing import Any
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.families import bert
-from plimsoll_runtime.models.families.reading import Config
+from plimsoll_runtime.models.families.common.config import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 from plimsoll_runtime.models.spec.pooling import Dense, Pooling
 

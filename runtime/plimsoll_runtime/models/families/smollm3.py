@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.families.changing import self_attention, with_windows
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import self_attention, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {

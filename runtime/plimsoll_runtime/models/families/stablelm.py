@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_runtime.models.families.changing import with_layers, with_mixers
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import with_layers, with_mixers
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
-from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.layer import Residual
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Residual
 from plimsoll_runtime.models.spec.norm import Norm
 
 DEFAULTS = {"num_key_value_heads": 32, "max_position_embeddings": 4096}

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from plimsoll_runtime.models.families.arcee import plain_mlps
-from plimsoll_runtime.models.families.changing import with_layers, with_windows
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.families.common.variants import with_layers, with_windows
 from plimsoll_runtime.models.families.llama import gated_decoder
-from plimsoll_runtime.models.families.reading import Config
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
-from plimsoll_runtime.models.spec.names import Names
 from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.tensor_names import Names
 
 NAMES = Names(gate_up=("mlp.c_fc",), down="mlp.c_proj")
 DEFAULTS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from plimsoll_runtime.models.families.common.mla import latent_decoder
 from plimsoll_runtime.models.families.deepseek import V3
-from plimsoll_runtime.models.families.latent import latent_decoder
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
 
 DEFAULTS = {**V3, "max_position_embeddings": 131_072, "tie_word_embeddings": True}

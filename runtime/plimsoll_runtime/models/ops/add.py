@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 

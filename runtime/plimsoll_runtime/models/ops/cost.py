@@ -7,8 +7,10 @@ two; what a causal mask or a window hides is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
 
 FLOAT32 = 4
 """Bytes of an element of a norm, a bias and the logits, whatever the model runs in."""
@@ -46,3 +48,39 @@ def product_cost(rows: int, inputs: int, outputs: int, size: int, *, biased: boo
     """Of a matrix product whose weight has elements of `size` bytes."""
     bias = outputs * FLOAT32 if biased else 0
     return OpCost((inputs * outputs + rows * (inputs + outputs)) * size + bias, 2 * rows * inputs * outputs)
+
+
+class OpKind(StrEnum):
+    """What a decoder does, in the order of a layer.
+
+    - embed: token rows, their scale, and what depends on positions alone
+    - norm: all norms over hidden states, and in torch the residual sum before them
+    - rope: norms over heads and the rotation
+    - attention: keys and values into the cache (native code may count the writing as rope), and all of attending
+    - output, down: the product and its residual
+    - gate_up: the product, the activation and the multiplication
+    - state: convolutions and recurrences over a sequence's own state, and what gates them
+    - route, experts: which experts a token goes to, and all that they do; of mixtures alone
+    - head: the logits; timed by the runner, for a decoder computes them in a call of its own
+    """
+
+    EMBED = "embed"
+    NORM = "norm"
+    QKV = "qkv"
+    ROPE = "rope"
+    ATTENTION = "attention"
+    STATE = "state"
+    OUTPUT = "output"
+    ROUTE = "route"
+    EXPERTS = "experts"
+    GATE_UP = "gate_up"
+    DOWN = "down"
+    HEAD = "head"
+
+
+@runtime_checkable
+class TimesOps(Protocol):
+    """A decoder that times its ops: always, where that is nearly free, else because it was wrapped to do so."""
+
+    def take_seconds(self) -> Mapping[str, float]:
+        """Seconds by kind of op since the last call."""

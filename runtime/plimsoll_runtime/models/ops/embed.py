@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 

@@ -11,10 +11,8 @@ from torch import Tensor
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.op import gated
 from plimsoll_kernels.activation.reference import ACTIVATIONS
-from plimsoll_runtime.models.grouped import Groups, grouped_linear
-from plimsoll_runtime.models.linear import Linear
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows, product_cost
+from plimsoll_runtime.models.layers.linear import Groups, Linear, grouped_linear
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate

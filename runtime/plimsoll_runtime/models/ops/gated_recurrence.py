@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows
+from plimsoll_runtime.models.layers.states import scanned
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
 from plimsoll_runtime.models.ops.weight import Weight
-from plimsoll_runtime.models.spec.state import StateShape
-from plimsoll_runtime.models.states import scanned
+from plimsoll_runtime.models.spec.recurrent import StateShape
 
 ROWS = 64
 """Of a sequence that are computed at a time."""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.linear import Linear
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, StepRows, product_cost
+from plimsoll_runtime.models.layers.linear import Linear
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost
 from plimsoll_runtime.models.ops.op import Weights
 from plimsoll_runtime.models.ops.weight import Weight
 from plimsoll_runtime.models.spec.decoder import Head

@@ -9,13 +9,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.attention import Attention
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.weight import Weight
-from plimsoll_runtime.models.spec.rope import RopeSpec
-from plimsoll_runtime.models.spec.state import StateShape
-from plimsoll_runtime.models.states import States
+from plimsoll_runtime.models.spec.attention import RopeSpec
+from plimsoll_runtime.models.spec.recurrent import StateShape
 
 Values = tuple[str, ...]
 """Names of values: [rows, width] each. An op may write to one that it reads, or that had another width before."""

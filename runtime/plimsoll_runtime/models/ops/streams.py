@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod, sqrt
 
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.op_times import OpKind
-from plimsoll_runtime.models.ops.cost import OpCost, StepRows
+from plimsoll_runtime.models.layers.linear import Linear
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost
+from plimsoll_runtime.models.ops.norm import FLOPS as NORM_FLOPS
+from plimsoll_runtime.models.ops.norm import Normaliser, read, scale_of
 from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
 from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.norm import Norm
 
 LEAST = 1e-5
 """Of a mean square, where it is divided by."""
@@ -124,3 +129,152 @@ def as_large(target: Tensor, x: Tensor) -> Tensor:
     size = target.square().mean(dim=-1, keepdim=True).sqrt()
     own = x.square().mean(dim=-1, keepdim=True).clamp(min=LEAST).sqrt()
     return x * size / own
+
+
+@dataclass(frozen=True, slots=True)
+class Predict:
+    """Each of N streams plus a sum of all, whose weights the active one says; and the active one by itself.
+
+    Reads and writes [T, N x hidden]; `coefficients` [N x N, N] times what `modes_of` says of the active stream.
+    """
+
+    norm: Norm
+    active: int
+    norm_weight: Weight
+    router: Weight
+    coefficients: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.NORM
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.norm_weight, self.router, self.coefficients)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: streams in and out, and two small products on the way."""
+        streams, hidden = self.router.shape
+        mixed = OpCost(2 * rows.count * streams * hidden * size, 2 * rows.count * streams * streams * hidden)
+        small = product_cost(rows.count, streams, streams * streams, size, biased=False)
+        return product_cost(rows.count, hidden, streams, size, biased=False) + small + mixed
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: streams, their mixture, and the sum of both."""
+        return 3 * prod(self.router.shape) * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        modes = modes_of(self.norm, self.norm_weight, self.router, weights)
+        linear = Linear(weights.read(self.coefficients))
+        count, active = self.router.shape[0], self.active
+
+        def run(step: Step, streams: Tensor) -> tuple[Tensor, Tensor]:
+            each = streams.view(len(streams), count, -1)
+            coefficients = linear(modes(each[:, active])).view(len(streams), count, count)
+            predicted = torch.baddbmm(each, coefficients, each)
+            return predicted.flatten(1), predicted[:, active]
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """Each predicted stream plus its share of what a layer has changed in the active one; and the active one then.
+
+    Reads predictions [T, N x hidden] and the active stream [T, hidden], writes alike; `coefficients` [N, N] times what
+    `modes_of` says of the active stream. `scale` [hidden] multiplies the active one that is written by itself.
+    """
+
+    norm: Norm
+    active: int
+    norm_weight: Weight
+    router: Weight
+    coefficients: Weight
+    scale: Weight | None
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.NORM
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        scale = () if self.scale is None else (self.scale,)
+        return (self.norm_weight, self.router, self.coefficients, *scale)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: streams in and out, and two small products on the way."""
+        streams, hidden = self.router.shape
+        corrected = OpCost(2 * rows.count * (streams + 1) * hidden * size, 2 * rows.count * streams * hidden)
+        small = product_cost(rows.count, streams, streams, size, biased=False)
+        return product_cost(rows.count, hidden, streams, size, biased=False) + small + corrected
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: predictions, what is added to them, and the sum of both."""
+        return 3 * prod(self.router.shape) * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        modes = modes_of(self.norm, self.norm_weight, self.router, weights)
+        linear = Linear(weights.read(self.coefficients))
+        count, active, scale = self.router.shape[0], self.active, read(self.scale, weights)
+
+        def run(step: Step, predicted: Tensor, activated: Tensor) -> tuple[Tensor, Tensor]:
+            each = predicted.view(len(predicted), count, -1)
+            changed = activated - each[:, active]
+            shares = linear(modes(activated)) + 1.0
+            corrected = torch.addcmul(each, shares[:, :, None], changed[:, None])
+            first = corrected[:, active]
+            return corrected.flatten(1), first if scale is None else (first * scale).to(first.dtype)
+
+        return run
+
+
+def modes_of(norm: Norm, norm_weight: Weight, router: Weight, weights: Weights) -> Callable[[Tensor], Tensor]:
+    """tanh(W norm(x) / hidden): [T, hidden] -> [T, N], a number for each stream. The norm's [hidden]; W [N, hidden]."""
+    normaliser = Normaliser(norm.kind, norm.eps, scale_of(norm, norm_weight, weights))
+    linear, scale = Linear(weights.read(router)), 1.0 / router.shape[1]
+
+    def run(x: Tensor) -> Tensor:
+        return torch.tanh(linear(normaliser(x) * scale).float()).to(x.dtype)
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class JoinInputs:
+    """(x + norm(y x scale)) / sqrt(2), where each `width` columns of y are normed by themselves. `weight` [width].
+
+    Reads x and y, both [T, layers x width].
+    """
+
+    norm: Norm
+    layers: int
+    width: int
+    scale: float
+    weight: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.EMBED
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.weight,)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        elements = rows.count * self.layers * self.width
+        return OpCost(3 * elements * size + self.width * FLOAT32, (NORM_FLOPS + 3) * elements)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: both that are read, y scaled, in float32 and normed, and the sum."""
+        return self.layers * self.width * (4 * size + 2 * FLOAT32)
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        normaliser = Normaliser(self.norm.kind, self.norm.eps, scale_of(self.norm, self.weight, weights))
+        scale, width, shrunk = self.scale, self.width, sqrt(0.5)
+
+        def run(step: Step, x: Tensor, y: Tensor) -> Tensor:
+            normed = normaliser((y * scale).view(len(y), -1, width))
+            return (x + normed.flatten(1)) * shrunk
+
+        return run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_runtime.models.spec.norm import Norm
@@ -135,3 +135,24 @@ class Griffin:
 
 Recurrent = Mamba | Mamba2 | GatedDelta | ShortConvolution | Griffin
 """One of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """One tensor of `shape` a sequence, in the dtype of the run or, where it is `wide`, in float32 in every run."""
+
+    shape: tuple[int, ...]
+    wide: bool = False
+
+    def nbytes(self, element_bytes: int) -> int:
+        """Bytes a sequence, in a run whose elements have so many."""
+        return prod(self.shape) * (4 if self.wide else element_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCache:
+    """Bytes in a run of such elements: of a sequence whatever its length, and of each of its tokens."""
+
+    element_bytes: int
+    sequence: int
+    token: int

@@ -29,8 +29,8 @@ from plimsoll_runtime.execution.attention.triton import TritonBackend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs import GraphBackend
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention, RotatingAttention
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.attention import Attention, RotatingAttention
+from plimsoll_runtime.models.layers.device_copy import sent
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 Simulate = Callable[..., Any]

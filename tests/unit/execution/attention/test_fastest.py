@@ -24,7 +24,7 @@ from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.select import fastest_first
 from plimsoll_runtime.execution.attention.trial import MOST_REPEATS, SMALL, Mix, Stopwatch, lengths_of, measure
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 CPU = torch.device("cpu")

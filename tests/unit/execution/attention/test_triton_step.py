@@ -25,13 +25,13 @@ from plimsoll_runtime.execution.capture import Captured, CudaCapture
 from plimsoll_runtime.execution.graphs import GraphedDecoder
 from plimsoll_runtime.execution.kv_cache import KvCache
 from plimsoll_runtime.execution.pieces import PiecedDecoder
-from plimsoll_runtime.models.attention import RotatingAttention
-from plimsoll_runtime.models.composing import program_of
+from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
-from plimsoll_runtime.models.grouped import KernelLinear, grouped_linear
+from plimsoll_runtime.models.layers.attention import RotatingAttention
+from plimsoll_runtime.models.layers.linear import KernelLinear, grouped_linear
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.ops import experts
-from plimsoll_runtime.models.registry import describe
+from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.sources.resolve import resolve
 

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
-from plimsoll_runtime.models.foreign.decoder import TransformersDecoder
-from plimsoll_runtime.models.foreign.errors import UnservedError
-from plimsoll_runtime.models.foreign.outline import TransformersOutline, transformers_outline
 from plimsoll_runtime.models.load import image_bytes, load_decoder, wake_decoder
+from plimsoll_runtime.models.transformers_code.decoder import TransformersDecoder
+from plimsoll_runtime.models.transformers_code.model_classes import UnservedError
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline, transformers_outline
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image import Image
 from plimsoll_runtime.weights.image_arena import FilledArena, FillingArena

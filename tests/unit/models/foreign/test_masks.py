@@ -15,8 +15,8 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from plimsoll_runtime.models.foreign.errors import UnservedError
-from plimsoll_runtime.models.foreign.masks import FAR, Masks, window_of
+from plimsoll_runtime.models.transformers_code.model_classes import UnservedError
+from plimsoll_runtime.models.transformers_code.probe import FAR, Masks, window_of
 
 
 def test_all_before_it() -> None:

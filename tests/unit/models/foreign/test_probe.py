@@ -13,11 +13,10 @@ from torch import Tensor
 from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, LlamaModel
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.foreign.classes import class_of
-from plimsoll_runtime.models.foreign.errors import UnservedError
-from plimsoll_runtime.models.foreign.outline import transformers_outline
-from plimsoll_runtime.models.foreign.probe import probe
 from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.transformers_code.model_classes import UnservedError, class_of
+from plimsoll_runtime.models.transformers_code.outline import transformers_outline
+from plimsoll_runtime.models.transformers_code.probe import probe
 
 CONFIG = LlamaConfig(**COMMON)
 

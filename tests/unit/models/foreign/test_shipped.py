@@ -10,7 +10,7 @@ from model_support.own_code import CONFIG, write_code
 from model_support.tiny import COMMON
 
 from plimsoll_runtime.errors import ModelError, UsageError
-from plimsoll_runtime.models.foreign.outline import transformers_outline
+from plimsoll_runtime.models.transformers_code.outline import transformers_outline
 from plimsoll_runtime.residency.spec import ModelSpec, check_spec
 
 

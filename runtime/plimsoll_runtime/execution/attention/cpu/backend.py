@@ -13,9 +13,9 @@ from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import slopes_of
-from plimsoll_runtime.models.fused import FusedStep
-from plimsoll_runtime.models.shape_records import shape_record
+from plimsoll_runtime.models.cpu_executor.decoder import FusedStep
+from plimsoll_runtime.models.cpu_executor.mixer_records import shape_record
+from plimsoll_runtime.models.layers.attention import slopes_of
 
 
 class CpuBackend:

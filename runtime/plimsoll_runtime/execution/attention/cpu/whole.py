@@ -22,8 +22,8 @@ from plimsoll_runtime.execution.attention.block_tables import BlockTables
 from plimsoll_runtime.execution.attention.cpu.backend import CpuAttention
 from plimsoll_runtime.execution.attention.whole import check_whole
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.fused import FusedStep
-from plimsoll_runtime.models.shape_records import shape_record
+from plimsoll_runtime.models.cpu_executor.decoder import FusedStep
+from plimsoll_runtime.models.cpu_executor.mixer_records import shape_record
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 

@@ -13,7 +13,7 @@ from plimsoll_runtime.execution.attention.gathered.step import StepTiles
 from plimsoll_runtime.execution.attention.gathered.writes import CacheWrites
 from plimsoll_runtime.execution.attention.tables import StepTables, step_tables
 from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.attention import Attention
+from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 

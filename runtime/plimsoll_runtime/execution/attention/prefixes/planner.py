@@ -18,7 +18,7 @@ from plimsoll_runtime.execution.attention.prefixes.grouping import (
     shared_prefixes,
 )
 from plimsoll_runtime.execution.attention.prefixes.worth import Worth
-from plimsoll_runtime.models.sent import sent
+from plimsoll_runtime.models.layers.device_copy import sent
 
 Ints = NDArray[np.int64]
 

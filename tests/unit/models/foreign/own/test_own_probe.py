@@ -11,13 +11,11 @@ import transformers
 from model_support.tiny import COMMON, make_model
 from transformers import BloomConfig, BloomForCausalLM, BloomModel, GptOssConfig, GptOssForCausalLM, GptOssModel
 
-from plimsoll_runtime.models.foreign.classes import class_of
-from plimsoll_runtime.models.foreign.errors import UnservedError
-from plimsoll_runtime.models.foreign.outline import ANY_LENGTH, transformers_outline
-from plimsoll_runtime.models.foreign.own.findings import Findings
-from plimsoll_runtime.models.foreign.own.probe import WINDOW, narrowed, probe
-from plimsoll_runtime.models.foreign.own.stepper import Calling, Stepper, Takes
-from plimsoll_runtime.models.foreign.own.tree import tensors_of
+from plimsoll_runtime.models.transformers_code.cache_calls import Calling, Findings, Stepper, Takes
+from plimsoll_runtime.models.transformers_code.cache_probe import WINDOW, narrowed, probe
+from plimsoll_runtime.models.transformers_code.cache_tensors import tensors_of
+from plimsoll_runtime.models.transformers_code.model_classes import UnservedError, class_of
+from plimsoll_runtime.models.transformers_code.outline import ANY_LENGTH, transformers_outline
 
 TOKENS = 150
 BLOOM = BloomConfig(vocab_size=20, hidden_size=48, n_layer=2, n_head=4)
@@ -185,7 +183,7 @@ def test_who_does_not_take_another_window_is_asked_with_its_own(monkeypatch: pyt
         config.hidden_size = "many"
         return config
 
-    monkeypatch.setattr("plimsoll_runtime.models.foreign.own.probe.narrowed", broken)
+    monkeypatch.setattr("plimsoll_runtime.models.transformers_code.cache_probe.narrowed", broken)
     assert probe(BloomForCausalLM, BLOOM).calling.cache == "past_key_values"
 
 

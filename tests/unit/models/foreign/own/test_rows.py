@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_runtime.models.foreign.own.rows import Rows, Stack
+from plimsoll_runtime.models.transformers_code.cache_rows import Rows, Stack
 
 AXES = {("seen",): 0, ("turned",): 1}
 SLOTS = range(6)

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, GemmaConfig, MambaConfig
 
-from plimsoll_runtime.models.foreign.own.stacking import Misfit, axes_of, joined, taken
-from plimsoll_runtime.models.foreign.own.tree import atoms_of, tensors_of, with_tensors
+from plimsoll_runtime.models.transformers_code.cache_tensors import (
+    Misfit,
+    atoms_of,
+    axes_of,
+    joined,
+    taken,
+    tensors_of,
+    with_tensors,
+)
 
 
 def attended(rows: Tensor, layers: int = 2) -> Any:

@@ -9,12 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.models.foreign.own.findings import SCORES_BYTES, Findings
-from plimsoll_runtime.models.foreign.own.rows import Rows
-from plimsoll_runtime.models.foreign.own.step import OwnStep, calls_of, pieces_of
-from plimsoll_runtime.models.foreign.own.stepper import Calling, Takes
-from plimsoll_runtime.models.spans import Spans
-from plimsoll_runtime.models.spec.own_cache import OwnCache
+from plimsoll_runtime.models.layers.states import Spans
+from plimsoll_runtime.models.spec.recurrent import OwnCache
+from plimsoll_runtime.models.transformers_code.cache_calls import SCORES_BYTES, Calling, Findings, Takes
+from plimsoll_runtime.models.transformers_code.cache_rows import OwnStep, Rows, calls_of, pieces_of
 
 FOUND = Findings(
     Calling("model", "past_key_values", positions=True),

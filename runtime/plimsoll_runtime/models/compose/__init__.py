@@ -1,0 +1,1 @@
+"""from a decoder spec to a program."""

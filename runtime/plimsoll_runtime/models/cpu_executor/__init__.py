@@ -1,0 +1,1 @@
+"""a step in one C++ call (fused*, fuse*, fusable)."""

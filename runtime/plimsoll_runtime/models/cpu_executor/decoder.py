@@ -1,0 +1,135 @@
+"""The decoder on a CPU with our own kernels: a step is one call, not one call for each op of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.cpu.decoder import CpuDecoder
+from plimsoll_kernels.cpu.huge_pages import Buffer
+from plimsoll_kernels.cpu.library import required
+from plimsoll_kernels.cpu.op_records import OpRecord, PlaceRecord, Timed
+from plimsoll_kernels.cpu.places import OWN, Places
+from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedStep
+from plimsoll_runtime.models.cpu_executor.lowering import fused_program
+from plimsoll_runtime.models.cpu_executor.records import Parts
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.rope import RopeTable
+from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.ops.pooling_head import PooledHead
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.models.spec.attention import RopeSpec
+from plimsoll_runtime.models.weight_reader import WeightReader
+
+FIRST_POSITIONS = 2048
+
+
+class FusedStep(Attention, Protocol):
+    """A step's attention that a fused decoder computes by itself, from `paged`."""
+
+    paged: PagedStep
+
+
+class FusedStates(States, Protocol):
+    """A step's states that a fused decoder reads and writes where they lie: a tensor each, at the slots' rows."""
+
+    tensors: Sequence[Tensor]
+    slots: Sequence[int]
+
+
+class FusedDecoder:
+    """A loaded model, like `Decoder`; it attends by itself over the cache of the backend `cpu`.
+
+    All that it keeps of its weights lies in `places`, which it takes in the order of the layers.
+    """
+
+    def __init__(self, program: Program, reader: WeightReader, places: Places = OWN) -> None:
+        """Raises UnfusableError for a program that the kernels do not have."""
+        found = required(reader.dtype)
+        fused = fused_program(program)
+        self.program = program
+        self.dtype = reader.dtype
+        self._turns = _Turns(program.ropes)
+        parts = Parts(found, reader, places, program)
+        self._head = parts.head(program.head)
+        ops = []
+        for number, op in enumerate(fused.ops, 1):
+            ops.append(OpRecord.of(parts.record(op), Timed[op.timed.name]))
+            reader.done(number / len(fused.ops))
+        self._decoder = CpuDecoder(
+            found,
+            ops,
+            [PlaceRecord(place.operands, place.width, place.narrowest) for place in fused.places],
+            width=program.facts.hidden_size,
+            dtype=reader.dtype,
+            kept=parts.kept,
+        )
+        self.weight_bytes = program.weight_bytes(reader.dtype)
+
+    @property
+    def outline(self) -> Program:
+        """See Decoder."""
+        return self.program
+
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
+        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+        # To ask for the protocol would take ten calls a step.
+        paged = getattr(attention, "paged", None)
+        if not isinstance(paged, PagedStep):
+            raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
+        if self.program.facts.states:
+            held: FusedStates | None = states  # type: ignore[assignment]
+            if held is None:
+                raise ValueError("a decoder with recurrent layers is called without the states of its sequences")
+            paged.hold(held.tensors, held.slots)
+        return self._decoder(token_ids, positions, self._turns.below(paged.longest), paged)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, hidden] -> float32 [R, vocab], which the next call overwrites: fresh pages each step cost more."""
+        return self._head(hidden)
+
+    def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
+        """See execution.workspace.KnowsStepBytes."""
+        head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest)
+        if isinstance(head, PooledHead):
+            # `logits_rows` is how many prompts there may be, the last block of each of which may be filled in part.
+            kept = max((shape.cached_width for shape in self.program.facts.whole), default=0) * self.dtype.itemsize
+            return own + logits_rows * head.row_bytes() + kept * (rows + logits_rows * SUB_BLOCK)
+        logits = 4 * logits_rows * self.program.facts.vocab_size
+        return own + Buffer.nbytes(logits) + head.copies() * logits
+
+    def take_seconds(self) -> dict[str, float]:
+        """See models.op_times.TimesOps: what each op took since the last call."""
+        return self._decoder.take_seconds()
+
+
+class _Turns:
+    """Cosines and sines of each rope for all positions so far, twice as many whenever a sequence gets longer."""
+
+    def __init__(self, ropes: Sequence[RopeSpec]) -> None:
+        self._ropes = ropes
+        self._tables = [RopeTable(rope, torch.device("cpu")) for rope in ropes]
+        self._turns: list[Tensor] = []
+        self._length = 0
+
+    def nbytes(self, longest: int) -> int:
+        """What the tables take for sequences of at most so many tokens."""
+        return sum(4 * _positions(longest) * rope.head_dim for rope in self._ropes)
+
+    def below(self, length: int) -> Sequence[Tensor]:
+        """For each rope float32 [at least `length`, 2, head_dim / 2]."""
+        if length > self._length:
+            self._length = _positions(length)
+            positions = torch.arange(self._length)
+            self._turns = [torch.stack(table(positions, torch.float32), dim=1) for table in self._tables]
+        return self._turns
+
+
+def _positions(length: int) -> int:
+    """Positions in the tables once a sequence is so long."""
+    return max(FIRST_POSITIONS, 1 << (length - 1).bit_length())

@@ -1,0 +1,1 @@
+"""what families share; the folder above has architectures only."""

@@ -1,0 +1,78 @@
+"""What encoders have in common: attention that sees prompts from both ends, norms behind the sums, heads of labels."""
+
+from __future__ import annotations
+
+from plimsoll_runtime.errors import UnsupportedFieldError
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.spec.attention import AttentionShape, RopeSpec, SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head, LayerSpec
+from plimsoll_runtime.models.spec.feed_forward import FeedForward
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.pooling import Dense, Pooling
+from plimsoll_runtime.models.spec.tensor_names import Names
+
+HEADS_OF_TRAINING = ("cls.", "lm_head.", "head.", "decoder.", "classifier.", "pooler.", "score.")
+"""How names begin of what encoders were trained with: it is not read where they are served for something else."""
+
+
+def whole_shape(config: Config) -> AttentionShape:
+    """Over a prompt from both ends; keys and values have as many heads as queries, whatever a config says of them."""
+    heads, _, head_dim = Config({**config.values, "num_key_value_heads": None}).heads()
+    return AttentionShape(heads, heads, head_dim, head_dim**-0.5, whole=True)
+
+
+def norms_behind(
+    architecture: str,
+    config: Config,
+    mlp: FeedForward,
+    embedding: Embedding,
+    names: Names,
+    *,
+    max_positions: int,
+    rope: RopeSpec | None = None,
+    bias: bool = True,
+) -> DecoderSpec:
+    """Layers as BERT has them, all alike."""
+    norm = layer_norm(config)
+    layer = LayerSpec(
+        SelfAttention(whole_shape(config), rope, qkv_bias=bias, output_bias=bias),
+        mlp,
+        norm,
+        before=False,
+        residual="normed",
+    )
+    return DecoderSpec(
+        architecture,
+        vocab_size=config.get("vocab_size", int),
+        hidden_size=config.get("hidden_size", int),
+        layers=(layer,) * config.layers(),
+        max_positions=max_positions,
+        final_norm=None,
+        embedding=embedding,
+        head=Head(tied=True),
+        names=names,
+    )
+
+
+def layer_norm(config: Config) -> Norm:
+    """With a weight and a bias."""
+    return Norm(config.get("layer_norm_eps", float, 1e-12), "layer", biased=True)
+
+
+def absolute_alone(config: Config) -> None:
+    """Raises UnsupportedFieldError for BERTs that compare positions in their scores, or that generate."""
+    config.refuse_unless(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False)
+
+
+def bert_head(config: Config, prefix: str, labels: int) -> Pooling:
+    """The first token through a layer with tanh, then labels."""
+    hidden = config.get("hidden_size", int)
+    return Pooling("first", (Dense(f"{prefix}.pooler.dense", hidden, activation="tanh"), Dense("classifier", labels)))
+
+
+def chosen(config: Config, field: str, known: tuple[str, ...], default: str) -> str:
+    """A word of those that are known. Raises UnsupportedFieldError."""
+    word = config.get(field, str, default)
+    if word not in known:
+        raise UnsupportedFieldError(f"config.json: {field} = {word!r} is not supported (only {', '.join(known)})")
+    return word

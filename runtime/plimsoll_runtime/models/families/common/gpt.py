@@ -1,0 +1,85 @@
+"""Decoders as they were before gates: layer norms with biases, and MLPs of one activation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, floor, log2
+from typing import Any
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.common.config import Config
+from plimsoll_runtime.models.spec.attention import SelfAttention
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, Head, LayerSpec, Residual
+from plimsoll_runtime.models.spec.feed_forward import PlainMlp
+from plimsoll_runtime.models.spec.norm import Norm
+from plimsoll_runtime.models.spec.tensor_names import Names
+
+TOKENS_ALONE = Embedding()
+
+
+def plain_decoder(
+    architecture: str,
+    config: Config,
+    mixer: SelfAttention,
+    mlp: PlainMlp,
+    *,
+    names: Names,
+    eps: str,
+    residual: Residual = "sequential",
+    embedding: Embedding = TOKENS_ALONE,
+    head: Head,
+) -> DecoderSpec:
+    """All layers alike. The config's fields have Llama's names by now; `eps`: the one that the norms' epsilon has."""
+    norm = Norm(config.get(eps, float, 1e-5), "layer", biased=True)
+    return DecoderSpec(
+        architecture,
+        vocab_size=config.get("vocab_size", int),
+        hidden_size=config.get("hidden_size", int),
+        layers=(LayerSpec(mixer, mlp, norm, residual=residual),) * config.layers(),
+        max_positions=config.get("max_position_embeddings", int),
+        final_norm=norm,
+        embedding=embedding,
+        head=head,
+        names=names,
+    )
+
+
+def renamed(values: Mapping[str, Any], fields: Mapping[str, str], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """A config under Llama's names: what is missing gets its default, and `fields` say which name stands for which."""
+    found = {**defaults, **values}
+    return {**found, **{ours: found[theirs] for theirs, ours in fields.items() if theirs in found}}
+
+
+def inner_size(config: Config, field: str) -> int:
+    """Of the MLP: four times the hidden size where the config does not say."""
+    return config.get(field, int, 4 * config.get("hidden_size", int))
+
+
+MAX_HEADS = 4096
+"""More than any model has: a config that says more is damaged, and would fill the memory with slopes."""
+
+
+def slopes_of(heads: int) -> tuple[float, ...]:
+    """BLOOM's and Falcon's: those of the next smaller power of two, then every other one of the next larger."""
+    _check(heads)
+    whole = 2 ** floor(log2(heads))
+    return (*_geometric(whole), *_geometric(2 * whole)[::2][: heads - whole])
+
+
+def alternating_slopes_of(heads: int, largest: int) -> tuple[float, ...]:
+    """MPT's: of those of the next larger power of two the second, the fourth and so on, then the others.
+
+    The exponents of 1/2 end at `largest`.
+    """
+    _check(heads)
+    every = _geometric(2 ** ceil(log2(heads)), largest)
+    return every if len(every) == heads else (*every[1::2], *every[::2])[:heads]
+
+
+def _check(heads: int) -> None:
+    if heads > MAX_HEADS:
+        raise ModelError(f"config.json: there are {heads} heads, and at most {MAX_HEADS} can have slopes (ALiBi)")
+
+
+def _geometric(heads: int, largest: int = 8) -> tuple[float, ...]:
+    return tuple(2.0 ** (-largest * (i + 1) / heads) for i in range(heads))

@@ -1,0 +1,1 @@
+"""torch parts that ops call (vLLM: model_executor/layers)."""

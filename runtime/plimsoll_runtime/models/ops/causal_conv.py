@@ -1,0 +1,90 @@
+"""A causal convolution of each column over the last few tokens of its sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.activation.kinds import Activation
+from plimsoll_kernels.activation.reference import ACTIVATIONS
+from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.norm import read
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.recurrent import StateShape
+
+
+@dataclass(frozen=True, slots=True)
+class Convolve:
+    """y[t] = activation(sum over k of w[k] x[t - K + 1 + k], + b). `weight` [width, K], `bias` [width].
+
+    What is kept of a sequence are its last K - 1 rows of x.
+    """
+
+    state: int
+    weight: Weight
+    bias: Weight | None
+    activation: Activation | None
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.STATE
+
+    @property
+    def keeps(self) -> StateShape:
+        """See Stateful."""
+        width, taps = self.weight.shape
+        return StateShape((taps - 1, width))
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.weight,) if self.bias is None else (self.weight, self.bias)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        width, taps = self.weight.shape
+        moved = 2 * width * (rows.count + len(rows.spans) * (taps - 1))
+        return OpCost(moved * size + width * (taps + 1) * FLOAT32, 2 * rows.count * width * taps)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: rows with those before them, in the run's dtype and widened, twice the sum, and the result."""
+        width, taps = self.weight.shape
+        return width * (taps * size + 3 * FLOAT32 + 2 * size)
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        state, taps = self.state, self.weight.shape[1]
+        kernel = weights.read(self.weight).float().t().contiguous()
+        bias = read(self.bias, weights)
+        activation = None if self.activation is None else ACTIVATIONS[self.activation]
+
+        def run(step: Step, x: Tensor) -> Tensor:
+            y = (_alone if states_of(step).spans.alone else _together)(states_of(step), state, x, kernel, taps)
+            y = y if bias is None else y + bias
+            return (y if activation is None else activation(y)).to(x.dtype)
+
+        return run
+
+
+def _alone(states: States, state: int, x: Tensor, kernel: Tensor, taps: int) -> Tensor:
+    """One row of each sequence: [S, width] -> float32 [S, width]."""
+    window = torch.cat([states.read(state), x.unsqueeze(1)], 1)
+    states.write(state, window[:, 1:])
+    return (window * kernel).sum(1)
+
+
+def _together(states: States, state: int, x: Tensor, kernel: Tensor, taps: int) -> Tensor:
+    """All rows of all sequences, each with what was kept before its first: [T, width] -> float32 [T, width]."""
+    before = states.read(state)
+    window = states.spans.window(taps - 1)
+    rows = x.new_empty(len(x) + before.shape[0] * (taps - 1), x.shape[1])
+    rows.index_copy_(0, window.before, before.flatten(0, 1))
+    rows.index_copy_(0, window.rows, x)
+    states.write(state, rows.index_select(0, window.last).view_as(before))
+    count = len(rows) - taps + 1
+    y = rows[:count] * kernel[0]
+    for tap in range(1, taps):
+        y.addcmul_(rows[tap : tap + count].float(), kernel[tap])
+    return y.index_select(0, window.rows - (taps - 1))

@@ -1,0 +1,88 @@
+"""Mamba's selective scan (Gu and Dao, 2023)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_runtime.models.layers.states import scanned
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.recurrent import StateShape
+
+ROWS = 64
+"""Of a sequence that are scanned at a time."""
+ELEMENTS = 2**22
+"""Of decays and of what is added, made at a time: 16 MiB of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectiveScan:
+    """h = exp(d A) h + d x B, y = h C + D x, for each of `width` columns a state of N numbers, in float32.
+
+    Reads x and time steps [T, width], B and C [T, N]. d = softplus(time step + `step_bias`); A = -exp(`decay`)
+    [width, N]; D is `skip` [width].
+    """
+
+    state: int
+    decay: Weight
+    skip: Weight
+    step_bias: Weight
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.STATE
+
+    @property
+    def keeps(self) -> StateShape:
+        """See Stateful."""
+        return StateShape(self.decay.shape, wide=True)
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.decay, self.skip, self.step_bias)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: rows in and out, and each sequence's state read and written once."""
+        width, count = self.decay.shape
+        moved = rows.count * (3 * width + 2 * count) * size + 2 * len(rows.spans) * self.keeps.nbytes(size)
+        return OpCost(moved + width * (count + 2) * FLOAT32, 7 * rows.count * width * count)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: what is read in float32, time steps thrice, and the result with its skip."""
+        width, count = self.decay.shape
+        return (8 * width + 4 * count) * FLOAT32
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        state, decay = self.state, -weights.read(self.decay).float().exp()
+        skip, bias = weights.read(self.skip).float(), weights.read(self.step_bias).float()
+
+        def scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+            return _scan(decay, values, before)
+
+        def run(step: Step, x: Tensor, times: Tensor, inputs: Tensor, outputs: Tensor) -> Tensor:
+            times = functional.softplus(times.float() + bias)
+            wide = x.float()
+            values = [times, times * wide, inputs.float(), outputs.float()]
+            return (scanned(states_of(step), state, ROWS, scan, values) + wide * skip).to(x.dtype)
+
+        return run
+
+
+def _scan(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
+    """Time steps and what they add [B, Q, width], B and C [B, Q, N], states [B, width, N]. See models.states.Scan."""
+    each = max(1, ELEMENTS // before.numel())
+    results, state = [], before
+    for times, added, inputs, outputs in zip(*(torch.split(value, each, dim=1) for value in values), strict=True):
+        decays = (times.unsqueeze(-1) * decay).exp_()
+        held = added.unsqueeze(-1) * inputs.unsqueeze(-2)
+        for row in range(held.shape[1]):
+            state = held[:, row].addcmul_(decays[:, row], state)
+        results.append((held @ outputs.unsqueeze(-1)).squeeze(-1))
+        state = state.clone() if held.shape[1] > 1 else state
+    return torch.cat(results, 1), state

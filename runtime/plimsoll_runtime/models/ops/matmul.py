@@ -1,0 +1,153 @@
+"""Matrix products, with what is done to each of their results on the way out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.activation.kinds import Activation
+from plimsoll_kernels.activation.op import gated
+from plimsoll_kernels.activation.reference import ACTIVATIONS
+from plimsoll_runtime.models.layers.linear import Linear
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows, product_cost
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.weight import Order, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """y = activation(x W^T + b), cut to [-clip, clip]; W is `parts` one below the other, and b, if any, `biases`."""
+
+    kind: OpKind
+    parts: tuple[Weight, ...]
+    biases: tuple[Weight, ...]
+    reads: Values
+    writes: Values
+    activation: Activation | None = None
+    clip: float | None = None
+
+    @property
+    def inputs(self) -> int:
+        """Width of x."""
+        return self.parts[0].shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Width of y."""
+        return sum(part.shape[0] for part in self.parts)
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (*self.parts, *self.biases)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        return product_cost(rows.count, self.inputs, self.outputs, size, biased=bool(self.biases))
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return self.outputs * size * (1 if self.activation is None else 2)
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        linear = Linear(weights.joined(self.parts), weights.joined(self.biases) if self.biases else None)
+        clip, activation = self.clip, None if self.activation is None else ACTIVATIONS[self.activation]
+
+        def run(step: Step, x: Tensor) -> Tensor:
+            y = linear(x)
+            if activation is not None:
+                y = activation(y)
+            return y if clip is None else y.clamp(-clip, clip)
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class GatedProduct:
+    """y = activation(x G^T + g) * (x U^T + u): the gate and what it opens in one product (Shazeer, 2020).
+
+    `parts` are G and U, or one that has G above U; `biases` alike.
+    """
+
+    parts: tuple[Weight, ...]
+    biases: tuple[Weight, ...]
+    activation: Activation
+    reads: Values
+    writes: Values
+    kind: OpKind = OpKind.GATE_UP
+
+    @property
+    def inputs(self) -> int:
+        """Width of x."""
+        return self.parts[0].shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """Width of y."""
+        return sum(part.shape[0] for part in self.parts) // 2
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (*self.parts, *self.biases)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op: what leaves is half as wide as the product."""
+        both = product_cost(rows.count, self.inputs, 2 * self.outputs, size, biased=bool(self.biases))
+        return both + OpCost(-rows.count * self.outputs * size)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: the product, the opened gate, and both multiplied."""
+        return 4 * self.outputs * size
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        linear = Linear(weights.joined(self.parts), weights.joined(self.biases) if self.biases else None)
+        name, activation = self.activation, ACTIVATIONS[self.activation]
+
+        def run(step: Step, x: Tensor) -> Tensor:
+            gate_up = linear(x)
+            if x.is_cuda:
+                return gated(gate_up, name)
+            gate, up = torch.chunk(gate_up, 2, dim=-1)
+            return activation(gate) * up
+
+        return run
+
+
+Parts = tuple[tuple[Weight, ...], tuple[Weight, ...]]
+"""Matrices, one below the other, and as many biases or none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Linears:
+    """One layer's, whose names begin with `prefix`; `transposed`: the files store matrices as [inputs, outputs]."""
+
+    prefix: str
+    transposed: bool
+
+    def parts(
+        self, names: tuple[str, ...], rows: tuple[int, ...], inputs: int, *, biased: bool, order: Order | None = None
+    ) -> Parts:
+        """Of `rows` outputs each, stored under as many names or, all of them, under one."""
+        outputs = rows if len(names) == len(rows) else (sum(rows),)
+        stored = list(zip(names, outputs, strict=True))
+        matrices = [self.matrix(name, n, inputs, order) for name, n in stored]
+        biases = [self.vector(f"{name}.bias", n, order) for name, n in stored if biased]
+        return tuple(matrices), tuple(biases)
+
+    def product(
+        self, kind: OpKind, name: str, outputs: int, inputs: int, values: tuple[str, str], *, biased: bool
+    ) -> Product:
+        """The second of two values as the product of the first and one matrix."""
+        reads, writes = values
+        return Product(kind, *self.parts((name,), (outputs,), inputs, biased=biased), (reads,), (writes,))
+
+    def matrix(self, name: str, outputs: int, inputs: int, order: Order | None = None) -> Weight:
+        """Stored as `name`.weight."""
+        return Weight(f"{self.prefix}.{name}.weight", (outputs, inputs), self.transposed, order)
+
+    def vector(self, name: str, size: int, order: Order | None = None) -> Weight:
+        """One number for each output, stored as `name`."""
+        return Weight(f"{self.prefix}.{name}", (size,), order=order)

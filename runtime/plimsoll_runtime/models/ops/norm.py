@@ -1,0 +1,147 @@
+"""Norms over hidden states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from plimsoll_kernels.rms_norm.op import add_rms_norm, rms_norm
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.norm import Norm, NormKind
+
+FLOPS = 4
+"""For each element: square, add, scale, weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Normalise:
+    """y = norm(x) over all of a row. `weight` and `bias` [width], None where there is none."""
+
+    norm: Norm
+    width: int
+    reads: Values
+    writes: Values
+    weight: Weight | None
+    bias: Weight | None = None
+    kind: OpKind = OpKind.NORM
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return tuple(each for each in (self.weight, self.bias) if each is not None)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        elements = rows.count * self.width
+        return OpCost(2 * elements * size + len(self.weights()) * self.width * FLOAT32, FLOPS * elements)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: the states in float32 and their squares."""
+        return self.width * size + 3 * self.width * FLOAT32
+
+    def loaded(self, weights: Weights) -> Normaliser:
+        """What computes it."""
+        return Normaliser(
+            self.norm.kind, self.norm.eps, scale_of(self.norm, self.weight, weights), read(self.bias, weights)
+        )
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        normaliser = self.loaded(weights)
+
+        def run(step: Step, x: Tensor) -> Tensor:
+            return normaliser(x)
+
+        return run
+
+
+def scale_of(norm: Norm, weight: Weight | None, weights: Weights) -> Tensor | None:
+    """What is normed is multiplied by it: the weight with the offset, in float32."""
+    found = read(weight, weights)
+    return None if found is None else found.float() + norm.offset
+
+
+def read(weight: Weight | None, weights: Weights) -> Tensor | None:
+    """A tensor that may be missing."""
+    return None if weight is None else weights.read(weight)
+
+
+class Normaliser:
+    """A norm over the last dimension, computed in float32 and rounded once. `scale` [D], or [H, D] for each of H heads,
+    has the offset in it already; `bias` [D].
+    """
+
+    def __init__(self, kind: NormKind, eps: float, scale: Tensor | None, bias: Tensor | None = None) -> None:
+        self._layer = kind == "layer"
+        self._eps = eps
+        self._scale = scale
+        self._bias = bias
+        of_heads = scale is not None and scale.dim() > 1
+        self._each = None if of_heads else scale
+        self._own = scale if of_heads else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., D] -> [..., D]."""
+        if x.is_cuda and not self._layer and self._scale is not None and self._bias is None:
+            return rms_norm(x, self._scale, self._eps)
+        if self._layer:
+            normed = functional.layer_norm(x.float(), (x.shape[-1],), self._each, self._bias, self._eps)
+        else:
+            normed = functional.rms_norm(x.float(), (x.shape[-1],), self._each, self._eps)
+            normed = normed if self._bias is None else normed + self._bias
+        return (normed if self._own is None else normed * self._own).to(x.dtype)
+
+    def of_sum(self, x: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
+        """(norm of the sum, the sum), in one pass on a GPU."""
+        if x.is_cuda and not self._layer and self._scale is not None and self._bias is None:
+            return add_rms_norm(x, added, self._scale, self._eps)
+        total = x + added
+        return self(total), total
+
+
+@dataclass(frozen=True, slots=True)
+class GatedNorm:
+    """norm(x silu(g)) w, or norm(x) w silu(g) where the gate comes `after`; in float32. Reads x and g, `width` wide.
+
+    Each of `groups` is normed by itself. `weight` [width], or [width / groups] for all groups alike.
+    """
+
+    eps: float
+    width: int
+    groups: int
+    weight: Weight
+    reads: Values
+    writes: Values
+    after: bool = False
+    kind: OpKind = OpKind.NORM
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return (self.weight,)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        elements = rows.count * self.width
+        return OpCost(3 * elements * size + self.weight.shape[0] * FLOAT32, (FLOPS + 2) * elements)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return self.width * (5 * FLOAT32 + size)
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        eps, after, shape = self.eps, self.after, (self.groups, self.width // self.groups)
+        weight = weights.read(self.weight).float().view(-1, shape[1])
+
+        def run(step: Step, x: Tensor, gate: Tensor) -> Tensor:
+            wide, opened = x.float(), functional.silu(gate.float())
+            if not after:
+                wide = wide * opened
+            normed = functional.rms_norm(wide.reshape(-1, *shape), (shape[1],), None, eps) * weight
+            result = normed.flatten(1)
+            return (result * opened if after else result).to(x.dtype)
+
+        return run

@@ -1,0 +1,104 @@
+"""Which experts compute a token, and what each of them weighs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.models.layers.linear import Linear
+from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.norm import read
+from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.spec.feed_forward import Routing, SparseMixer, TopK
+
+INT64 = 8
+COPIES = 4
+"""Of the scores: as logits, as scores, corrected, and those of open groups alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Writes weights, float32 [T, chosen], and the experts' numbers, int64 [T, chosen].
+
+    The scores are computed in float32 whatever the run is in: two experts that are rounded to the same score are
+    another model. `weight` [experts, hidden], `correction`, `bias` and `scales` [experts] or None.
+    """
+
+    routing: Routing
+    chosen: int
+    weight: Weight
+    correction: Weight | None
+    reads: Values
+    writes: Values
+    bias: Weight | None = None
+    scales: Weight | None = None
+    kind: OpKind = OpKind.ROUTE
+
+    def weights(self) -> tuple[Weight, ...]:
+        """See Op."""
+        return tuple(each for each in (self.weight, self.bias, self.correction, self.scales) if each is not None)
+
+    def cost(self, rows: StepRows, size: int) -> OpCost:
+        """See Op."""
+        experts, hidden = self.weight.shape
+        kept = (experts * hidden + experts * (len(self.weights()) - 1)) * FLOAT32
+        passed = rows.count * (hidden * size + self.chosen * (FLOAT32 + INT64))
+        return OpCost(kept + passed, 2 * rows.count * hidden * experts)
+
+    def row_bytes(self, size: int) -> int:
+        """See Op: the states in float32, and the scores."""
+        experts, hidden = self.weight.shape
+        return (hidden + COPIES * experts) * FLOAT32 + self.chosen * (FLOAT32 + INT64)
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        linear = Linear(weights.read(self.weight), read(self.bias, weights))
+        correction, scales = read(self.correction, weights), read(self.scales, weights)
+        routing, chosen = self.routing, self.chosen
+
+        def run(step: Step, x: Tensor) -> tuple[Tensor, Tensor]:
+            logits = linear(x.float())
+            if isinstance(routing, SparseMixer):
+                return by_sparse_mixer(routing, logits, chosen)
+            shares, numbers = by_top_k(routing, logits, chosen, correction)
+            return (shares if scales is None else shares * scales[numbers]), numbers
+
+        return run
+
+
+def by_top_k(routing: TopK, logits: Tensor, chosen: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    """float32 [T, experts] -> weights and numbers, both [T, chosen]."""
+    scores = logits.softmax(dim=-1) if routing.scores == "softmax" else logits.sigmoid()
+    ranked = scores if correction is None else scores + correction
+    if routing.open_groups < routing.groups:
+        ranked = in_open_groups(routing, ranked)
+    numbers = ranked.topk(chosen, dim=-1).indices
+    weights = scores.gather(1, numbers)
+    if routing.renormalised:
+        weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=routing.least)
+    return (weights if routing.scale == 1.0 else weights * routing.scale), numbers
+
+
+def in_open_groups(routing: TopK, ranked: Tensor) -> Tensor:
+    """Scores [T, experts], those of groups that are not open lower than any."""
+    groups = ranked.view(ranked.shape[0], routing.groups, -1)
+    of_groups = groups.topk(routing.best, dim=-1).values.sum(dim=-1)
+    is_open = torch.zeros_like(of_groups, dtype=torch.bool)
+    is_open.scatter_(1, of_groups.topk(routing.open_groups, dim=-1).indices, value=True)
+    return groups.masked_fill(~is_open[..., None], float("-inf")).flatten(1)
+
+
+def by_sparse_mixer(routing: SparseMixer, logits: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
+    """float32 [T, experts] -> weights and numbers, both [T, chosen]."""
+    left, weights, numbers = logits, [], []
+    for _ in range(chosen):
+        highest, number = left.max(dim=-1, keepdim=True)
+        behind = (highest - logits) / logits.abs().clamp(min=highest)
+        shares = left.masked_fill(behind > 2 * routing.jitter, float("-inf")).softmax(dim=-1)
+        weights.append(shares.gather(1, number))
+        numbers.append(number)
+        left = left.scatter(1, number, float("-inf"))
+    return torch.cat(weights, dim=1), torch.cat(numbers, dim=1)

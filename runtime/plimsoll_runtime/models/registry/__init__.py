@@ -1,0 +1,1 @@
+"""which family and task a checkpoint is."""

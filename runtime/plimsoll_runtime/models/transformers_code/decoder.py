@@ -1,0 +1,127 @@
+"""A decoder whose code is Transformers': its layers call our attention, and it keeps no cache of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.transformers_code.attention_interface import Call, connect
+from plimsoll_runtime.models.transformers_code.cache_calls import Stepper
+from plimsoll_runtime.models.transformers_code.cache_rows import CacheCall, OwnStep, calls_of, pieces_of
+from plimsoll_runtime.models.transformers_code.model_classes import UnservedError
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
+from plimsoll_runtime.models.transformers_code.skeleton import Halves, stored_tensors
+
+
+class TransformersDecoder:
+    """See Decoder. All rows of a step are one sequence to the model, each at its own position."""
+
+    def __init__(self, outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
+        self.outline = outline
+        self.dtype = dtype
+        self.weight_bytes = sum(tensor.nbytes for _, tensor in stored_tensors(model))
+        self._halves = Halves(model, model.get_submodule(outline.base))
+        self._layers = _Layers(outline)
+        connect(model, self._layers)
+
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
+        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+        self._layers.begin(attention)
+        hidden = self._halves.hidden(token_ids, positions)
+        self._layers.end()
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, hidden] -> float32 [R, vocab]."""
+        return self._halves.logits(hidden)
+
+
+class _Layers:
+    """Each call for attention of a step, in order, is the next layer's of the cache."""
+
+    def __init__(self, outline: TransformersOutline) -> None:
+        self._shapes = outline.facts.attention
+        self._attention: Attention | None = None
+        self._next = 0
+
+    def begin(self, attention: Attention) -> None:
+        """A step, or the same once more on another backend."""
+        self._attention = attention
+        self._next = 0
+
+    def end(self) -> None:
+        """Raises UnservedError where the model has left layers out."""
+        self._attention = None
+        if self._next != len(self._shapes):
+            raise UnservedError(f"attended {self._next} times in a step, and {len(self._shapes)} times when asked")
+
+    def attend(self, call: Call) -> Tensor:
+        """See Receiver. Raises UnservedError for a call that is not what the model was asked about."""
+        layer = self._next
+        self._next += 1
+        expected = self._shapes[layer] if layer < len(self._shapes) else None
+        if self._attention is None or expected is None or call.shape(expected.window) != expected:
+            raise UnservedError(f"attends in layer {layer} in another way ({call.shape(call.window)}) than {expected}")
+        if call.mask is not None or call.window not in (None, expected.window):
+            raise UnservedError(f"masks tokens in layer {layer}, or has another window than {expected.window}")
+        return self._attention(layer, *call.rows())[..., : call.value.shape[-1]]
+
+
+class OwnCacheDecoder:
+    """See Decoder. Sequences that stand at one position, with as many tokens each, are one call to the model."""
+
+    def __init__(self, outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
+        assert outline.own is not None, "attends through our interface, and keeps nothing"
+        self.outline = outline
+        self.dtype = dtype
+        self.weight_bytes = sum(tensor.nbytes for _, tensor in stored_tensors(model))
+        self._own = outline.own
+        self._stepper = Stepper(model, outline.own.calling)
+
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
+    ) -> Tensor:
+        """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
+        if not isinstance(states, OwnStep):
+            raise TypeError(f"sequences with caches of their own need a step of them, not {type(states).__name__}")
+        result: Tensor | None = None
+        for call in calls_of(states, self._own):
+            index = _index(call, token_ids.device)
+            hidden = self._computed(call, token_ids[index], states)
+            if result is None:
+                result = hidden.new_empty(len(token_ids), hidden.shape[-1])
+            result[index] = hidden
+        assert result is not None
+        return result
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, hidden] -> float32 [R, vocab]."""
+        return self._stepper.logits(hidden)
+
+    def _computed(self, call: CacheCall, tokens: Tensor, step: OwnStep) -> Tensor:
+        """tokens [B, n] -> hidden states [B, n, hidden]."""
+        rows = step.rows
+        stacks = rows.begin(call.slots) if call.start == 0 else rows.gather(call.slots)
+        found = []
+        for stack in stacks:
+            order = [call.slots.index(slot) for slot in stack.slots]
+            own = tokens[order]
+            for first, count in pieces_of(call, self._own):
+                hidden, stack.cache = self._stepper.step(own[:, first : first + count], stack.tokens, stack.cache)
+                stack.tokens += count
+                found.append((order, first, hidden))
+        result = found[0][2].new_empty(*tokens.shape, found[0][2].shape[-1])
+        for order, first, hidden in found:
+            result[order, first : first + hidden.shape[1]] = hidden
+        return result
+
+
+def _index(call: CacheCall, device: torch.device) -> Tensor:
+    """int64 [B, n]: where each token of a call lies among the rows of the step."""
+    return torch.tensor(call.firsts, device=device)[:, None] + torch.arange(call.length, device=device)

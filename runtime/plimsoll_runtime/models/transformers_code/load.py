@@ -1,0 +1,154 @@
+"""Reads a model's weights into Transformers' code, by Transformers' own loader, and holds it to what it found."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plimsoll_kernels.cpu.places import Places
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.tensors import deciding, what_to_do
+from plimsoll_runtime.models.transformers_code.attention_interface import NAME, register
+from plimsoll_runtime.models.transformers_code.decoder import OwnCacheDecoder, TransformersDecoder
+from plimsoll_runtime.models.transformers_code.model_classes import class_of
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
+from plimsoll_runtime.models.transformers_code.skeleton import fill, put, skeleton, stored_tensors
+from plimsoll_runtime.models.weight_reader import STAGE
+from plimsoll_runtime.utils.progress import Progress
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.image_arena import hollow
+from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, SafetensorsFiles
+
+ForeignDecoder = TransformersDecoder | OwnCacheDecoder
+_NAMED = 5
+"""How many tensors an error lists."""
+
+
+def load(
+    files: ModelFiles,
+    outline: TransformersOutline,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Progress,
+    places: Places | None = None,
+) -> ForeignDecoder:
+    """What the decoder keeps of its weights lies in `places`, as plain tensors.
+
+    Raises ModelError where a file is damaged, or a tensor is missing, unexpected or of another shape.
+    """
+    progress(STAGE, 0.0)
+    if files.format != "safetensors":
+        raise ModelError(
+            f"{files.name}: {outline.facts.architecture} runs on Transformers' code, which is given safetensors only"
+        )
+    stored = SafetensorsFiles(files.weights, FLOATS | OTHERS)  # which looks into the header of each
+    kind, config = class_of(files.config, outline.code)
+    register()
+    with _silent():
+        model, found = kind.from_pretrained(
+            files.root,
+            config=config,
+            dtype=dtype,
+            attn_implementation=_attention(outline),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    _check(outline, found, stored.shapes)
+    _check_kept(outline, model, dtype)
+    if places is not None:
+        put(model, lambda _, tensor: places.keep(tensor))
+    elif device.type == "cpu":
+        put(model, lambda _, tensor: _own(tensor))
+    progress(STAGE, 1.0)
+    return _decoder(outline, model, dtype, device)
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    """Not the file itself, mapped: where memory is short, each look into that would read the disk again."""
+    return tensor if tensor.untyped_storage().resizable() else tensor.clone()
+
+
+def wake(outline: TransformersOutline, dtype: torch.dtype, device: torch.device, places: Places) -> ForeignDecoder:
+    """The decoder that `load` made while it filled the same places."""
+    kind, config = class_of(outline.config, outline.code)
+    model = skeleton(kind, config, dtype, attention=_attention(outline))
+    dtypes = {tensor.name: tensor.dtype or dtype for tensor in outline.tensors}
+    fill(model, lambda name, wanted: places.keep(hollow(wanted.shape, dtypes[name])))
+    return _decoder(outline, model, dtype, device)
+
+
+def _attention(outline: TransformersOutline) -> str | None:
+    """What Transformers is to attend with: ours, or what it chooses for a class with caches of its own."""
+    return NAME if outline.own is None else None
+
+
+def _decoder(outline: TransformersOutline, model: Any, dtype: torch.dtype, device: torch.device) -> ForeignDecoder:
+    kind = TransformersDecoder if outline.own is None else OwnCacheDecoder
+    return kind(outline, model.to(device).eval().requires_grad_(False), dtype)
+
+
+def _check_kept(outline: TransformersOutline, model: Any, dtype: torch.dtype) -> None:
+    """Raises ModelError where Transformers keeps other tensors than its own code had said."""
+    kept = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in stored_tensors(model)]
+    said = [(tensor.name, tensor.shape, tensor.dtype or dtype) for tensor in outline.tensors]
+    if kept != said:
+        odd = next((pair for pair in zip(kept, said, strict=False) if pair[0] != pair[1]), (len(kept), len(said)))
+        raise ModelError(f"{outline.facts.architecture}: Transformers keeps {odd[0]}, where its code says {odd[1]}")
+
+
+def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collection[str]) -> None:
+    shapes = {
+        name: f"{name} {list(there)} instead of {list(wanted)}" for name, there, wanted in found["mismatched_keys"]
+    }
+    if errors := found.get("error_msgs", ()):
+        raise ModelError(f"{outline.facts.architecture}: the weights cannot be read: {_named(errors)}")
+    for problem, names in (
+        ("lack", found["missing_keys"]),
+        ("have unexpected tensors:", found["unexpected_keys"]),
+        ("have a wrong shape:", shapes),
+    ):
+        if names:
+            listed = _named(shapes.get(name, name) for name in names)
+            fields = deciding(outline.config, min(names), stored, partial(_shapes_of, code=outline.code))
+            raise ModelError(f"{outline.facts.architecture}: the weights {problem} {listed}; {what_to_do(fields)}")
+
+
+def _shapes_of(config: Mapping[str, Any], code: Path | None) -> dict[str, tuple[int, ...]]:
+    """The tensors of a config's class. Raises ModelError for a config that the class does not take."""
+    kind, theirs = class_of(config, code)
+    try:
+        model = skeleton(kind, theirs, torch.bfloat16, attention=None)
+    except Exception as error:
+        raise ModelError(f"config.json: {kind.__name__} does not take it: {error}") from error
+    return {name: tuple(tensor.shape) for name, tensor in stored_tensors(model)}
+
+
+def _named(names: Iterable[str]) -> str:
+    every = sorted(names)
+    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return ", ".join(every[:_NAMED]) + more
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without Transformers' own bars and tables: what is wrong is ours to say."""
+    from transformers.utils import logging as theirs
+
+    told: Any = theirs
+    shown, level = told.is_progress_bar_enabled(), told.get_verbosity()
+    told.disable_progress_bar()
+    told.set_verbosity_error()
+    try:
+        yield
+    finally:
+        told.set_verbosity(level)
+        if shown:
+            told.enable_progress_bar()

@@ -1,0 +1,199 @@
+"""Asks Transformers' code for a model how it behaves, before a weight is read: what its attention needs, and whether
+a batch of rows of several sequences, with positions of their own, is the same to it as each of them alone.
+
+Two steps of a few rows are computed by a model of the real shapes with made-up weights, which have hardly any memory
+(`Hollow`), products that are hardly any work (`CheapProducts`), and an attention that leaves each row by itself. Then
+rows that come in another order, one of them with another token, must give the same, but for that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.transformers_code.attention_interface import NAME, Call, connect
+from plimsoll_runtime.models.transformers_code.model_classes import UnservedError
+from plimsoll_runtime.models.transformers_code.probe_inputs import (
+    CheapProducts,
+    close,
+    made_up,
+    quiet,
+    tokens_of,
+    whole_pass,
+)
+from plimsoll_runtime.models.transformers_code.skeleton import Halves, fill, skeleton
+
+FAR = 2**20
+"""A position that no window reaches back from to the first token. Larger windows count as none."""
+_ROWS = (FAR, FAR - 1, FAR - 37)
+"""Rows that are asked what they see; a window sees as much from each of them, and a chunk does not."""
+
+MaskFunction = Callable[..., Any]
+"""Of batch, head, row and token, all tensors: whether the row sees the token."""
+
+
+class Masks:
+    """The masks that were made, each known by its memory: models pass them on, or slices of them."""
+
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Tensor, MaskFunction]] = {}
+
+    def window(self, mask: Tensor | None) -> int | None:
+        """What a layer sees by the mask that it was given. Raises UnservedError for one that was not made here."""
+        if mask is None:
+            raise UnservedError("attends without saying which tokens a row sees")
+        if mask.data_ptr() not in self._made:
+            raise UnservedError("makes masks of its own")
+        return window_of(self._made[mask.data_ptr()][1])
+
+    def make(
+        self, *, batch_size: int, q_length: int, kv_length: int, mask_function: MaskFunction, **rest: Any
+    ) -> Tensor:
+        """See Transformers' `AttentionMaskInterface`: a mask of [1, 1, rows, tokens], which nobody looks into."""
+        mask = torch.zeros(batch_size, 1, q_length, kv_length, dtype=torch.bool)
+        self._made[mask.data_ptr()] = (mask, mask_function)
+        return mask
+
+
+@contextmanager
+def watched_masks() -> Iterator[Masks]:
+    """Within, models that call our attention make masks. Without, they make none: our attention needs none."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+    masks = Masks()
+    known = type(ALL_MASK_ATTENTION_FUNCTIONS)._global_mapping
+    known[NAME] = masks.make
+    try:
+        yield masks
+    finally:
+        del known[NAME]
+
+
+def window_of(mask: MaskFunction) -> int | None:
+    """Tokens that a row sees, itself included; None: all before it. Raises UnservedError for other masks."""
+    tokens = torch.arange(FAR + 2)
+    zero = torch.tensor(0)
+    found = set()
+    for row in _ROWS:
+        seen = torch.broadcast_to(mask(zero, zero, torch.tensor(row), tokens), tokens.shape)
+        count = int(seen.sum())
+        if not 0 < count <= row + 1 or not bool(seen[row + 1 - count : row + 1].all()):
+            raise UnservedError("masks in a way that is neither causal nor a sliding window")
+        found.add(None if count == row + 1 else count)
+    if len(found) > 1:
+        raise UnservedError("masks tokens by chunks")
+    return found.pop()
+
+
+ROWS = 7
+_FIRST_POSITION = 3
+_ORDER = (4, 2, 6, 0, 3, 5, 1)
+_CHANGED = 5
+"""The row, in the second step, that has another token."""
+NO_INTERFACE = "does not attend through Transformers' attention interface"
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`base` is the name of the part that gives hidden states; `widest` elements a row of its largest result."""
+
+    attention: tuple[AttentionShape, ...]
+    vocab_size: int
+    hidden_size: int
+    base: str
+    widest: int
+
+
+@torch.inference_mode()
+def probe(kind: type[Any], config: Any) -> Findings:
+    """Raises UnservedError where its steps cannot be ours, with what is in the way."""
+    try:
+        with quiet():
+            return _probed(kind, config)
+    except UnservedError:
+        raise
+    except KeyError as error:
+        if error.args != (NAME,):
+            raise UnservedError(f"fails in a step without a cache: it wants {error}") from error
+        raise UnservedError(NO_INTERFACE) from error
+    except Exception as error:
+        raise UnservedError(f"fails with {type(error).__name__} in a step without a cache: {error}") from error
+
+
+def _probed(kind: type[Any], config: Any) -> Findings:
+    model = skeleton(kind, config, torch.float32, experts_implementation="eager")
+    generator = torch.Generator().manual_seed(0)
+    fill(model, lambda name, wanted: made_up(wanted, generator))
+    tokens = tokens_of(config, ROWS)
+    positions = torch.arange(_FIRST_POSITION, _FIRST_POSITION + ROWS)
+    recorder, plain = _Recorder(), _Recorder()
+    with watched_masks() as masks, CheapProducts(ROWS):
+        recorder.masks = masks
+        connect(model, recorder)
+        base, expected, logits = whole_pass(model, tokens, positions)
+    if not recorder.shapes:
+        raise UnservedError(NO_INTERFACE)
+    connect(model, plain)
+    halves = Halves(model, model.get_submodule(base))
+    with CheapProducts(ROWS) as products:
+        hidden = halves.hidden(tokens, positions)
+    with CheapProducts(ROWS):
+        _check_equal(hidden, expected, "does more with tokens than its base model does")
+        _check_equal(halves.logits(hidden[1:]), logits[1:], "does more with hidden states than can be done row by row")
+        _check_rows(halves, tokens, positions, hidden)
+    if [shape.heads for shape in plain.shapes] != 2 * [shape.heads for shape in recorder.shapes]:
+        raise UnservedError("attends another number of times without masks than with them")
+    return Findings(tuple(recorder.shapes), logits.shape[-1], hidden.shape[-1], base, products.widest)
+
+
+def _check_rows(halves: Halves, tokens: Tensor, positions: Tensor, expected: Tensor) -> None:
+    """Rows in another order, one of which has another token."""
+    order = torch.tensor(_ORDER)
+    changed = tokens[order]
+    changed[_CHANGED] = tokens[order[(_CHANGED + 1) % ROWS]]
+    found = halves.hidden(changed, positions[order])
+    others = torch.arange(ROWS) != _CHANGED
+    _check_equal(
+        found[others],
+        expected[order][others],
+        "mixes rows elsewhere than in attention (a recurrent layer or a convolution), or counts positions by itself",
+    )
+    if close(found[_CHANGED], expected[order][_CHANGED]):
+        raise UnservedError("gives the same for any token")
+
+
+def _check_equal(found: Tensor, expected: Tensor, otherwise: str) -> None:
+    if found.shape != expected.shape or not close(found, expected):
+        raise UnservedError(otherwise)
+
+
+class _Recorder:
+    """Notes what each layer needs, and mixes no rows. Without `masks` the model is to make none."""
+
+    def __init__(self) -> None:
+        self.masks: Masks | None = None
+        self.shapes: list[AttentionShape] = []
+
+    def attend(self, call: Call) -> Tensor:
+        """See Receiver."""
+        window = None if self.masks is None else self.masks.window(call.mask)
+        if self.masks is None and call.mask is not None:
+            raise UnservedError("makes masks of its own")
+        if self.masks is not None and call.window is not None and call.window != window:
+            raise UnservedError(f"tells attention of a window of {call.window} tokens and masks one of {window}")
+        self.shapes.append(call.shape(window))
+        group = len(call.query) // len(call.key)
+        key, value = (t.repeat_interleave(group, 0) for t in (call.key, call.value))
+        width = value.shape[-1]
+        mixed = value + 0.5 * _as_wide(call.query, width) + 0.25 * _as_wide(key, width)
+        return mixed.transpose(0, 1).contiguous()
+
+
+def _as_wide(heads: Tensor, width: int) -> Tensor:
+    return heads.index_select(-1, torch.arange(width) % heads.shape[-1])

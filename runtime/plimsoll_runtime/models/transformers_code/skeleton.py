@@ -1,0 +1,131 @@
+"""A model of Transformers without its weights, and how they are put into it."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.models.transformers_code.attention_interface import NAME, register
+from plimsoll_runtime.models.transformers_code.model_classes import UnservedError
+
+TensorOf = Callable[[str, Tensor], Tensor | None]
+"""The tensor of a name, with the shape and dtype of the one that is passed in, which has no memory. None: leave it."""
+
+
+def skeleton(kind: type[Any], config: Any, dtype: torch.dtype, *, attention: str | None = NAME, **options: Any) -> Any:
+    """A model on torch's device "meta": shapes and code, no numbers. `attention` None: what its class has."""
+    register()
+    with torch.device("meta"):
+        model = kind._from_config(copy.deepcopy(config), dtype=dtype, attn_implementation=attention, **options)
+    return model.eval()
+
+
+def stored_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers that a checkpoint holds, each once, whatever shares it."""
+    seen: set[int] = set()
+    for name, module in model.named_modules():
+        kept = {k: v for k, v in module._buffers.items() if k not in module._non_persistent_buffers_set}
+        for key, tensor in (*module._parameters.items(), *kept.items()):
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                yield f"{name}.{key}".lstrip("."), tensor
+
+
+def put(model: Any, tensor_of: TensorOf) -> None:
+    """Give a model other tensors in the place of those that a checkpoint holds, one after the other."""
+    places: dict[int, list[tuple[dict[str, Tensor | None], str]]] = defaultdict(list)
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for key, tensor in tensors.items():
+                places[id(tensor)].append((tensors, key))
+    found = list(stored_tensors(model))[::-1]
+    while found:  # so that each of them is free once another is in its place
+        name, tensor = found.pop()
+        given = tensor_of(name, tensor)
+        if given is None:
+            continue
+        made = _initialised(tensor, given)
+        for tensors, key in places[id(tensor)]:
+            tensors[key] = made
+
+
+def fill(model: Any, tensor_of: TensorOf) -> None:
+    """Give a skeleton its tensors; what is computed anyway (rope's frequencies), or left out, it computes as after any
+    load.
+
+    Raises UnservedError for a model that keeps tensors where nobody finds them.
+    """
+    put(model, tensor_of)
+    for module in model.modules():
+        for key, tensor in module._buffers.items():
+            if tensor is not None and tensor.is_meta:
+                module._buffers[key] = torch.zeros_like(tensor, device="cpu")
+    model.initialize_weights()
+    for name, module in model.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, Tensor) and value.is_meta:
+                raise UnservedError(f"keeps a tensor that is no weight and no buffer ({name}.{key})")
+
+
+def _initialised(wanted: Tensor, tensor: Tensor) -> Tensor:
+    """Marked, so that Transformers leaves it as it is."""
+    made = torch.nn.Parameter(tensor, requires_grad=False) if isinstance(wanted, torch.nn.Parameter) else tensor
+    made._is_hf_initialized = True  # type: ignore[attr-defined]
+    return made
+
+
+class Halves:
+    """`base` is the part of `model` that gives hidden states.
+
+    Logits are whatever the model makes of them (its head, scales, soft caps), by its own code: it is run with a base
+    that answers with the hidden states at hand.
+    """
+
+    def __init__(self, model: Any, base: Any) -> None:
+        from transformers.modeling_outputs import BaseModelOutputWithPast
+
+        self._model = model
+        self._base = base
+        self._takes = inspect.signature(model.forward).parameters
+        self._answer: type[Any] = BaseModelOutputWithPast
+
+    def hidden(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """token_ids and positions int64 [T] -> [T, hidden]."""
+        found = self._base(input_ids=token_ids[None], position_ids=positions[None], use_cache=False, return_dict=True)
+        self.answered(found)
+        states: Tensor = found.last_hidden_state
+        return states[0]
+
+    def answered(self, output: Any) -> None:
+        """What the base answers with is of this kind."""
+        self._answer = type(output)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [R, hidden] -> float32 [R, vocab]."""
+        rows = torch.zeros(1, len(hidden), dtype=torch.int64, device=hidden.device)
+        calls = 0
+
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return self._answer(last_hidden_state=hidden[None])
+
+        self._base.forward = answer
+        try:
+            found = self._model(input_ids=rows, return_dict=True, **self._options(rows))
+        finally:
+            del self._base.forward
+        if calls != 1:
+            raise UnservedError(f"asks for hidden states {calls} times")
+        logits: Tensor = found.logits
+        return logits[0].float()
+
+    def _options(self, rows: Tensor) -> dict[str, Any]:
+        wanted = {"position_ids": rows, "use_cache": False}
+        return {name: value for name, value in wanted.items() if name in self._takes}

@@ -1,0 +1,248 @@
+"""All contradictions of a checkpoint apart from its head's (see `heads`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.models.families.common.config import check_dictionaries, saved_class
+from plimsoll_runtime.models.program import Outline, Program
+from plimsoll_runtime.models.registry.registry import FAMILIES, MODEL_TYPES, describe, text_part
+from plimsoll_runtime.models.registry.tasks import TOLD, is_encoder
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, attention_of
+from plimsoll_runtime.weights.files import INDEX, ModelFiles
+from plimsoll_runtime.weights.quantisation import quantisation_of
+from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
+from plimsoll_runtime.weights.sources.resolve import MODELOPT, read_json
+
+
+def check_classes(config: Mapping[str, Any], spec: DecoderSpec) -> None:
+    """Raises ModelError if both name families of ours that compute different things. `spec`: by `architectures`."""
+    named, kind = saved_class(config), str(config.get("model_type"))
+    other = MODEL_TYPES.get(kind)
+    if named not in FAMILIES or other is None or other == named:
+        return
+    try:
+        same = replace(describe({**config, "architectures": None}), architecture=spec.architecture) == spec
+    except ModelError:
+        same = False
+    if not same:
+        raise ModelError(
+            f"config.json: architectures says {named}, and model_type says {kind} ({other}), which compute different "
+            "things; correct the one that is wrong"
+        )
+
+
+TYPES = "layer_types"
+RULES: Mapping[str, tuple[str, ...]] = {
+    TYPES: (
+        "sliding_window_pattern",
+        "max_window_layers",
+        "full_attention_interval",
+        "full_attn_idxs",
+        "attn_layer_indices",
+        "layers_block_type",
+    ),
+    "no_rope_layers": ("no_rope_layer_interval",),
+    "moe_layers": ("interleave_moe_layer_step",),
+}
+"""The fields that say by a rule what a list says for each layer: the list counts, as in Transformers."""
+_WINDOWS = ("use_sliding_window", "sliding_window", "max_window_layers", "sliding_window_pattern")
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
+
+def check_windows(config: Mapping[str, Any], spec: DecoderSpec) -> None:
+    """Raises ModelError for a layer that has a window by `layer_types` and none by the other fields, or the reverse."""
+    types = config.get(TYPES)
+    if not isinstance(types, list):
+        return
+    if len(types) != spec.num_layers:
+        raise ModelError(
+            f"config.json: {TYPES} has {len(types)} layers, and num_hidden_layers says {spec.num_layers}; correct the "
+            "one that is wrong"
+        )
+    for index, (kind, layer) in enumerate(zip(types, spec.layers, strict=True)):
+        attention = attention_of(layer.mixer)
+        if attention is None or kind not in (_SLIDING, _FULL):
+            continue
+        window = attention.shape.window
+        if (window is None) is (kind == _SLIDING):
+            said = ", ".join(f"{field} = {config[field]!r}" for field in _WINDOWS if field in config)
+            gives = "no window" if window is None else f"a window of {window}"
+            raise ModelError(
+                f"config.json: {TYPES} says {kind} of layer {index}, and {said or 'nothing else'} gives it {gives}; "
+                "correct the one that is wrong"
+            )
+
+
+def list_warnings(config: Mapping[str, Any], spec: DecoderSpec) -> Iterator[str]:
+    """Of each list whose layers differ from what a rule next to it says."""
+    for listed, fields in RULES.items():
+        rules = {field: config[field] for field in fields if config.get(field) is not None}
+        if not config.get(listed) or not rules:
+            continue
+        try:
+            by_rule = describe({key: value for key, value in config.items() if key != listed})
+        except ModelError:
+            continue  # the rule alone does not describe a model: it is no second statement
+        if by_rule.layers != spec.layers:
+            said = ", ".join(f"{field} = {value!r}" for field, value in rules.items())
+            yield f"config.json: {listed} = {config[listed]!r} and {said} say different things: {listed} counts"
+
+
+NEWER, OLDER = "rope_parameters", "rope_scaling"
+_ORIGINAL = "original_max_position_embeddings"
+
+
+def rope_warnings(config: Mapping[str, Any]) -> Iterator[str]:
+    """Of each parameter that is said twice. Raises ModelError for two dictionaries of parameters that differ."""
+    newer, older = config.get(NEWER), config.get(OLDER)
+    if isinstance(newer, Mapping) and isinstance(older, Mapping):
+        check_dictionaries(newer, older)
+    field, found = (NEWER, newer) if newer else (OLDER, older)
+    if not isinstance(found, Mapping):
+        return
+    by_type = {kind: each for kind, each in found.items() if isinstance(each, Mapping)}
+    for kind, each in by_type.items():
+        theta = "rope_local_base_freq" if kind == "sliding_attention" and "rope_local_base_freq" in config else None
+        yield from _twice(config, each, f"{field}.{kind}", {theta or "rope_theta": "rope_theta"})
+    if by_type:
+        return
+    yield from _twice(config, found, field, {name: name for name in ("rope_theta", "partial_rotary_factor")})
+    kinds = [found.get("rope_type"), found.get("type")]
+    if None not in kinds and kinds[0] != kinds[1]:
+        yield f"config.json: {field} has rope_type = {kinds[0]!r} and type = {kinds[1]!r}: rope_type counts"
+    lengths = config.get(_ORIGINAL), found.get(_ORIGINAL)
+    if None not in lengths and lengths[0] != lengths[1]:
+        yield f"config.json: {_ORIGINAL} = {lengths[0]!r}, and in {field} it is {lengths[1]!r}: the first one counts"
+
+
+def _twice(config: Mapping[str, Any], found: Mapping[str, Any], place: str, fields: Mapping[str, str]) -> Iterator[str]:
+    """Of parameters within `place` that fields of the config say otherwise."""
+    for outer, inner in fields.items():
+        said = config.get(outer), found.get(inner)
+        if None not in said and said[0] != said[1]:
+            yield f"config.json: {outer} = {said[0]!r}, and {inner} in {place} is {said[1]!r}: the latter counts"
+
+
+WHOLE = "model.safetensors"
+_COPIES = "consolidated*"
+"""The copy of the weights that Mistral's repositories have: no file of Transformers' form."""
+_NAMED = 3
+"""How many names a warning lists."""
+
+
+def stored_warnings(files: ModelFiles) -> Iterator[str]:
+    """Of dtypes, quantisation, the index, and files that are not read. Raises ModelError for damaged files."""
+    tensors = SafetensorsFiles(files.weights, FLOATS | OTHERS | QUANTISED)
+    quantised = quantisation_of(files.config)
+    if quantised is None:
+        yield from _dtype(files.config, tensors)
+    elif not any(dtype in QUANTISED.values() for dtype in tensors.dtypes.values()):
+        yield (
+            f"config.json: quantization_config says {quantised.method}, and the tensors are stored as "
+            f"{_called(_most(tensors))}: they are computed as they are stored"
+        )
+    yield from _modelopt(files)
+    yield from _index(files.root, tensors)
+    yield from _unread(files)
+
+
+def _dtype(config: Mapping[str, Any], tensors: SafetensorsFiles) -> Iterator[str]:
+    said = {field: str(config[field]).removeprefix("torch.") for field in ("dtype", "torch_dtype") if config.get(field)}
+    if len(set(said.values())) > 1:
+        yield f"config.json: dtype = {said['dtype']} and torch_dtype = {said['torch_dtype']}: dtype counts"
+    stored = _most(tensors)
+    for field, name in list(said.items())[:1]:
+        if stored is not None and name != _called(stored):
+            yield (
+                f"config.json: {field} = {name}, and most tensors are stored as {_called(stored)}: the config counts; "
+                f"--dtype {_called(stored)} computes in the files' dtype"
+            )
+
+
+def _most(tensors: SafetensorsFiles) -> torch.dtype | None:
+    """The floating point dtype of most numbers in matrices: norms and routers are often stored in a wider one."""
+    counts: Counter[torch.dtype] = Counter()
+    for name, dtype in tensors.dtypes.items():
+        if dtype in FLOATS.values() and len(tensors.shapes[name]) > 1:
+            counts[dtype] += prod(tensors.shapes[name])
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _modelopt(files: ModelFiles) -> Iterator[str]:
+    said, other = files.config.get("quantization_config"), read_json(files.root / MODELOPT).get("quantization")
+    if not isinstance(said, Mapping) or not isinstance(other, Mapping):
+        return
+    first, second = said.get("quant_algo"), other.get("quant_algo")
+    if None not in (first, second) and first != second:
+        yield f"config.json: quant_algo = {first!r}, and {MODELOPT} says {second!r}: config.json counts"
+
+
+def _index(root: Path, tensors: SafetensorsFiles) -> Iterator[str]:
+    named = read_json(root / INDEX).get("weight_map")
+    if not isinstance(named, Mapping):
+        return
+    lacking, more = sorted(named.keys() - tensors.shapes.keys()), sorted(tensors.shapes.keys() - named.keys())
+    if lacking:
+        yield f"{INDEX} names tensors that its files lack ({_listed(lacking)}): what is in the files counts"
+    if more:
+        yield f"{INDEX} lacks tensors that are in its files ({_listed(more)}): what is in the files counts"
+
+
+def _unread(files: ModelFiles) -> Iterator[str]:
+    read = {path.name for path in files.weights}
+    others = [
+        path.name for path in files.root.glob("*.safetensors") if path.name not in read and not path.match(_COPIES)
+    ]
+    if others:
+        by = f"{INDEX} names others" if (files.root / INDEX).is_file() else f"{WHOLE} is there"
+        yield f"{_listed(sorted(others))} {'is' if len(others) == 1 else 'are'} not read, because {by}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _called(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+_TIE = "tie_word_embeddings"
+
+
+def contradictions(files: ModelFiles, config: Mapping[str, Any], outline: Outline) -> Iterator[str]:
+    """A warning for each that is settled, with both statements. `config`: with what the model is served for.
+
+    Raises ModelError for one that cannot be settled. A GGUF file has one statement of each fact: its metadata.
+    """
+    if files.format == "gguf":
+        return
+    part = text_part(config)
+    values = config if part is None else part
+    if part is not None:
+        yield from _tie(config)
+    yield from rope_warnings(values)
+    if isinstance(outline, Program) and not is_encoder(config):
+        if config.get(TOLD, "generate") != "generate":
+            values = {**values, "architectures": None}  # the class may be one without a head
+        spec = describe(values)
+        check_classes(values, spec)
+        check_windows(values, spec)
+        yield from list_warnings(values, spec)
+    yield from stored_warnings(files)
+
+
+def _tie(config: Mapping[str, Any]) -> Iterator[str]:
+    text = config.get("text_config")
+    said = config.get(_TIE), text.get(_TIE) if isinstance(text, Mapping) else None
+    if None not in said and said[0] != said[1]:
+        yield f"config.json: {_TIE} = {said[0]!r}, and in text_config it is {said[1]!r}: the first one counts"
