@@ -13,7 +13,7 @@ import psutil
 
 from peers import places
 from plimsoll_kernels.cpu.library import runnable
-from plimsoll_runtime.hardware import cpu_name
+from plimsoll_runtime.execution.device.gpus import cpu_name
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("plimsoll-serving", "torch", "transformers", "triton", "numpy")

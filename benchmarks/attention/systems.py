@@ -11,11 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from attention.cases import Case
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.catalogue import Target
-from plimsoll_runtime.execution.attention.select import select
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.selection import select
+from plimsoll_runtime.execution.kv.cache import KvCache
 
 LAYERS = 12
 BLOCK_SIZE = 16

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 
 from gpu.clock import Limits, seconds
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.paged import paged_batch
-from plimsoll_runtime.execution.attention.triton import TritonBackend
-from plimsoll_runtime.execution.capture import Capture
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.step_tables import paged_batch
+from plimsoll_runtime.execution.graphs.capture import Capture
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCK_SIZE = 16

@@ -12,9 +12,9 @@ from torch import Tensor
 from gpu.attention import CASES, Case, batch_of, cache_for
 from gpu.clock import Limits, seconds
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
-from plimsoll_runtime.execution.attention.divided import divided
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.split import divided
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 PROMPTS = tuple(case for case in CASES if case.name.startswith("chunk"))

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import torch
 
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.trial import Mix, Stopwatch, check, expected_mix, measure, small_steps
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.benchmark import Mix, Stopwatch, check, expected_mix, measure, small_steps
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SHAPES: Mapping[str, AttentionShape] = {

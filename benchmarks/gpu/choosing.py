@@ -11,7 +11,7 @@ from torch import Tensor
 from gpu.clock import Limits, seconds
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_kernels.sampling.params import RowParams
-from plimsoll_runtime.execution.capture import Capture
+from plimsoll_runtime.execution.graphs.capture import Capture
 
 LAUNCHES = 10
 VOCABULARY = 151_936

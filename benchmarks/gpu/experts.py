@@ -9,7 +9,7 @@ import torch
 
 from gpu.clock import Limits, seconds
 from plimsoll_kernels.grouped_product.op import grouped_product
-from plimsoll_runtime.execution.capture import Capture
+from plimsoll_runtime.execution.graphs.capture import Capture
 
 LAUNCHES = 10
 

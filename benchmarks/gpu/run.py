@@ -22,8 +22,8 @@ from gpu.clock import Limits, limits
 from gpu.model import LLAMA_8B, folder, program_for, random_decoder
 from gpu.sheet import table
 from options import Options
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES
-from plimsoll_runtime.execution.capture import CudaCapture
+from plimsoll_runtime.execution.attention.registry import ENTRIES
+from plimsoll_runtime.execution.graphs.capture import CudaCapture
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from serving import models

@@ -13,16 +13,15 @@ from torch import Tensor
 from gpu.clock import Limits, seconds
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.triton import TritonBackend
-from plimsoll_runtime.execution.capture import Capture
-from plimsoll_runtime.execution.device_state import DeviceState, columns_of
-from plimsoll_runtime.execution.graphed_choice import GraphedChoice
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.graphs.capture import Capture
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.ops.cost import OpCost, total
 

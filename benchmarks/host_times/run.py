@@ -25,15 +25,14 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
-from plimsoll_runtime.execution.attention.triton import TritonBackend
-from plimsoll_runtime.execution.capture import Captured
-from plimsoll_runtime.execution.captures import CaptureBounds
-from plimsoll_runtime.execution.device_state import DeviceState, columns_of
-from plimsoll_runtime.execution.device_steps import DeviceSteps
+from plimsoll_runtime.execution.async_result import DeviceSteps
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.graphed_choice import GraphedChoice
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Captured
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.decoder import Decoder

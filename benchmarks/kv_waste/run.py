@@ -18,7 +18,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.batch_state import BatchState
+from plimsoll_runtime.execution.inputs.batch_state import BatchState
 from tables import Sheet
 
 REQUESTS, VOCAB, MAX_LEN, TOKENS_OF_CACHE = 1000, 32000, 4096, 131072

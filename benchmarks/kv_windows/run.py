@@ -18,7 +18,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
+from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from tables import Sheet
 

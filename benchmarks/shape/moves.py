@@ -186,14 +186,30 @@ def _uses(tree: ast.Module, renamed: Mapping[str, str], at: _Offsets, edits: Seq
     for old, new in renamed.items():
         if new in bound:
             _warn(f"{file}: {old} becomes {new}, which is another name's already")
+    local = [
+        (name, at.span(function))
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for name in _bound_in(function) & renamed.keys()
+    ]
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in renamed:
             start, end = at.span(node)
+            if any(name == node.id and first <= start < last for name, (first, last) in local):
+                continue
             if isinstance(node.ctx, ast.Store):
                 _warn(f"{file}:{node.lineno}: {node.id} is a module and a variable")
             elif not any(first <= start < last for first, last, _ in edits):
                 found.append((start, end, renamed[node.id]))
     return found
+
+
+def _bound_in(function: ast.AST) -> set[str]:
+    """Names of a function's parameters and variables."""
+    bound = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    return bound | {
+        node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
 
 
 def _parts(text: str) -> _Parts:

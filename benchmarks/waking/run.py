@@ -19,7 +19,6 @@ from typing import Any
 import question
 from options import Options
 from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.needs import Needs
@@ -27,6 +26,7 @@ from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.image import Image
 from serving import models, quiet
 from tables import Sheet

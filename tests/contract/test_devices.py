@@ -20,8 +20,8 @@ from plimsoll_runtime.cli.host import host_settings
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import DeviceLostError
-from plimsoll_runtime.execution.device.facts import DeviceFacts
-from plimsoll_runtime.execution.device.refusal import refusal
+from plimsoll_runtime.execution.device.diagnostics import DeviceFacts
+from plimsoll_runtime.execution.device.select import refusal
 from plimsoll_runtime.utils.process_exit import write_last_words
 
 META = {

@@ -13,7 +13,7 @@ from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES
 from plimsoll_runtime.engine.protocol.pooling import TASKS
 from plimsoll_runtime.engine.scheduler.policies import POLICIES
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES
+from plimsoll_runtime.execution.attention.registry import ENTRIES
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 

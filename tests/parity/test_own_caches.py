@@ -20,7 +20,7 @@ from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
-from plimsoll_runtime.execution.own_caches import OwnCaches
+from plimsoll_runtime.execution.kv.states import OwnCaches
 from plimsoll_runtime.models.transformers_code.cache_rows import Rows
 
 TOLERANCE = 1e-3

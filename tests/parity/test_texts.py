@@ -11,7 +11,7 @@ from gpu_support.device import DEVICE
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver import wiring
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.capture import Captured, CudaCapture
+from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
 
 VOCAB = 256
 GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)

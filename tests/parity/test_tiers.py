@@ -15,7 +15,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.engine.kv.offload.costs import Costs
-from plimsoll_runtime.execution.tiers.folder import BlockFolder
+from plimsoll_runtime.execution.kv.offload.block_files import BlockFolder
 
 PREFIX = 96
 PROMPTS = prompts((PREFIX + 1,) * 8, seed=3)

@@ -12,8 +12,8 @@ from model_support.tiny import make_model, save_model
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver import model
 from plimsoll_runtime.errors import ModelError, UsageError
+from plimsoll_runtime.execution.attention.backends.gather.backend import GatheredBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
 from plimsoll_runtime.models.layers.attention import Attention
 
 

@@ -11,7 +11,7 @@ from plimsoll_runtime.cli import downloads, values
 from plimsoll_runtime.cli.table import print_table
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.execution.kv_layout import KvLayout
+    from plimsoll_runtime.execution.kv.layout import KvLayout
     from plimsoll_runtime.models.program import Outline
     from plimsoll_runtime.weights.files import ModelFiles
 
@@ -107,8 +107,8 @@ def fit(args: argparse.Namespace) -> int:
 
     from plimsoll_runtime.driver.fit import fit as fit_of
     from plimsoll_runtime.engine.config import EngineConfig
-    from plimsoll_runtime.execution.memory import longest_held
-    from plimsoll_runtime.execution.precision import NAMES
+    from plimsoll_runtime.execution.device.select import NAMES
+    from plimsoll_runtime.execution.memory.kv_budget import longest_held
     from plimsoll_runtime.utils.sizes import parse_size
 
     config = EngineConfig(

@@ -11,8 +11,9 @@ from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.model import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
-from plimsoll_runtime.execution.kv_layout import KvLayout
-from plimsoll_runtime.execution.memory import (
+from plimsoll_runtime.execution.kv.layout import KvLayout
+from plimsoll_runtime.execution.kv.offload.open import staging_beside
+from plimsoll_runtime.execution.memory.kv_budget import (
     DEFAULT_SHARE_CPU,
     DEFAULT_SHARE_GPU,
     KvBudget,
@@ -24,8 +25,7 @@ from plimsoll_runtime.execution.memory import (
     no_kv_cache,
     plan_kv_cache,
 )
-from plimsoll_runtime.execution.tiers.open import staging_beside
-from plimsoll_runtime.execution.workspace import largest_step, on_a_cpu, on_an_accelerator
+from plimsoll_runtime.execution.memory.workspace import largest_step, on_a_cpu, on_an_accelerator
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 

@@ -10,19 +10,17 @@ from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import take_over
 from plimsoll_runtime.driver.budget import Budget, check_grant, share_out
-from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import Loaded, load_model
-from plimsoll_runtime.driver.threads import cores, take_threads
 from plimsoll_runtime.driver.warm_up import warm_up
 from plimsoll_runtime.driver.wiring import OwnThreads, Probe, Wired, wire
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.pipeline import keep_all
 from plimsoll_runtime.engine.protocol.messages import EngineInfo
-from plimsoll_runtime.execution.device.choose import choose
-from plimsoll_runtime.execution.precision import check_instructions
-from plimsoll_runtime.execution.tiers.open import check_options
+from plimsoll_runtime.execution.device.select import check_instructions, choose, cores, take_threads
+from plimsoll_runtime.execution.kv.offload.open import check_options
+from plimsoll_runtime.execution.memory.system import private_bytes
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
 from plimsoll_runtime.weights.image_arena import name_of

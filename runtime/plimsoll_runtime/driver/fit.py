@@ -10,10 +10,9 @@ from math import prod
 from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.model import backends_of, settle
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.execution.device.choose import choose
-from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout
-from plimsoll_runtime.execution.precision import NAMES
-from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
+from plimsoll_runtime.execution.device.select import NAMES, choose
+from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout
+from plimsoll_runtime.execution.memory.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.compose.pooling import served_as
 from plimsoll_runtime.models.load import checked_source, imagined_decoder
 from plimsoll_runtime.models.program import Facts, Program

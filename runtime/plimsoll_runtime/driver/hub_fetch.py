@@ -16,8 +16,8 @@ from typing import Protocol
 import msgspec
 
 from plimsoll_runtime.driver.failures import error_of, exit_text
-from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.errors import FetchError, SourceError
+from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.sources.hub import Access
 
 END_SECONDS = 5.0

@@ -15,9 +15,9 @@ from plimsoll_runtime.driver.find import find_files
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.model import Model, facts_of, from_files, from_image
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.execution.device.read import log_findings
-from plimsoll_runtime.execution.memory import check_weights_fit, free_memory
-from plimsoll_runtime.execution.tiers.pinned import HostRegistry, pinned
+from plimsoll_runtime.execution.device.gpus import log_findings
+from plimsoll_runtime.execution.kv.offload.host_memory import HostRegistry, pinned
+from plimsoll_runtime.execution.memory.kv_budget import check_weights_fit, free_memory
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder, wake_decoder
 from plimsoll_runtime.utils.progress import Progress

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from plimsoll_runtime.driver.find import find_files
-from plimsoll_runtime.driver.footprint import private_bytes
 from plimsoll_runtime.driver.graph_memory import graph_bytes
 from plimsoll_runtime.driver.model import Model, from_files
 from plimsoll_runtime.driver.needs import Needs
-from plimsoll_runtime.driver.threads import take_threads
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.device.choose import choose
-from plimsoll_runtime.execution.memory import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
-from plimsoll_runtime.execution.workspace import by_outline, largest_step, on_a_cpu
+from plimsoll_runtime.execution.device.select import choose, take_threads
+from plimsoll_runtime.execution.memory.kv_budget import granted_kv_cache, least_kv_bytes, most_kv_bytes, no_kv_cache
+from plimsoll_runtime.execution.memory.system import private_bytes
+from plimsoll_runtime.execution.memory.workspace import by_outline, largest_step, on_a_cpu
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 

@@ -18,11 +18,11 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
-from plimsoll_runtime.execution.attention.select import backend_called, candidates, why_not
-from plimsoll_runtime.execution.kv_layout import KvLayout, kv_layout, uniform_layout
-from plimsoll_runtime.execution.precision import NAMES, choose_dtype
-from plimsoll_runtime.execution.states import snapshot_rows
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
+from plimsoll_runtime.execution.attention.selection import backend_called, candidates, why_not
+from plimsoll_runtime.execution.device.select import NAMES, choose_dtype
+from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout, uniform_layout
+from plimsoll_runtime.execution.kv.states import snapshot_rows
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.compose.pooling import pooled_program, pooling_info, served_as
 from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused

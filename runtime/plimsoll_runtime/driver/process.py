@@ -51,7 +51,7 @@ from plimsoll_runtime.engine.protocol.messages import (
 )
 from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError, UsageError
-from plimsoll_runtime.execution.device.fault import FaultKind, fault_of
+from plimsoll_runtime.execution.device.faults import FaultKind, fault_of
 from plimsoll_runtime.utils.process_exit import end_at_once
 from plimsoll_runtime.weights.image import Image
 

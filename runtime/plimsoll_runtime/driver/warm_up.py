@@ -15,11 +15,11 @@ from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.captures import CaptureBounds
-from plimsoll_runtime.execution.graphs import GraphBackend
-from plimsoll_runtime.execution.memory import KvBudget
-from plimsoll_runtime.execution.own_caches import OwnCaches
-from plimsoll_runtime.execution.rehearsal import rehearse
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds
+from plimsoll_runtime.execution.graphs.decode import GraphBackend
+from plimsoll_runtime.execution.kv.states import OwnCaches
+from plimsoll_runtime.execution.memory.kv_budget import KvBudget
+from plimsoll_runtime.execution.warmup import rehearse
 from plimsoll_runtime.utils.progress import Progress
 
 STAGE = "warm-up"

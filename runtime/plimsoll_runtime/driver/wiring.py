@@ -16,24 +16,21 @@ from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.protocol.plan import MOST_FORCED, Launched, StepPlan
 from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.async_result import DeviceSteps, device_event
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.capture import Capture, CudaCapture
-from plimsoll_runtime.execution.device_state import DeviceState, columns_of
-from plimsoll_runtime.execution.device_steps import DeviceSteps
-from plimsoll_runtime.execution.events import device_event
 from plimsoll_runtime.execution.forward import ForwardPass, GraphsOf
-from plimsoll_runtime.execution.graphed_choice import GraphedChoice
-from plimsoll_runtime.execution.graphs import GraphBackend, GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.own_caches import OwnCaches
-from plimsoll_runtime.execution.pieces import PiecedDecoder
-from plimsoll_runtime.execution.pooling.runner import PoolingRunner
+from plimsoll_runtime.execution.graphs.capture import Capture, CudaCapture, FirstOf, StepGraphs
+from plimsoll_runtime.execution.graphs.decode import GraphBackend, GraphedDecoder
+from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder
+from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.open import Tiers, open_tiers
+from plimsoll_runtime.execution.kv.states import OwnCaches, StateCache
+from plimsoll_runtime.execution.pooling_runner import PoolingRunner
 from plimsoll_runtime.execution.runner import ModelRunner
-from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
+from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.execution.step_graphs import FirstOf, StepGraphs
-from plimsoll_runtime.execution.tiers.open import Tiers, open_tiers
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.models.transformers_code.outline import TransformersOutline

@@ -12,22 +12,30 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import StepPlan
+from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.divided import without
-from plimsoll_runtime.execution.attention.guarded import OUT_OF_MEMORY, AttentionError, begin, make
-from plimsoll_runtime.execution.captures import CaptureBounds, Clock, Told, capture_all
-from plimsoll_runtime.execution.device.fault import fault_of
-from plimsoll_runtime.execution.inputs import StepInputs
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.own_caches import OwnCaches
-from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.execution.step_graphs import Graphs, StepGraphs
-from plimsoll_runtime.execution.step_rows import StepRows
+from plimsoll_runtime.execution.attention.base import (
+    OUT_OF_MEMORY,
+    AttentionBackend,
+    AttentionBatch,
+    AttentionError,
+    begin,
+    make,
+)
+from plimsoll_runtime.execution.attention.split import without
+from plimsoll_runtime.execution.device.faults import fault_of, is_device_memory
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Clock, Graphs, StepGraphs, Told, capture_all
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
+from plimsoll_runtime.execution.kv.states import OwnCaches, StateCache
 from plimsoll_runtime.models.decoder import Decoder
 
 logger = logging.getLogger(__name__)
@@ -216,3 +224,78 @@ class ForwardPass:
         raise NoBackendError(
             f"{first}; no other backend may take its place: give another --attention-backend"
         ) from first.__cause__
+
+
+logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+
+
+class Shortages:
+    """Those of a runner. The log has the first, the second, the fourth and so on: there may be one every few steps."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def watch(
+        self,
+        plan: StepPlan,
+        compute: Callable[[StepPlan], _Result],
+        break_off: Callable[[], None] = lambda: None,
+    ) -> _Result:
+        """What computing a plan gives.
+
+        Raises StepMemoryError where the device has no memory for it, after `break_off`; any other error as it is.
+        """
+        try:
+            return compute(plan)
+        except Exception as error:
+            if not is_device_memory(error):
+                raise
+            told = str(error)
+        # The error is gone, and with it the frames that held what the step had allocated.
+        break_off()
+        raise self._error(plan, told)
+
+    def _error(self, plan: StepPlan, told: str) -> StepMemoryError:
+        """The error to raise; `told`: torch's text.
+
+        What torch's allocator keeps for later goes back to the device, where other processes and libraries find it too.
+        """
+        if torch.accelerator.is_available():
+            torch.accelerator.empty_cache()
+        self.count += 1
+        what = told.partition("\n")[0]
+        if not self.count & (self.count - 1):
+            logger.warning(
+                "a step of %d tokens of %d sequences found no memory on the device (%s), and is planned anew, smaller; "
+                "%d such so far",
+                plan.num_tokens,
+                len(plan.sequences),
+                what,
+                self.count,
+            )
+        return StepMemoryError(what)
+
+
+class BlockMoves:
+    """Of one cache, and of the host memory beside it if there is some."""
+
+    def __init__(self, cache: KvCache, host: HostBlocks | None = None) -> None:
+        self._cache = cache
+        self._host = host
+        self._copies = None if host is None else host.copies
+
+    def begin(self, plan: StepPlan) -> None:
+        """Move what the plan says, in the order that `StepPlan` gives.
+
+        A GPU is only told to. What it copies to and from host memory is over when `HostBlocks.copies` says so.
+        """
+        if self._copies is not None:
+            self._copies.begin_step()
+        if self._host is not None and (plan.spills or plan.restores):
+            self._host.move(plan.spills, plan.restores, plan.idle_steps)
+        if plan.num_blocks is not None:
+            self._cache.resize(plan.num_blocks, plan.moves)
+        if plan.block_copies:
+            self._cache.copy_blocks(plan.block_copies)

@@ -20,20 +20,13 @@ from plimsoll_runtime.engine.protocol.plan import (
     TokenLogprob,
 )
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
-from plimsoll_runtime.execution.batch_state import BatchState
-from plimsoll_runtime.execution.device.shortage import Shortages
-from plimsoll_runtime.execution.device_steps import DeviceSteps
-from plimsoll_runtime.execution.events import Event
-from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.inputs import step_inputs
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.late import LateStep
-from plimsoll_runtime.execution.moves import BlockMoves
-from plimsoll_runtime.execution.sampling.logprobs import reports_of
-from plimsoll_runtime.execution.sampling.prompt_reports import PromptReport, told_by_slot
-from plimsoll_runtime.execution.sampling.sampler import Choice, Sampler
-from plimsoll_runtime.execution.step_rows import StepRows
-from plimsoll_runtime.execution.tiers.host import HostBlocks
+from plimsoll_runtime.execution.async_result import DeviceSteps, Event, LateStep
+from plimsoll_runtime.execution.forward import BlockMoves, ForwardPass, Shortages
+from plimsoll_runtime.execution.inputs.batch_state import BatchState, step_inputs
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
+from plimsoll_runtime.execution.sampling.sampler import Choice, PromptReport, Sampler, reports_of, told_by_slot
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.layers.device_copy import sent
 

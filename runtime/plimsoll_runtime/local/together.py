@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import psutil
 
 from plimsoll_runtime.errors import PlimsollError, UsageError
-from plimsoll_runtime.execution.cgroup import cgroup_left
+from plimsoll_runtime.execution.memory.system import cgroup_left
 from plimsoll_runtime.local.model import LocalModel
 from plimsoll_runtime.local.stores import Stores
 from plimsoll_runtime.local.words import gib_text

@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import torch
 
-from plimsoll_runtime.hardware import cpu_name
+from plimsoll_runtime.execution.device.gpus import cpu_name
 from plimsoll_runtime.version import VERSION
 
 

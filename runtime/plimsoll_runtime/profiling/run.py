@@ -17,8 +17,8 @@ from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest
-from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
-from plimsoll_runtime.execution.device.choose import choose
+from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend
+from plimsoll_runtime.execution.device.select import choose
 from plimsoll_runtime.profiling.machine import Machine, measure
 from plimsoll_runtime.profiling.provenance import provenance
 from plimsoll_runtime.profiling.record import StepRecord, record_steps

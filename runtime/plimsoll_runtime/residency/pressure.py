@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from plimsoll_runtime.execution.cgroup import OWN, ROOT, cgroup_left, memberships
+from plimsoll_runtime.execution.memory.system import OWN, ROOT, cgroup_left, memberships
 from plimsoll_runtime.residency.view import Pressure
 
 MACHINE = Path("/proc/pressure/memory")

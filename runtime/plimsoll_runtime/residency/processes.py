@@ -14,12 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant as EngineGrant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import DeviceLostError, UsageError
-from plimsoll_runtime.execution.cgroup import cgroup_limit
-from plimsoll_runtime.execution.device.fault import fault_of
+from plimsoll_runtime.execution.device.faults import fault_of
+from plimsoll_runtime.execution.memory.system import cgroup_limit, footprint
 from plimsoll_runtime.residency.engines import Device, Found, Look, Started
 from plimsoll_runtime.residency.engines import Image as ImageProtocol
 from plimsoll_runtime.residency.fetches import Fetches
@@ -217,9 +216,8 @@ def _gpu(wanted: str) -> tuple[Device | None, tuple[str, ...]]:
     """
     import torch
 
-    from plimsoll_runtime.execution.device.choose import choose
-    from plimsoll_runtime.execution.device.read import log_findings
-    from plimsoll_runtime.hardware import device_name
+    from plimsoll_runtime.execution.device.gpus import device_name, log_findings
+    from plimsoll_runtime.execution.device.select import choose
 
     with _told_as_lost():
         device, found = choose(wanted), log_findings()
@@ -235,7 +233,7 @@ def _gpu_left() -> int:
     """Free bytes of it. Raises DeviceLostError where it has failed."""
     import torch
 
-    from plimsoll_runtime.execution.memory import free_memory
+    from plimsoll_runtime.execution.memory.kv_budget import free_memory
 
     with _told_as_lost():
         return free_memory(torch.device("cuda"))

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.footprint import footprint, private_bytes
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.linked import LinkedProcess, StandbyDeadError
@@ -16,6 +15,7 @@ from plimsoll_runtime.driver.needs import Needs
 from plimsoll_runtime.driver.standby import Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
+from plimsoll_runtime.execution.memory.system import footprint, private_bytes
 from plimsoll_runtime.weights.image import Image
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import select
+from plimsoll_runtime.execution.attention import selection
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
 from plimsoll_runtime.execution.forward import ForwardPass
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -55,7 +55,7 @@ def exact() -> None:
 
 def prepare(patch: pytest.MonkeyPatch, file: str) -> None:
     """Have the engines of a file's tests compute as they are to on a device."""
-    patch.setattr(select, "fastest_first", ours_first)
-    patch.setattr("plimsoll_runtime.execution.attention.triton.tuned_configs", lambda cache: {})
+    patch.setattr(selection, "fastest_first", ours_first)
+    patch.setattr("plimsoll_runtime.execution.attention.backends.triton.tuned_configs", lambda cache: {})
     if file not in GRAPHS:
         patch.setattr(ForwardPass, "capture_graphs", lambda *arguments, **options: None)

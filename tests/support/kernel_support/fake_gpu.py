@@ -25,18 +25,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
-from plimsoll_runtime.execution import device_state
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables, OnDevice
-from plimsoll_runtime.execution.attention.nothing import NoAttention
-from plimsoll_runtime.execution.attention.triton import TritonBackend
-from plimsoll_runtime.execution.capture import Captured
-from plimsoll_runtime.execution.graphed_choice import GraphedChoice
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.pieces import PiecedDecoder
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables, NoAttention, OnDevice
+from plimsoll_runtime.execution.graphs.capture import Captured
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder
+from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.inputs import device_state
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.ops.weight import Weight

@@ -14,11 +14,11 @@ from plimsoll_runtime.driver.budget import Budget
 from plimsoll_runtime.driver.loading import Loaded
 from plimsoll_runtime.driver.wiring import Wired
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.execution import late
-from plimsoll_runtime.execution.captures import CaptureBounds
+from plimsoll_runtime.execution import async_result
 from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.graphed_choice import GraphedChoice
-from plimsoll_runtime.execution.step_rows import StepRows
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds
+from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.utils.progress import Progress
 
 UNKNOWN = -9
@@ -65,7 +65,7 @@ class Copies:
 
         patch.setattr(ForwardPass, "of_rows", noted)
         patch.setattr(wiring, "device_event", lambda device: self)
-        patch.setattr(late, "_on_host", self._copy)
+        patch.setattr(async_result, "_on_host", self._copy)
 
     def record(self) -> None:
         """See Event."""

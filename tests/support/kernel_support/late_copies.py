@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.tiers import host
-from plimsoll_runtime.execution.tiers.streams import Mark
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload import host_memory
+from plimsoll_runtime.execution.kv.offload.copies import Mark
 
 Contents = list[tuple[Tensor, Tensor]]
 """Tensors, and what they are to hold."""
@@ -70,7 +70,7 @@ class LateCopies:
             return found
 
         patch.setattr(KvCache, "blocks", noted)
-        patch.setattr(host, "streams_of", lambda device: self)
+        patch.setattr(host_memory, "streams_of", lambda device: self)
 
     def mark(self) -> Mark:
         """See Streams."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
-from plimsoll_runtime.execution.tiers.streams import Mark
+from plimsoll_runtime.execution.kv.offload.copies import Mark
 
 Work = Callable[[], bool]
 """Is tried until it says that it was done."""

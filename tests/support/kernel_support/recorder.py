@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from plimsoll_runtime.execution.capture import Captured
+from plimsoll_runtime.execution.graphs.capture import Captured
 
 UNKNOWN = -9
 """Stands in integers that no replay has written."""

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import TableChange
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.device_state import DeviceState, columns_of
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.step_rows import StepRows
+from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.kv.cache import KvCache
 
 
 def state_of(cache: KvCache, slots: int, longest: int) -> DeviceState:

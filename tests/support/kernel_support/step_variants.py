@@ -37,11 +37,11 @@ from plimsoll_kernels.paged_attention.prefix import kernel as prefix
 from plimsoll_kernels.rms_norm.op import add_rms_norm, rms_norm
 from plimsoll_kernels.rotary.op import rotary
 from plimsoll_kernels.rotary_cache.op import rotary_cache
-from plimsoll_runtime.execution.attention import triton
-from plimsoll_runtime.execution.attention.prefixes.grouping import SharedPrefix
-from plimsoll_runtime.execution.attention.prefixes.planner import PrefixPlan
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.rehearsal import rehearsed, rehearsed_together
+from plimsoll_runtime.execution.attention.backends import triton
+from plimsoll_runtime.execution.attention.shared_prefix.grouping import SharedPrefix
+from plimsoll_runtime.execution.attention.shared_prefix.planner import PrefixPlan
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.warmup import rehearsed, rehearsed_together
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 HEADS, KV_HEADS, DIM, HIDDEN, INNER = 9, 3, 80, 720, 512

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.catalogue import Target
-from plimsoll_runtime.execution.attention.select import select
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.selection import select
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.decoder import Decoder

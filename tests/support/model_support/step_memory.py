@@ -13,11 +13,10 @@ import torch
 from model_support.forward import BLOCK, backend_of
 
 from offline.memory import forget_peak, peak_bytes
-from plimsoll_runtime.execution import workspace
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.workspace import LargestStep, on_a_cpu
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.memory import workspace
+from plimsoll_runtime.execution.memory.workspace import LargestStep, on_a_cpu
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder

@@ -41,10 +41,10 @@ from options import Options
 from plimsoll_runtime.driver.build import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry
-from plimsoll_runtime.execution.attention.prefixes import grouping
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.triton import TritonBackend
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry
+from plimsoll_runtime.execution.attention.shared_prefix import grouping
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.utils.progress import silent

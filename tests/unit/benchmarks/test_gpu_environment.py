@@ -21,12 +21,13 @@ from gpu.harness import wheels
 from gpu.harness.part import SKIPPED
 from gpu.small_ops import OPS
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import select, triton
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.trial import SMALL
+from plimsoll_runtime.execution.attention import selection
+from plimsoll_runtime.execution.attention.backends import triton
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.benchmark import SMALL
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
 from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -156,7 +157,7 @@ def test_parity_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.MonkeyPatch.context() as patch:
         prepare(patch, "test_texts.py")
         assert triton.tuned_configs(KvCache([SHAPE], 2, 16, torch.float32, CPU)) == {}
-        assert select.candidates("auto", Target(CUDA, torch.float32, [SHAPE], 16)) == [ENTRIES["triton"].load()]
+        assert selection.candidates("auto", Target(CUDA, torch.float32, [SHAPE], 16)) == [ENTRIES["triton"].load()]
         assert ForwardPass.capture_graphs is real
         prepare(patch, "test_logits.py")
         assert ForwardPass.capture_graphs is not real
@@ -166,7 +167,7 @@ def test_parity_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_only_a_cpu_has_is_skipped_on_a_device() -> None:
     with pytest.raises(UsageError) as asked:
-        select.candidates("cpu", Target(CUDA, torch.float32, [SHAPE], 16))
+        selection.candidates("cpu", Target(CUDA, torch.float32, [SHAPE], 16))
     assert refused(asked.value, CUDA)
     assert not refused(asked.value, CPU)
     assert not refused(UsageError("something else"), CUDA)

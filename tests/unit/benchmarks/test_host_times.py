@@ -6,8 +6,8 @@ import pytest
 
 from host_times import run
 from options import Options
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.late import LateStep
+from plimsoll_runtime.execution.async_result import LateStep
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
 
 
 def test_every_phase_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

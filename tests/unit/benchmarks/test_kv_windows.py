@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kv_windows.run import CACHE_SEQUENCES, CONTEXT, held, shapes_of
-from plimsoll_runtime.execution.kv_layout import kv_layout
+from plimsoll_runtime.execution.kv.layout import kv_layout
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 

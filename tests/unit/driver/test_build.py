@@ -25,7 +25,7 @@ from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
-from plimsoll_runtime.execution.tiers.staging import staging_bytes
+from plimsoll_runtime.execution.kv.offload.open import staging_bytes
 from plimsoll_runtime.models.decoder import Decoder
 
 HEADS = {"head_dim": 16, "hidden_size": 64}

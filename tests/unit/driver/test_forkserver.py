@@ -17,13 +17,13 @@ from test_process import read_line, start
 
 from plimsoll_runtime.driver import forking
 from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.footprint import footprint, private_bytes
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.lifeline import ParentEnd
 from plimsoll_runtime.driver.linked import StandbyDeadError
 from plimsoll_runtime.driver.start import Fork, Ready, Refused
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, SourceError
+from plimsoll_runtime.execution.memory.system import footprint, private_bytes
 
 FAKE = "fake_engine:build"
 

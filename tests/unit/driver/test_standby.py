@@ -23,7 +23,6 @@ from model_support.tiny import make_model, prompts, save_model
 from plimsoll_runtime.driver import child, linked
 from plimsoll_runtime.driver.child import EngineChild
 from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.linked import KILL_SECONDS, StandbyDeadError
@@ -32,6 +31,7 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import DeviceLostError, EngineDeadError, MemoryLimitError, SourceError, UsageError
+from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.image import Image
 
 FAKE = "fake_engine:build"

@@ -21,7 +21,6 @@ from plimsoll_runtime.driver import budget, loading
 from plimsoll_runtime.driver import build as build_module
 from plimsoll_runtime.driver import model as model_module
 from plimsoll_runtime.driver.build import build_engine
-from plimsoll_runtime.driver.footprint import footprint
 from plimsoll_runtime.driver.grant import Grant
 from plimsoll_runtime.driver.loading import wake
 from plimsoll_runtime.driver.measure import measure
@@ -31,7 +30,8 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
-from plimsoll_runtime.execution.attention import select
+from plimsoll_runtime.execution.attention import selection
+from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.image import Image, ImageFacts
 from plimsoll_runtime.weights.sources.resolve import resolve
 
@@ -128,14 +128,14 @@ def test_what_it_takes_is_measured_with_the_threads_that_it_will_have(
     """How fast a backend attends depends on them: what another one takes is of no use to the engine."""
     cache = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("PLIMSOLL_CACHE", str(cache))
-    monkeypatch.setattr(select, "CPU_SECONDS", 60.0)
+    monkeypatch.setattr(selection, "CPU_SECONDS", 60.0)
     share(3)
     config = config_of(folder)
     measure(config)
-    [remembered] = (cache / select.FOLDER).iterdir()
+    [remembered] = (cache / selection.FOLDER).iterdir()
     assert json.loads(remembered.read_text())["key"]["threads"] == config.threads == 1
     build(config)
-    assert list((cache / select.FOLDER).iterdir()) == [remembered]
+    assert list((cache / selection.FOLDER).iterdir()) == [remembered]
 
 
 def test_without_a_length_the_longest_sequence_is_what_the_least_holds(folder: Path, image: Image) -> None:

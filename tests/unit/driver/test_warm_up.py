@@ -10,7 +10,7 @@ import torch
 from plimsoll_runtime.driver.warm_up import WOKEN_SECONDS, warm_up
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
-from plimsoll_runtime.execution.captures import CaptureBounds, Told
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Told
 
 MIB = 2**20
 

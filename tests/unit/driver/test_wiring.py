@@ -12,10 +12,9 @@ from kernel_support.recorder import Recorder
 
 from plimsoll_runtime.driver import wiring
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.execution.attention.nothing import NoAttention
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.own_caches import OwnCaches
-from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import NoAttention
+from plimsoll_runtime.execution.kv.states import OwnCaches, StateCache
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.program import Program
 

@@ -14,10 +14,9 @@ from simulated import SimulatedRunner
 
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, StepPlan, StepResult
 from plimsoll_runtime.engine.sequence import SequenceState
-from plimsoll_runtime.execution.batch_state import BatchState
-from plimsoll_runtime.execution.device_state import DeviceState, columns_of
-from plimsoll_runtime.execution.inputs import step_inputs
-from plimsoll_runtime.execution.step_rows import StepRows
+from plimsoll_runtime.execution.inputs.batch_state import BatchState, step_inputs
+from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 CPU = torch.device("cpu")
 LONGEST = 1000

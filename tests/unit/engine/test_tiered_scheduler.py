@@ -19,7 +19,7 @@ from plimsoll_runtime.engine.scheduler.admission import PREFETCH_NS
 from plimsoll_runtime.engine.scheduler.batch_builder import Step
 from plimsoll_runtime.engine.scheduler.policies import SECOND_NS, ByPriority, Policy
 from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
-from plimsoll_runtime.engine.tiers.runs import runs
+from plimsoll_runtime.execution.kv.offload.host_memory import runs
 
 PREFIXES = [[(5 * i + j) % 39 for j in range(24)] for i in range(8)]
 """Of 6 blocks each; the pool of these tests holds one and a half of them, the frames two and a half."""

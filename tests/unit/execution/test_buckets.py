@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.execution.buckets import batch_buckets, bucket_of, row_buckets
+from plimsoll_runtime.execution.graphs.capture import batch_buckets, bucket_of, row_buckets
 
 
 def test_of_256() -> None:

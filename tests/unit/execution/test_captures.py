@@ -8,7 +8,7 @@ import pytest
 import torch
 from kernel_support.recorder import Recorder
 
-from plimsoll_runtime.execution.captures import CaptureBounds, Wanted, capture_all, in_order
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Wanted, capture_all, in_order
 
 MIB = 2**20
 WIDE = CaptureBounds(60.0, 2**30)

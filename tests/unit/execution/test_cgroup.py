@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.execution.cgroup import cgroup_left
+from plimsoll_runtime.execution.memory.system import cgroup_left
 
 V2, V1 = ("memory.max", "memory.current", ""), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
 UNLIMITED = 9223372036854771712

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution import graphed_choice
+from plimsoll_runtime.execution.graphs import sampling
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.program import Program
@@ -61,7 +61,7 @@ def test_a_choice_without_graphs_is_not_waited_for() -> None:
 def test_what_asks_the_host_is_seen(
     program: Program, choose: Callable[[Tensor, Tensor], Tensor], seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphed_choice, "tokens_of", choose)
+    monkeypatch.setattr(sampling, "tokens_of", choose)
     try:
         found = of_the_host(program)
     except Exception as error:  # noqa: BLE001 - fake tensors have no numbers to tell
@@ -70,6 +70,6 @@ def test_what_asks_the_host_is_seen(
 
 
 def test_a_tensor_that_lies_elsewhere_is_seen(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphed_choice, "tokens_of", lambda best, chosen: chosen + torch.zeros(4))
+    monkeypatch.setattr(sampling, "tokens_of", lambda best, chosen: chosen + torch.zeros(4))
     with pytest.raises(RuntimeError, match="device"):
         of_the_host(program)

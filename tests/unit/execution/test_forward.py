@@ -17,19 +17,18 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, StepResult, TableChange
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import Timeline
-from plimsoll_runtime.execution import workspace
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.captures import CaptureBounds
-from plimsoll_runtime.execution.device_state import DeviceState
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
 from plimsoll_runtime.execution.forward import ForwardPass, NoBackendError
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.inputs.device_state import DeviceState
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
+from plimsoll_runtime.execution.memory import workspace
+from plimsoll_runtime.execution.memory.workspace import LargestStep
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.tiers.host import HostBlocks
-from plimsoll_runtime.execution.workspace import LargestStep
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.layers.attention import Attention, NormOfHeads

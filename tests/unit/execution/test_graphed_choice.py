@@ -15,8 +15,8 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.device_state import DeviceState
-from plimsoll_runtime.execution.graphed_choice import GraphedChoice
+from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.sampling.sampler import NOT_FINITE, Sampler
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN
 from plimsoll_runtime.models.decoder import Decoder

@@ -14,11 +14,10 @@ from kernel_support.rows import rows_of, state_of
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.capture import Captured, CudaCapture
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCK, BLOCKS, MOST, LONGEST = 4, 40, 20, 64

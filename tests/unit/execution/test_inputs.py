@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan, TableChange
-from plimsoll_runtime.execution.attention.block_tables import gathered
-from plimsoll_runtime.execution.batch_state import BatchState
-from plimsoll_runtime.execution.device_state import DeviceState
-from plimsoll_runtime.execution.inputs import step_inputs
-from plimsoll_runtime.execution.step_rows import StepRows
+from plimsoll_runtime.execution.attention.base import gathered
+from plimsoll_runtime.execution.inputs.batch_state import BatchState, step_inputs
+from plimsoll_runtime.execution.inputs.device_state import DeviceState
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 SLOTS, BLOCKS = 6, 501
 LAST = range(100, 100 + SLOTS)

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.protocol.plan import StepPlan, TableChange
 from plimsoll_runtime.engine.sequence import Table
-from plimsoll_runtime.execution.batch_state import BatchState
-from plimsoll_runtime.execution.device_state import DeviceState
-from plimsoll_runtime.execution.kept_tables import FEWEST, KeptTables
-from plimsoll_runtime.execution.mirror import Mirror
-from plimsoll_runtime.execution.outbox import Outbox
+from plimsoll_runtime.execution.inputs.batch_state import BatchState
+from plimsoll_runtime.execution.inputs.block_tables import FEWEST, KeptTables, Mirror
+from plimsoll_runtime.execution.inputs.device_state import DeviceState
+from plimsoll_runtime.execution.inputs.upload_buffer import Outbox
 
 SLOTS, BLOCKS, MOST = 3, 100_000, 2000
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plimsoll_runtime.engine.protocol.plan import StepPlan
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.moves import BlockMoves
-from plimsoll_runtime.execution.tiers.host import HostBlocks
+from plimsoll_runtime.execution.forward import BlockMoves
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SHAPES = [AttentionShape(4, 2, 16, 1.0), AttentionShape(4, 1, 32, 1.0)]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.kv.cache_groups import Chunked, Full, SlidingWindow
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.kv_layout import UNUSED, KvLayout, kv_layout
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.layout import UNUSED, KvLayout, kv_layout
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.kv_layout import KvLayout
-from plimsoll_runtime.execution.memory import KvBudget, Room, check_weights_fit, plan_kv_cache
-from plimsoll_runtime.execution.tiers.staging import staging_bytes
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.layout import KvLayout
+from plimsoll_runtime.execution.kv.offload.open import staging_bytes
+from plimsoll_runtime.execution.memory.kv_budget import KvBudget, Room, check_weights_fit, plan_kv_cache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.utils.sizes import parse_size
 

@@ -6,9 +6,9 @@ import torch
 from kernel_support.late_streams import LateStreams
 
 from plimsoll_runtime.engine.protocol.plan import StepPlan
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.moves import BlockMoves
-from plimsoll_runtime.execution.tiers.host import HostBlocks
+from plimsoll_runtime.execution.forward import BlockMoves
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 

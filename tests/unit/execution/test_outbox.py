@@ -13,9 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plimsoll_runtime.execution import outbox as outbox_module
-from plimsoll_runtime.execution.copy_lane import BUFFERS, CudaLane
-from plimsoll_runtime.execution.outbox import ALIGNED_WORDS, FEWEST_WORDS, Outbox, _Buffer
+from plimsoll_runtime.execution.inputs import upload_buffer as outbox_module
+from plimsoll_runtime.execution.inputs.upload_buffer import (
+    ALIGNED_WORDS,
+    BUFFERS,
+    FEWEST_WORDS,
+    CudaLane,
+    Outbox,
+    _Buffer,
+)
 
 CPU = torch.device("cpu")
 

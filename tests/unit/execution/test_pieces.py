@@ -21,19 +21,17 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.captures import CaptureBounds
-from plimsoll_runtime.execution.device_state import DeviceState
-from plimsoll_runtime.execution.device_steps import DeviceSteps
+from plimsoll_runtime.execution.async_result import DeviceSteps
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
 from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.pieces import PiecedDecoder, segments
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, StepGraphs
+from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder, segments
+from plimsoll_runtime.execution.inputs.device_state import DeviceState
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.step_graphs import StepGraphs
-from plimsoll_runtime.execution.step_rows import StepRows
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder
 from plimsoll_runtime.models.layers.attention import Attention

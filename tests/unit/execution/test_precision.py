@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.precision import check_instructions, choose_dtype
+from plimsoll_runtime.execution.device.select import check_instructions, choose_dtype
 
 CPU = torch.device("cpu")
 STORED = {"dtype": "bfloat16"}

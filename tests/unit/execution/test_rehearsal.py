@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.nothing import NoAttention
-from plimsoll_runtime.execution.attention.prefixes import grouping
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.rehearsal import rehearse, rehearsed, rehearsed_together
+from plimsoll_runtime.execution.attention.base import AttentionBatch, NoAttention
+from plimsoll_runtime.execution.attention.shared_prefix import grouping
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.warmup import rehearse, rehearsed, rehearsed_together
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
@@ -40,7 +39,7 @@ def test_no_step_is_larger_than_the_limits() -> None:
 def backend_of(monkeypatch: pytest.MonkeyPatch, shape: AttentionShape) -> Any:
     """Triton's, as for a device of 132 multiprocessors."""
     pytest.importorskip("triton")
-    from plimsoll_runtime.execution.attention import triton
+    from plimsoll_runtime.execution.attention.backends import triton
 
     monkeypatch.setattr(triton, "multiprocessors", lambda device: 132)
     return triton.TritonBackend(KvCache([shape], 9, 4, torch.float32, torch.device("cpu")))

@@ -20,19 +20,17 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.kv.cache_groups import NOTHING_READ, ONE_FULL, Rule
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.nothing import NoAttention
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.captures import CaptureBounds
-from plimsoll_runtime.execution.device_steps import DeviceSteps
+from plimsoll_runtime.execution.async_result import DeviceSteps
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables, NoAttention
 from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.graphed_choice import GraphedChoice
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.execution.states import StateCache
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.states import Spans, States, scanned
 from plimsoll_runtime.models.program import Facts

@@ -10,10 +10,8 @@ import torch
 from kernel_support.recorder import Recorder
 from torch import Tensor
 
-from plimsoll_runtime.execution.capture import Capture
-from plimsoll_runtime.execution.captures import Wanted
-from plimsoll_runtime.execution.step_graphs import FirstOf
-from plimsoll_runtime.execution.step_rows import StepRows
+from plimsoll_runtime.execution.graphs.capture import Capture, FirstOf, Wanted
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 
 class UpTo:

@@ -17,14 +17,20 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.execution import workspace as module
+from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
 from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.states import StateCache
-from plimsoll_runtime.execution.workspace import LargestStep, by_outline, largest_step, on_a_cpu, on_an_accelerator
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.states import StateCache
+from plimsoll_runtime.execution.memory import workspace as module
+from plimsoll_runtime.execution.memory.workspace import (
+    LargestStep,
+    by_outline,
+    largest_step,
+    on_a_cpu,
+    on_an_accelerator,
+)
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder

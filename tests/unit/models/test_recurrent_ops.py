@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.ops.causal_conv import Convolve
 from plimsoll_runtime.models.ops.delta_rule import DeltaRule
 from plimsoll_runtime.models.ops.gated_recurrence import GatedRecurrence

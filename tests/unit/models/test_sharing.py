@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.engine.kv.cache_groups import Full, SlidingWindow
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.kv_layout import kv_layout
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.layout import kv_layout
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.ops.attention import Attend, AttendShared

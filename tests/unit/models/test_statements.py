@@ -19,10 +19,9 @@ from torch import Tensor
 from plimsoll_runtime.driver.model import from_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.weights.sources.resolve import resolve

@@ -15,7 +15,7 @@ from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.threads import share, thread_count
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES
+from plimsoll_runtime.execution.attention.registry import ENTRIES
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
 from plimsoll_runtime.models.decoder import TorchDecoder

@@ -15,11 +15,10 @@ from torch import Tensor
 
 from plimsoll_kernels.cpu.library import VARIABLE, kernels
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.states import StateCache
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.registry import ENTRIES
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
 from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused

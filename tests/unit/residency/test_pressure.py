@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import psutil
 import pytest
 
-from plimsoll_runtime.execution.cgroup import cgroup_limit
+from plimsoll_runtime.execution.memory.system import cgroup_limit
 from plimsoll_runtime.residency import processes as module
 from plimsoll_runtime.residency.pressure import Stalls, host_memory_left, judge, read_stalls
 from plimsoll_runtime.residency.processes import Processes

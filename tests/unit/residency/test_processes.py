@@ -18,7 +18,6 @@ import torch
 from model_support.tiny import make_model, prompts, save_model
 from residency_support.failing import FACTORY, FAULT, LOST
 
-from plimsoll_runtime import hardware
 from plimsoll_runtime.driver.client import AsyncEngine
 from plimsoll_runtime.driver.forkserver import ForkServer
 from plimsoll_runtime.driver.needs import Needs
@@ -27,8 +26,8 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import DeviceFailedError, DeviceLostError, EngineDeadError, UsageError
-from plimsoll_runtime.execution import memory
-from plimsoll_runtime.execution.device import read
+from plimsoll_runtime.execution.device import gpus
+from plimsoll_runtime.execution.memory import kv_budget
 from plimsoll_runtime.residency import processes as module
 from plimsoll_runtime.residency import spare as spare_module
 from plimsoll_runtime.residency.engines import Device
@@ -224,7 +223,7 @@ def test_a_device_that_cannot_be_looked_at_any_more_is_lost(phrase: str, monkeyp
     def free(device: torch.device) -> int:
         raise error.pop()
 
-    monkeypatch.setattr(memory, "free_memory", free)
+    monkeypatch.setattr(kv_budget, "free_memory", free)
     engines = Processes()
     engines._accelerated = True
     with pytest.raises(DeviceLostError, match=f"CUDA error: {phrase}"):
@@ -261,8 +260,8 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     memory_of = {"get_memory_info": lambda device: (2**30, 2**31), "empty_cache": lambda: None}
     for name, made in memory_of.items():
         monkeypatch.setattr(torch.accelerator, name, made)
-    monkeypatch.setattr(hardware, "device_name", lambda device: "a GPU")
-    monkeypatch.setattr(read, "log_findings", lambda: ("a finding",))
+    monkeypatch.setattr(gpus, "device_name", lambda device: "a GPU")
+    monkeypatch.setattr(gpus, "log_findings", lambda: ("a finding",))
     monkeypatch.setattr(module, "ACCELERATORS", (tmp_path / "another", tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 
@@ -334,7 +333,7 @@ async def test_what_there_is_to_say_of_the_device_is_told_when_a_host_opens(monk
     def fail() -> tuple[str, ...]:
         raise RuntimeError("CUDA error: GPU is lost")
 
-    monkeypatch.setattr(read, "log_findings", fail)
+    monkeypatch.setattr(gpus, "log_findings", fail)
     with pytest.raises(DeviceLostError, match="GPU is lost"):
         await opened("auto")
 

@@ -11,7 +11,7 @@ from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.sampling.constrained import ROWS_A_THREAD, ConstrainedRows
+from plimsoll_runtime.execution.sampling.constraints import ROWS_A_THREAD, ConstrainedRows
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.text.tokenizer import Tokenizer
 

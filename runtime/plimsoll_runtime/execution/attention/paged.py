@@ -1,33 +1,59 @@
-"""A step's tables as our kernels read them."""
+"""Backends whose kernels read our cache as it lies, by pages: what they share, and what each says of its own kernel."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
+
+from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import gathered
-from plimsoll_runtime.execution.attention.tables import step_tables
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.execution.attention.step_tables import paged_batch
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+Attend = Callable[[Tensor, Tensor, Tensor, AttentionShape], Tensor]
+"""(query [T, heads, D], pages of keys and of values [blocks, block, kv_heads, D], a layer's shape) -> [T, heads, D]."""
 
 
-def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:
-    """Lengths and block tables on the cache's device, whatever block's number where one is shorter than the longest."""
-    tables = step_tables(batch, cache.block_size)
-    rows, width = int(tables.query_lens.sum()), int(tables.num_blocks.max())
-    if (there := batch.block_tables.there) is not None:
-        starts, contexts, begins = there.query_starts, there.context_lens, there.begins
-    else:
-        numbers = np.concatenate([tables.first_rows, [rows], tables.context_lens, tables.first_blocks])
-        # The first of three parts is the one that is longer by one.
-        starts, contexts, begins = sent(numbers, cache.device).tensor_split(3)
-    return PagedBatch(
-        query_starts=starts.to(torch.int32),
-        context_lens=contexts.to(torch.int32),
-        block_tables=gathered(batch.block_tables.on(cache.device), begins, width),
-        max_query_len=int(tables.query_lens.max()),
-        max_context_len=int(tables.context_lens.max()),
-        decodes=int((tables.query_lens == 1).sum()),
-    )
+class PagesBackend(ABC):
+    """See AttentionBackend."""
+
+    name: ClassVar[str]
+    fused: ClassVar[bool] = False
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+
+    @abstractmethod
+    def attend_over(self, paged: PagedBatch) -> Attend:
+        """How a step's rows attend in a group of the cache: made once a step, called for each of its layers."""
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """The batch's tables on the device: one copy a group."""
+        cache, groups = self._cache, batch.groups
+        attends = [self.attend_over(paged_batch(group, cache)) for group in groups]
+
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            keys, values, group = cache.keys[layer], cache.values[layer], cache.group_of[layer]
+            if key is not None and value is not None:
+                write_cache(key, value, keys, values, groups[group].cells)
+            # [kv_heads, blocks, block, D] seen as pages [blocks, block, kv_heads, D].
+            pages = keys.permute(1, 2, 0, 3), values.permute(1, 2, 0, 3)
+            return attends[group](query.contiguous(), *pages, cache.shapes[layer])
+
+        return attention
+
+
+def window_of(shape: AttentionShape) -> tuple[int, int]:
+    """Tokens that a row sees to the left of its own and to its right, as FlashAttention counts them: -1 for all.
+
+    Ours counts the row's own too.
+    """
+    return (-1, -1) if shape.window is None else (shape.window - 1, 0)

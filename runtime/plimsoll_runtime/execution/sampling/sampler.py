@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, SlotInit, TokenLogprob
-from plimsoll_runtime.execution.sampling.adjust import adjust
-from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows, Recorded
-from plimsoll_runtime.execution.sampling.logprobs import reports_of, told
-from plimsoll_runtime.execution.sampling.plain import PlainRows
-from plimsoll_runtime.execution.sampling.state import NO_TOKEN, Rows, SamplingState
+from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows, Recorded
+from plimsoll_runtime.execution.sampling.logits_processors import adjust
+from plimsoll_runtime.execution.sampling.state import NO_TOKEN, PlainRows, Rows, SamplingState
+from plimsoll_runtime.models.layers.device_copy import sent
+
+
+def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
+    """For each row its token's log probability and rank, and the `top[i]` most likely tokens, on the logits' device,
+    where nobody waits for it.
+
+    logits float32 [R, V], tokens int64 [R]. Ranks count from 1; equal logits share the better rank. More tokens than
+    the vocabulary has are not told.
+    """
+    wanted = [min(count, logits.shape[-1]) for count in top]
+    alternatives = sent(np.array(wanted, dtype=np.int32), logits.device)
+    return log_probabilities(logits, tokens, alternatives, max(wanted, default=0))
+
+
+def told(tokens: Sequence[int], found: Reports, top: Sequence[int]) -> list[TokenLogprob]:
+    """What there is to tell of tokens, of which `top[i]` alternatives are wanted."""
+    chosen = zip(tokens, found.chosen.tolist(), found.ranks.tolist(), strict=True)
+    if not any(top):
+        return [TokenLogprob(token, logprob, rank) for token, logprob, rank in chosen]
+    alternative = zip(found.top_tokens.tolist(), found.top.tolist(), top, strict=True)
+    return [
+        TokenLogprob(token, logprob, rank, tuple(zip(ids[:count], values[:count], strict=True)))
+        for (token, logprob, rank), (ids, values, count) in zip(chosen, alternative, strict=True)
+    ]
+
 
 NOT_FINITE = "the model's logits are not finite (NaN or infinity): its weights or the chosen dtype are at fault"
 
@@ -171,3 +198,21 @@ def _reports(raw: Tensor, tokens: Tensor, rows: Tensor, alternatives: Sequence[i
     """Of the rows that asked for them."""
     everyone = len(alternatives) == raw.shape[0]
     return reports_of(raw, tokens, alternatives) if everyone else reports_of(raw[rows], tokens[rows], alternatives)
+
+
+class PromptReport(NamedTuple):
+    """Of some tokens of a slot's prompt, with so many `alternatives` each: what was found, on the logits' device."""
+
+    slot: int
+    tokens: Sequence[int]
+    alternatives: int
+    found: Reports
+
+
+def told_by_slot(reports: Sequence[PromptReport], found: Iterable[Reports]) -> dict[int, list[TokenLogprob]]:
+    """What there is to tell of each slot; `found` is the same as in the reports, in their order, on the host."""
+    by_slot: dict[int, list[TokenLogprob]] = {}
+    for report, there in zip(reports, found, strict=True):
+        tokens = told(report.tokens, there, [report.alternatives] * len(report.tokens))
+        by_slot.setdefault(report.slot, []).extend(tokens)
+    return by_slot

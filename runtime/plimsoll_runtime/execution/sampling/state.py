@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,10 +14,50 @@ from torch import Tensor
 
 from plimsoll_kernels.sampling.params import RowParams
 from plimsoll_runtime.engine.protocol.plan import SlotInit
-from plimsoll_runtime.execution.sampling.adjust import Adjustments, adjustments_of
-from plimsoll_runtime.execution.sampling.noise import uniforms
-from plimsoll_runtime.execution.sampling.plain import PlainRows
+from plimsoll_runtime.execution.sampling.logits_processors import Adjustments, adjustments_of
 from plimsoll_runtime.models.layers.device_copy import sent
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_DOUBLE_BITS = np.uint64(11)
+
+
+def uniforms(seeds: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1), one for each pair (int64 [R], int64 [R] -> float64 [R])."""
+    with np.errstate(over="ignore"):
+        state = _mix(seeds.astype(np.uint64) + _GAMMA)
+        state = _mix(state ^ ((indices.astype(np.uint64) + np.uint64(1)) * _GAMMA))
+    return (state >> _DOUBLE_BITS).astype(np.float64) * 2.0**-53
+
+
+def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRows:
+    """R rows without penalties, biases, masks or reports, as the host has them.
+
+    slots int64 [R]; uniforms float64 [R] in [0, 1); temperature, top_p, min_p float32 [R], top_k int32 [R]: see
+    RowParams.
+    """
+
+    slots: NDArray[np.int64]
+    uniforms: NDArray[np.float64]
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.int32]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+
+    @classmethod
+    def none(cls) -> PlainRows:
+        """No rows."""
+        empty: NDArray[Any] = np.zeros(0)
+        return cls(empty, empty, empty, empty, empty, empty)
+
 
 COLDEST = 1e-4
 """Temperatures below this are greedy in all but name, and would overflow float32 when logits are divided by them."""

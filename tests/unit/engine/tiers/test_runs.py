@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.tiers.runs import Run, runs
+from plimsoll_runtime.execution.kv.offload.host_memory import Run, runs
 
 PAIRS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=12)
 

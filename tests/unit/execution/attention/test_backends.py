@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from plimsoll_runtime.execution.attention.backends.gather.backend import GatheredBackend
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.backends.sdpa import SdpaBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 Simulate = Callable[..., Any]
@@ -70,7 +70,7 @@ def test_kinds_of_attention_in_bfloat16(
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_kinds_of_attention_in_triton(simulation: Simulate, triton_device: str, kind: dict[str, Any]) -> None:
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     shapes = [shape(4, 2, 16, **kind), shape(4, 1, 32, **kind)]
     several_steps(simulation(TritonBackend, shapes, torch.float32, 16, 40, device=triton_device))
@@ -81,7 +81,7 @@ LATENTS = [shape(4, 1, 32, **LATENT), shape(20, 1, 40, **LATENT), shape(4, 2, 16
 
 def test_latents_in_triton(simulation: Simulate, triton_device: str) -> None:
     """Beside heads of another kind, in decodes and chunks."""
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     several_steps(simulation(TritonBackend, LATENTS, torch.float32, 16, 40, device=triton_device))
 
@@ -107,7 +107,7 @@ def test_sdpa(simulation: Simulate, dtype: torch.dtype) -> None:
 def test_triton(
     simulation: Simulate, triton_device: str, dtype: torch.dtype, block_size: int, shapes: list[AttentionShape]
 ) -> None:
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     if dtype is torch.bfloat16 and triton_device == "cpu":
         pytest.skip("Triton's interpreter multiplies the bits of bfloat16 as integers")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.execution.attention.choice import DIVIDING, Choice, ranked
-from plimsoll_runtime.execution.attention.trial import Timing
+from plimsoll_runtime.execution.attention.benchmark import Timing
+from plimsoll_runtime.execution.attention.selection import DIVIDING, Choice, ranked
 
 TIMES = {"a": Timing(decode_ms=1.0, chunk_ms=10.0), "b": Timing(decode_ms=9.0, chunk_ms=4.0), "c": Timing(9.5, 5.0)}
 

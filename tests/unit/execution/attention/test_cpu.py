@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_support.instructions import BUILDS, Build, forced
 
-from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
+from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 Simulate = Callable[..., Any]

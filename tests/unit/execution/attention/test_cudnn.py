@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from plimsoll_runtime.execution.attention import cudnn as module
-from plimsoll_runtime.execution.attention.cudnn import CudnnBackend, CudnnChunks, cudnn_attention
+from plimsoll_runtime.execution.attention.backends import cudnn as module
+from plimsoll_runtime.execution.attention.backends.cudnn import CudnnBackend, CudnnChunks, cudnn_attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]

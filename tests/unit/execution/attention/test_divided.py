@@ -16,19 +16,23 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import write_cache
-from plimsoll_runtime.execution.attention import block_tables, paged, writing
-from plimsoll_runtime.execution.attention import divided as module
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.divided import divided, parts_of, without
-from plimsoll_runtime.execution.attention.guarded import AttentionError, begin
-from plimsoll_runtime.execution.attention.prefixes.step import SharingBackend, StepPrefixes
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
-from plimsoll_runtime.execution.attention.triton import TritonBackend
+from plimsoll_runtime.execution.attention import base, cache_write, step_tables
+from plimsoll_runtime.execution.attention import split as module
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.backends.sdpa import SdpaBackend
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
+from plimsoll_runtime.execution.attention.base import (
+    AttentionBackend,
+    AttentionBatch,
+    AttentionError,
+    BlockTables,
+    begin,
+)
+from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBackend, StepPrefixes
+from plimsoll_runtime.execution.attention.split import divided, parts_of, without
 from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.graphs import GraphBackend
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.graphs.decode import GraphBackend
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention, RotatingAttention
 from plimsoll_runtime.models.layers.device_copy import sent
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
@@ -212,7 +216,7 @@ def test_keys_and_values_are_written_once_before_any_row_attends(monkeypatch: py
 
             return attention
 
-    monkeypatch.setattr(writing, "write_cache", write)
+    monkeypatch.setattr(cache_write, "write_cache", write)
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
     step = divided(Watching, Watching, "both")(cache).begin(batch_of([1, 5, 1]))
     step(0, *inputs(7))
@@ -322,7 +326,7 @@ def test_tables_that_are_on_the_device_are_not_sent_again(triton_device: str, mo
         sizes.append(values.size)
         return sent(values, device)
 
-    for sender in (module, block_tables, paged):
+    for sender in (module, base, step_tables):
         monkeypatch.setattr(sender, "sent", noted)
     step = divided(TritonBackend, TritonBackend, "both")(caches[0]).begin(there)
     found = step(0, *(each.to(device) for each in inputs(16)))

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import select as module
-from plimsoll_runtime.execution.attention import trial
+from plimsoll_runtime.execution.attention import benchmark
+from plimsoll_runtime.execution.attention import selection as module
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Entry, Target
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.select import fastest_first
-from plimsoll_runtime.execution.attention.trial import MOST_REPEATS, SMALL, Mix, Stopwatch, lengths_of, measure
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.benchmark import MOST_REPEATS, SMALL, Mix, Stopwatch, lengths_of, measure
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.selection import fastest_first
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -254,7 +254,7 @@ def test_prompts_of_a_gpu_are_of_several_lengths(clock: FakeClock, monkeypatch: 
     measure(reference, TARGET, mix, watch)
     assert clock.lengths == {1, 64}
     clock.lengths.clear()
-    monkeypatch.setattr(trial, "lengths_of", lambda mix, device: [64, 63, 62, 61])
+    monkeypatch.setattr(benchmark, "lengths_of", lambda mix, device: [64, 63, 62, 61])
     measure(reference, TARGET, mix, watch)
     assert clock.lengths == {1, 64, 63, 62, 61}
     assert lengths_of(mix, torch.device("cuda")) == [64, 63, 62, 61]

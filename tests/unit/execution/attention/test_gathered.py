@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
+from plimsoll_runtime.execution.attention.backends.gather.backend import GatheredBackend
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -65,7 +65,7 @@ def test_any_batch(simulation: Simulate, steps: list[dict[int, int]], window: in
 
 def test_a_long_context_is_cut_by_heads_and_rows(simulation: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("segments", "tile"):
-        monkeypatch.setattr(f"plimsoll_runtime.execution.attention.gathered.{module}.TILE_SCORES", 2000)
+        monkeypatch.setattr(f"plimsoll_runtime.execution.attention.backends.gather.{module}.TILE_SCORES", 2000)
     run = simulation(GatheredBackend, [shape(8, 4, 32)], torch.float32, 16, 100)
     a, b = run.add(), run.add()
     run.step({a: 500, b: 90})

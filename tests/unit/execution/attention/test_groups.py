@@ -9,13 +9,13 @@ import pytest
 import torch
 from kernel_support.instructions import BUILDS, Build, forced
 
+from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend
+from plimsoll_runtime.execution.attention.backends.gather.backend import GatheredBackend
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.backends.sdpa import SdpaBackend
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.cpu.backend import CpuBackend
-from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.sdpa import SdpaBackend
-from plimsoll_runtime.execution.attention.triton import TritonBackend
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]

@@ -21,15 +21,14 @@ from torch.nn.attention import varlen as torch_varlen
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.reference import attention_reference
-from plimsoll_runtime.execution.attention import pages as pages_module
-from plimsoll_runtime.execution.attention import torch_flash
+from plimsoll_runtime.execution.attention import paged as pages_module
+from plimsoll_runtime.execution.attention.backends import torch_flash
+from plimsoll_runtime.execution.attention.backends.cudnn import CudnnPagedBackend, CudnnPagedChunks
+from plimsoll_runtime.execution.attention.backends.flash_attn import FlashAttn3Backend, FlashAttnBackend
+from plimsoll_runtime.execution.attention.backends.flashinfer import FlashInferBackend
+from plimsoll_runtime.execution.attention.backends.torch_flash import TorchFlashBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.catalogue import ENTRIES, Target
-from plimsoll_runtime.execution.attention.cudnn_paged import CudnnPagedBackend, CudnnPagedChunks
-from plimsoll_runtime.execution.attention.flash_attn import FlashAttnBackend
-from plimsoll_runtime.execution.attention.flash_attn_3 import FlashAttn3Backend
-from plimsoll_runtime.execution.attention.flashinfer import FlashInferBackend
-from plimsoll_runtime.execution.attention.torch_flash import TorchFlashBackend
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]

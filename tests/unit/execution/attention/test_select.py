@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import catalogue as module
-from plimsoll_runtime.execution.attention.catalogue import Target
-from plimsoll_runtime.execution.attention.select import backend_called, candidates, select, why_not
+from plimsoll_runtime.execution.attention import registry as module
+from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.selection import backend_called, candidates, select, why_not
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 SHAPES = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.125)]

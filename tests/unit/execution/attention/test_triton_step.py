@@ -17,14 +17,13 @@ from model_support.tiny import make_model, save_model
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.configs import DEFAULTS
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.prefixes import grouping
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.capture import Captured, CudaCapture
-from plimsoll_runtime.execution.graphs import GraphedDecoder
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.pieces import PiecedDecoder
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.shared_prefix import grouping
+from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
+from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.layers.attention import RotatingAttention
@@ -77,7 +76,7 @@ def logits(decoder: TorchDecoder, backend: Any, device: str) -> Tensor:
 
 
 def test_equals_the_reference(folder: Path, triton_device: str) -> None:
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     actual = logits(loaded(folder, triton_device), TritonBackend, triton_device)
     expected = logits(loaded(folder, "cpu"), ReferenceBackend, "cpu")
@@ -88,7 +87,7 @@ class Decodes:
     """Graphs of a model's decodes by our kernels, and the same model with the reference on a CPU. Its cache is full."""
 
     def __init__(self, folder: Path, device_name: str, *, sequences: int, longest: int) -> None:
-        from plimsoll_runtime.execution.attention.triton import TritonBackend
+        from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
         device, decoder = torch.device(device_name), loaded(folder, device_name)
         self.cache, other = (
@@ -172,7 +171,7 @@ def counted(counts: dict[Any, int], key: Any, replay: Callable[[], None]) -> Non
 @torch.inference_mode()
 def test_chunks_in_pieces(folder: Path, triton_device: str) -> None:
     """With decodes beside them and alone, padded to buckets, they equal the reference."""
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     device, decoder, plain = torch.device(triton_device), loaded(folder, triton_device), loaded(folder, "cpu")
     cache, other = (
@@ -209,7 +208,7 @@ MIXTURES: Mapping[str, Mapping[str, Any]] = {
 def test_mixtures_by_the_grouped_product(
     config: str, triton_device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     save_model(make_model(config, {"num_hidden_layers": 2, "head_dim": 16, **MIXTURES[config]}), tmp_path)
     expected = logits(loaded(tmp_path, "cpu"), ReferenceBackend, "cpu")
@@ -228,7 +227,7 @@ def test_mixtures_by_the_grouped_product(
 def test_its_steps_rotate(folder: Path) -> None:
     """Otherwise the decoder would go on norming and rotating by itself, and nobody would notice."""
     pytest.importorskip("triton")
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     cache = KvCache(loaded(folder, "cpu").outline.facts.attention, 2, BLOCK, torch.float32, torch.device("cpu"))
     batch = AttentionBatch([1], [1], BlockTables.of([[1]]), torch.tensor([16]))
@@ -239,7 +238,7 @@ def test_its_steps_rotate(folder: Path) -> None:
 def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By its first layer's cache."""
     pytest.importorskip("triton")
-    from plimsoll_runtime.execution.attention import triton
+    from plimsoll_runtime.execution.attention.backends import triton
 
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path))
     whole = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
@@ -262,7 +261,7 @@ def test_each_shape_is_tuned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_a_graph_is_kept_for_each_division_of_the_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was captured over short contexts would read long ones with too few programs."""
     pytest.importorskip("triton")
-    from plimsoll_runtime.execution.attention import triton
+    from plimsoll_runtime.execution.attention.backends import triton
 
     monkeypatch.setattr(triton, "multiprocessors", lambda device: 64)
     whole = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)

@@ -9,15 +9,13 @@ from hypothesis import strategies as st
 from kernel_support.instructions import BUILDS, Build, forced
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import whole
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.catalogue import Target
-from plimsoll_runtime.execution.attention.cpu.whole import CpuWholePrompts
-from plimsoll_runtime.execution.attention.nothing import NoAttention
-from plimsoll_runtime.execution.attention.select import candidates
-from plimsoll_runtime.execution.attention.whole import WholePrompts
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention.backends import bidirectional
+from plimsoll_runtime.execution.attention.backends.bidirectional import WholePrompts
+from plimsoll_runtime.execution.attention.backends.cpu import CpuWholePrompts
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables, NoAttention
+from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.selection import candidates
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 CPU = torch.device("cpu")
@@ -47,7 +45,7 @@ def expected(shape: AttentionShape, query: torch.Tensor, key: torch.Tensor, valu
 @pytest.mark.parametrize("kv_heads", [HEADS, 2])
 @pytest.mark.parametrize("window", [None, 1, 3, 50])
 def test_each_token_sees_its_prompt(kv_heads: int, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "ROWS", 4)
+    monkeypatch.setattr(bidirectional, "ROWS", 4)
     shape = AttentionShape(HEADS, kv_heads, HEAD_DIM, 0.3, window=window, whole=True)
     lengths = [1, 5, 1, 5, 11, 5, 2]
     generator = torch.Generator().manual_seed(0)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from plimsoll_runtime.errors import DeviceLostError, ErrorKind
-from plimsoll_runtime.execution.device import choose as choosing
-from plimsoll_runtime.execution.device.choose import choose
-from plimsoll_runtime.execution.device.facts import DeviceFacts
+from plimsoll_runtime.execution.device import select as choosing
+from plimsoll_runtime.execution.device.diagnostics import DeviceFacts
+from plimsoll_runtime.execution.device.select import choose
 
 
 @pytest.mark.parametrize(

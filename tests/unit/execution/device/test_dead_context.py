@@ -8,10 +8,9 @@ import pytest
 import torch
 from kernel_support.recorder import Recorder
 
-from plimsoll_runtime.execution.attention import select
-from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.guarded import AttentionError, begin, make
-from plimsoll_runtime.execution.device.fault import fault_of
+from plimsoll_runtime.execution.attention import selection
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionError, begin, make
+from plimsoll_runtime.execution.device.faults import fault_of
 from plimsoll_runtime.execution.forward import ForwardPass
 
 FAULT = "CUDA error: an illegal memory access was encountered"
@@ -70,7 +69,7 @@ def test_where_nothing_more_is_known_the_backend_is_named() -> None:
     backend: AttentionBackend = make(Failing, given)
     with pytest.raises(torch.AcceleratorError) as caught:
         begin(backend, given)(0, given, given, given)
-    assert " at or before plimsoll_runtime.execution.attention.guarded." in fault_of(caught.value).text
+    assert " at or before plimsoll_runtime.execution.attention.base." in fault_of(caught.value).text
 
 
 def test_other_errors_are_the_backends() -> None:
@@ -97,8 +96,8 @@ def test_a_trial_at_the_start_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> N
     def check(*_given: Any) -> None:
         raise torch.AcceleratorError(FAULT)
 
-    monkeypatch.setattr(select, "check", check)
+    monkeypatch.setattr(selection, "check", check)
     entry: Any = type("Entry", (), {"load": lambda self: Failing})()
     given: Any = None
     with pytest.raises(torch.AcceleratorError):
-        select._try("failing", entry, given, given, given, given)
+        selection._try("failing", entry, given, given, given, given)

@@ -11,8 +11,8 @@ import torch
 from plimsoll_kernels.paged_attention import reference
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
 from plimsoll_runtime.errors import EngineDeadError
-from plimsoll_runtime.execution.attention import guarded
-from plimsoll_runtime.execution.device.fault import FaultKind, fault_of, is_device_memory, op_of
+from plimsoll_runtime.execution.attention import base
+from plimsoll_runtime.execution.device.faults import FaultKind, fault_of, is_device_memory, op_of
 
 HINTS = """
 Search for `cudaErrorIllegalAddress' in https://docs.nvidia.com/cuda/cuda-runtime-api/ for more information.
@@ -106,7 +106,7 @@ def test_the_op_is_named_and_the_hint_given() -> None:
     broken: Any = Broken()
     attend = partial(reference.paged_attention_reference, broken, broken, broken, broken, scale=1.0)
     with pytest.raises(torch.AcceleratorError) as caught:
-        guarded._blamed("triton", attend)
+        base._blamed("triton", attend)
     name = "plimsoll_kernels.paged_attention.reference.paged_attention_reference"
     assert op_of(caught.value) == name
     text = fault_of(caught.value).text

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from plimsoll_runtime.execution.device.facts import DeviceFacts, Gpu, Holder, UsedDevice
-from plimsoll_runtime.execution.device.findings import findings
+from plimsoll_runtime.execution.device.diagnostics import DeviceFacts, Gpu, Holder, UsedDevice, findings
 
 GIB = 2**30
 H100 = UsedDevice("NVIDIA H100 80GB HBM3", "GPU-aa11", (9, 0), 80 * GIB, 79 * GIB + GIB // 2)

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from plimsoll_runtime.execution.device import read
-from plimsoll_runtime.execution.device.facts import DeviceFacts, Gpu, Holder, UsedDevice
+from plimsoll_runtime.execution.device import gpus
+from plimsoll_runtime.execution.device.diagnostics import DeviceFacts, Gpu, Holder, UsedDevice
 
 GIB = 2**30
 SMI = """#!/bin/sh
@@ -48,7 +48,7 @@ def test_of_a_machine_without_a_gpu_nothing_is_known(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", "13.2")
-    assert read.read_facts({}) == DeviceFacts(built_for=(13, 2), driver_cuda=read._driver_cuda())
+    assert gpus.read_facts({}) == DeviceFacts(built_for=(13, 2), driver_cuda=gpus._driver_cuda())
 
 
 @pytest.mark.parametrize(("number", "version"), [(12040, (12, 4)), (13020, (13, 2)), (0, None)])
@@ -64,14 +64,14 @@ def test_the_drivers_version(monkeypatch: pytest.MonkeyPatch, number: int, versi
         return SimpleNamespace(cuDriverGetVersion=tell)
 
     monkeypatch.setattr(ctypes, "CDLL", load)
-    assert read._driver_cuda() == version
+    assert gpus._driver_cuda() == version
     assert asked == ["libcuda.so.1"]
 
 
 def test_the_device_that_is_used(monkeypatch: pytest.MonkeyPatch, smi: Path) -> None:
     """What this process has reserved itself counts as free, and the driver is not asked where all is well."""
     use(monkeypatch, 78 * GIB)
-    facts = read.read_facts({"CUDA_VISIBLE_DEVICES": "0"})
+    facts = gpus.read_facts({"CUDA_VISIBLE_DEVICES": "0"})
     assert facts.used == UsedDevice("NVIDIA H100", "GPU-aa11", (9, 0), 80 * GIB, 79 * GIB)
     assert (facts.visible, facts.built_for, facts.gpus) == ("0", (13, 2), None)
 
@@ -79,15 +79,15 @@ def test_the_device_that_is_used(monkeypatch: pytest.MonkeyPatch, smi: Path) -> 
 def test_the_driver_is_asked_who_holds_memory(monkeypatch: pytest.MonkeyPatch, smi: Path) -> None:
     use(monkeypatch, 10 * GIB)
     holders = (Holder(999999999, "python3, with commas", 2 * GIB), Holder(999999998, "[Not Found]", 0))
-    assert read.read_facts({}).gpus == (Gpu("GPU-aa11", "NVIDIA H100", False, holders), Gpu("GPU-bb22", "Tesla T4"))
+    assert gpus.read_facts({}).gpus == (Gpu("GPU-aa11", "NVIDIA H100", False, holders), Gpu("GPU-bb22", "Tesla T4"))
 
 
 def test_what_there_is_to_say_is_in_the_log_and_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(read, "read_facts", lambda: DeviceFacts(used=UsedDevice("T4", "a", (7, 5), GIB, GIB)))
+    monkeypatch.setattr(gpus, "read_facts", lambda: DeviceFacts(used=UsedDevice("T4", "a", (7, 5), GIB, GIB)))
     with caplog.at_level(logging.INFO):
-        (told,) = read.log_findings()
+        (told,) = gpus.log_findings()
     assert told.startswith("T4 (compute capability 7.5) has no bfloat16")
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [(logging.INFO, told)]
 
@@ -96,10 +96,10 @@ def test_siblings_and_this_process_are_told_apart() -> None:
     sibling = subprocess.Popen(["sleep", "60"])
     try:
         rows = [["a", str(os.getpid()), "1", "me"], ["a", str(os.getppid()), "1", "mine"]]
-        (gpu,) = read.gpus_of([["a", "Enabled", "n"]], rows)
+        (gpu,) = gpus.gpus_of([["a", "Enabled", "n"]], rows)
         assert gpu == Gpu("a", "n", True, (Holder(os.getppid(), "mine", 2**20),))
-        assert not read._is_sibling(sibling.pid)
-        assert read._is_sibling(os.getpid())
+        assert not gpus._is_sibling(sibling.pid)
+        assert gpus._is_sibling(os.getpid())
     finally:
         sibling.kill()
         sibling.wait()
@@ -110,7 +110,7 @@ def test_a_driver_that_cannot_answer_is_told(smi: Path, script: str, caplog: pyt
     smi.write_text(script)
     if script == "no script":
         smi.write_bytes(b"\x7fELF")
-    assert read._gpus() is None
+    assert gpus._gpus() is None
     assert "nvidia-smi" in caplog.text
 
 
@@ -118,8 +118,8 @@ def test_a_driver_that_never_answers_is_not_waited_for(
     smi: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     smi.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(read, "SMI_SECONDS", 0.1)
-    assert read._gpus() is None
+    monkeypatch.setattr(gpus, "SMI_SECONDS", 0.1)
+    assert gpus._gpus() is None
     assert "nvidia-smi cannot be asked: " in caplog.text
 
 
@@ -129,7 +129,7 @@ def test_what_is_amiss_is_a_warning(
     use(monkeypatch, 10 * GIB)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (9 * GIB, 20 * GIB))
     with caplog.at_level(logging.INFO):
-        read.log_findings()
+        gpus.log_findings()
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "pid 999999999 (python3, with commas) 2.0 GiB" in record.getMessage()

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from plimsoll_runtime.execution.device.facts import DeviceFacts, Gpu
-from plimsoll_runtime.execution.device.refusal import refusal
+from plimsoll_runtime.execution.device.diagnostics import DeviceFacts, Gpu
+from plimsoll_runtime.execution.device.select import refusal
 
 CUDA = DeviceFacts(built_for=(13, 2), driver_cuda=(13, 0))
 

@@ -20,11 +20,10 @@ from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.engine.scheduler.scheduler import NO_MEMORY
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
-from plimsoll_runtime.execution.device.shortage import Shortages
-from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.pooling.runner import PoolingRunner
+from plimsoll_runtime.execution.forward import ForwardPass, Shortages
+from plimsoll_runtime.execution.pooling_runner import PoolingRunner
 from plimsoll_runtime.execution.runner import ModelRunner
-from plimsoll_runtime.execution.sampling.constrained import ConstrainedRows
+from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.structured.matcher import Grammars
 

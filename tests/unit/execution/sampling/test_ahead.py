@@ -10,8 +10,7 @@ from structured_support.models import byte_tokenizer
 
 from plimsoll_kernels.sampling.masks import words_of
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.execution.sampling.ahead import only_token, take_forced
-from plimsoll_runtime.execution.sampling.guide import Guide
+from plimsoll_runtime.execution.sampling.constraints import Guide, only_token, take_forced
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams, Thought
-from plimsoll_runtime.execution.sampling.guide import STRAY, Guide, guide_of
+from plimsoll_runtime.execution.sampling.constraints import STRAY, Guide, guide_of
 from plimsoll_runtime.reasoning.registry import FORMATS as REASONING
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.tools.registry import FORMATS

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from plimsoll_runtime.execution.sampling.noise import uniforms
+from plimsoll_runtime.execution.sampling.state import uniforms
 
 
 def test_uniforms_are_uniform_and_independent_of_order() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.sampling.adjust import TokenCounts
+from plimsoll_runtime.execution.sampling.logits_processors import TokenCounts
 from plimsoll_runtime.execution.sampling.state import COLDEST, SlotArrays
 
 VOCAB = 50

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.execution.tiers.folder import HEADER, BlockFolder, CorruptBlockError
+from plimsoll_runtime.execution.kv.offload.block_files import HEADER, BlockFolder, CorruptBlockError
 
 OURS, OTHER = bytes(32), bytes([1]) * 32
 NAME, SECOND = bytes([2]) * 32, bytes([3]) * 32
@@ -207,7 +207,7 @@ def test_a_folder_that_is_deleted_while_it_is_claimed_is_made_anew(
 STARTS = """
 import sys
 from pathlib import Path
-from plimsoll_runtime.execution.tiers.folder import BlockFolder
+from plimsoll_runtime.execution.kv.offload.block_files import BlockFolder
 
 root, number = Path(sys.argv[1]), int(sys.argv[2])
 data = bytes([number]) * 1000

@@ -9,8 +9,8 @@ import torch
 from kernel_support.late_streams import LateStreams
 
 from plimsoll_runtime.errors import MemoryLimitError
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.tiers.host import HostBlocks, host_bytes
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks, host_bytes
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 HUGE = 2 << 20
@@ -37,7 +37,7 @@ class Registry:
 def registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
     made = Registry()
     monkeypatch.setattr("torch.cuda.cudart", lambda: made)
-    monkeypatch.setattr("plimsoll_runtime.execution.tiers.host.streams_of", streams_of)
+    monkeypatch.setattr("plimsoll_runtime.execution.kv.offload.host_memory.streams_of", streams_of)
     return made
 
 

@@ -13,13 +13,11 @@ import torch
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import MemoryLimitError, UsageError
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.tiers import open as opening
-from plimsoll_runtime.execution.tiers.fingerprint import fingerprint
-from plimsoll_runtime.execution.tiers.folder import BlockFolder
-from plimsoll_runtime.execution.tiers.open import Tiers, check_options, open_tiers
-from plimsoll_runtime.execution.tiers.staging import LEAST
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload import open as opening
+from plimsoll_runtime.execution.kv.offload.block_files import BlockFolder
+from plimsoll_runtime.execution.kv.offload.open import LEAST, Tiers, check_options, fingerprint, open_tiers
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.files import ModelFiles
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.kv.offload.index import Prefetch, TierIndex
 from plimsoll_runtime.engine.protocol.plan import StepPlan
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.moves import BlockMoves
-from plimsoll_runtime.execution.tiers.host import HostBlocks
-from plimsoll_runtime.execution.tiers.step_copies import StepCopies
+from plimsoll_runtime.execution.forward import BlockMoves
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload.copies import StepCopies
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCKS = 8

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from plimsoll_runtime.engine.kv.offload.base import Done
-from plimsoll_runtime.execution.kv_cache import KvCache
-from plimsoll_runtime.execution.tiers import store
-from plimsoll_runtime.execution.tiers.folder import BlockFolder
-from plimsoll_runtime.execution.tiers.host import HostBlocks
-from plimsoll_runtime.execution.tiers.store import FAILURES, DiskStore, _Stopwatch
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.offload import disk_store
+from plimsoll_runtime.execution.kv.offload.block_files import BlockFolder
+from plimsoll_runtime.execution.kv.offload.disk_store import FAILURES, DiskStore, _Stopwatch
+from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SECONDS = 60.0
@@ -81,7 +81,7 @@ def test_a_block_goes_to_the_disk_and_comes_back(folder: Folder, host: HostBlock
 def test_threads_end_before_the_interpreter_does(folder: Folder, host: HostBlocks) -> None:
     stored = DiskStore(folder, host)
     stored.write(1, A)
-    store._end_all()
+    disk_store._end_all()
     assert not any(thread.is_alive() for thread in stored._threads)
     assert (folder.path / f"{A.hex()}.kv").exists()
 
@@ -91,10 +91,10 @@ def test_the_interpreter_does_not_wait_for_ever_for_a_disk_that_hangs(
 ) -> None:
     goes_on = threading.Event()
     monkeypatch.setattr(folder, "write", lambda name, data: goes_on.wait(SECONDS))
-    monkeypatch.setattr(store, "EXIT_SECONDS", 0.01)
+    monkeypatch.setattr(disk_store, "EXIT_SECONDS", 0.01)
     stored = DiskStore(folder, host)
     stored.write(1, A)
-    store._end_all()
+    disk_store._end_all()
     assert stored._threads[0].is_alive()
     goes_on.set()
     stored.close()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.execution.attention.gathered.backend import GatheredBackend
+from plimsoll_runtime.execution.attention.backends.gather.backend import GatheredBackend
 from plimsoll_runtime.models.load import image_bytes, load_decoder, wake_decoder
 from plimsoll_runtime.models.transformers_code.decoder import TransformersDecoder
 from plimsoll_runtime.models.transformers_code.model_classes import UnservedError

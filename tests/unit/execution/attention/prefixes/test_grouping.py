@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.execution.attention.prefixes.grouping import (
+from plimsoll_runtime.execution.attention.shared_prefix.grouping import (
+    LAUNCH_BYTES,
     MOST_GROUPS,
     SharedPrefix,
+    Worth,
     fewest_blocks,
     saved,
     shared_prefixes,
 )
-from plimsoll_runtime.execution.attention.prefixes.worth import LAUNCH_BYTES, Worth
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 LLAMA = AttentionShape(heads=32, kv_heads=8, head_dim=128, scale=0.1)

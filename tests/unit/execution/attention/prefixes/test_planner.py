@@ -12,9 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.execution.attention.prefixes.grouping import MOST_GROUPS, SharedPrefix
-from plimsoll_runtime.execution.attention.prefixes.planner import PrefixPlan, PrefixPlanner, TableRows
-from plimsoll_runtime.execution.attention.prefixes.worth import Worth
+from plimsoll_runtime.execution.attention.shared_prefix.grouping import MOST_GROUPS, SharedPrefix, Worth
+from plimsoll_runtime.execution.attention.shared_prefix.planner import PrefixPlan, PrefixPlanner, TableRows
 
 BLOCK, WIDTH = 64, 32
 WORTH = Worth(token=2.0**20, partial=2.0**10, members=16)

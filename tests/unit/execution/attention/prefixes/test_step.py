@@ -16,17 +16,16 @@ from model_support.tiny import make_model, save_model
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.execution.attention import catalogue
-from plimsoll_runtime.execution.attention.base import AttentionBatch
-from plimsoll_runtime.execution.attention.block_tables import BlockTables
-from plimsoll_runtime.execution.attention.catalogue import Entry
-from plimsoll_runtime.execution.attention.paged import paged_batch
-from plimsoll_runtime.execution.attention.prefixes import grouping
-from plimsoll_runtime.execution.attention.prefixes.grouping import SharedPrefix
-from plimsoll_runtime.execution.attention.prefixes.planner import PrefixPlan
-from plimsoll_runtime.execution.attention.reference import ReferenceBackend
-from plimsoll_runtime.execution.capture import CudaCapture
-from plimsoll_runtime.execution.kv_cache import KvCache
+from plimsoll_runtime.execution.attention import registry
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.registry import Entry
+from plimsoll_runtime.execution.attention.shared_prefix import grouping
+from plimsoll_runtime.execution.attention.shared_prefix.grouping import SharedPrefix
+from plimsoll_runtime.execution.attention.shared_prefix.planner import PrefixPlan
+from plimsoll_runtime.execution.attention.step_tables import paged_batch
+from plimsoll_runtime.execution.graphs.capture import CudaCapture
+from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 pytest.importorskip("triton")
@@ -87,7 +86,7 @@ KINDS = {
 @pytest.mark.parametrize("rows", [1, 3])
 def test_equals_the_reference(triton_device: str, kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone and beside a chunk. Of the windows one has passed the first token."""
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     cache, plain = (cache_of([KINDS[kind]], device) for device in (triton_device, "cpu"))
     backend, reference = TritonBackend(cache), ReferenceBackend(plain)
@@ -104,7 +103,7 @@ def test_equals_the_reference(triton_device: str, kind: str, rows: int, monkeypa
 @torch.inference_mode()
 def test_a_graph_holds_it(triton_device: str) -> None:
     """Replayed, it computes what the tensors say that it was captured over: another group, another length, nothing."""
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     cache, plain = (cache_of([SHAPE], device) for device in (triton_device, "cpu"))
     backend, reference, device = TritonBackend(cache), ReferenceBackend(plain), cache.device
@@ -132,7 +131,7 @@ def test_a_graph_holds_it(triton_device: str) -> None:
 
 @pytest.mark.usefixtures("_anything_pays")
 def test_the_device_is_told_once() -> None:
-    from plimsoll_runtime.execution.attention.prefixes.step import StepPrefixes
+    from plimsoll_runtime.execution.attention.shared_prefix.planner import StepPrefixes
 
     prefixes = StepPrefixes(cache_of([SHAPE], "cpu"))
     [first] = prefixes.of(batch_of({20: 3, 21: 5}))
@@ -148,7 +147,7 @@ def test_the_device_is_told_once() -> None:
 @pytest.mark.usefixtures("_anything_pays")
 def test_each_group_of_the_cache_has_its_own() -> None:
     """Here the second is latent, which never shares, and the third has tables in which nothing is the same."""
-    from plimsoll_runtime.execution.attention.prefixes.step import StepPrefixes
+    from plimsoll_runtime.execution.attention.shared_prefix.planner import StepPrefixes
 
     prefixes = StepPrefixes(cache_of([SHAPE, LATENT, SHAPE], "cpu", groups=[[0], [1], [2]]))
     alone = replace(
@@ -159,7 +158,7 @@ def test_each_group_of_the_cache_has_its_own() -> None:
 
 
 def test_a_little_is_not_worth_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from plimsoll_runtime.execution.attention.triton import TritonBackend
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 
     with launched(monkeypatch) as seen:
         TritonBackend(cache_of([SHAPE], "cpu")).begin(batch_of({20: 3, 21: 5}))
@@ -176,7 +175,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_texts_are_the_same(folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an engine with a prefix cache: three behind a system prompt that it has, one behind another, in one batch."""
     if triton_device == "cpu":
-        monkeypatch.setitem(catalogue.ENTRIES, "triton", Entry(lambda target: None, catalogue._triton))
+        monkeypatch.setitem(registry.ENTRIES, "triton", Entry(lambda target: None, registry._triton))
     monkeypatch.setenv("PLIMSOLL_CACHE", str(folder / "cache"))
     system = [3 + number * number % 17 for number in range(9 * BLOCK)]
     prompts = [[*system, 4, 5, 6], [*system, 7], [*system, 8, 9], [*system[::-1], 4]]

@@ -1,0 +1,119 @@
+"""The CPU backend: our own kernels over a paged cache whose blocks lie as they read them."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
+from plimsoll_kernels.cpu.library import required
+from plimsoll_kernels.cpu.op_records import ShapeRecord
+from plimsoll_kernels.cpu.records import KernelsRecord
+from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedCache, PagedStep, paged_attention
+from plimsoll_runtime.execution.attention.backends.bidirectional import check_whole
+from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.cpu_executor.decoder import FusedStep
+from plimsoll_runtime.models.cpu_executor.mixer_records import shape_record
+from plimsoll_runtime.models.layers.attention import slopes_of
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+
+class CpuBackend:
+    """One kernel for prompts' chunks and decodes alike; a fused decoder reads its steps and never calls it."""
+
+    name: ClassVar[str] = "cpu"
+    fused: ClassVar[bool] = True
+
+    def __init__(self, cache: KvCache) -> None:
+        self._kernels = required(cache.dtype)
+        self._paged = PagedCache(cache.keys, cache.values, cache.group_of, block_size=cache.block_size)
+        self._slopes = [slopes_of(shape) for shape in cache.shapes]
+        self._shapes = [*map(shape_record, cache.shapes, self._slopes)]
+        self._workspace = Buffer()
+
+    def begin(self, batch: AttentionBatch) -> FusedStep:
+        """The batch's tables as the kernels read them."""
+        step = PagedStep(self._paged, batch.query_lens, batch.groups, batch.longest)
+        return CpuAttention(self._kernels, self._shapes, step, self._workspace)
+
+
+class CpuAttention:
+    """One step's attention, layer by layer for a decoder that asks so, or `paged` as a whole."""
+
+    def __init__(self, kernels: KernelsRecord, shapes: list[ShapeRecord], paged: PagedStep, workspace: Buffer) -> None:
+        self._kernels = kernels
+        self._shapes = shapes
+        self._workspace = workspace
+        self.paged = paged
+
+    def __call__(
+        self, layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """query [T, heads, D], key and value [T, kv_heads, D], sinks float32 [heads] -> [T, heads, D].
+
+        Raises ValueError without keys and values.
+        """
+        if key is None or value is None:
+            raise ValueError(f"layer {layer} is given no keys and values, and these kernels write some for each row")
+        shape = self._shapes[layer]
+        if sinks is not None:
+            shape = ShapeRecord.from_buffer_copy(shape)
+            shape.sinks = sinks.data_ptr()
+        return paged_attention(self._kernels, layer, shape, query, key, value, self.paged, self._workspace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """See plimsoll_kernels.cpu.step.Tables."""
+
+    cells: Tensor
+    context_lens: Sequence[int]
+    block_tables: BlockTables
+
+
+class CpuWholePrompts:
+    """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer."""
+
+    name: ClassVar[str] = "cpu"
+    fused: ClassVar[bool] = True
+
+    def __init__(self, cache: KvCache) -> None:
+        self._kernels = required(cache.dtype)
+        self._shapes = cache.whole
+        self._records = [shape_record(shape) for shape in cache.whole]
+        self._dtype = cache.dtype
+        self._workspace = Buffer()
+        self._paged = _laid(self._shapes, 1, self._dtype)
+        self._blocks = 1
+
+    def begin(self, batch: AttentionBatch) -> FusedStep:
+        """See AttentionBackend. Raises ValueError where a prompt is not in the step as a whole."""
+        check_whole(batch)
+        counts = [-(-length // SUB_BLOCK) for length in batch.query_lens]
+        *begins, total = accumulate(counts, initial=0)
+        if total > self._blocks:
+            self._paged, self._blocks = _laid(self._shapes, total, self._dtype), total
+        first_cells = torch.tensor(begins) * SUB_BLOCK
+        before = torch.tensor(list(accumulate(batch.query_lens[:-1], initial=0)))
+        lengths = torch.tensor(batch.query_lens)
+        cells = torch.arange(sum(batch.query_lens)) + (first_cells - before).repeat_interleave(lengths)
+        tables = _Tables(cells, batch.context_lens, BlockTables(array("i", range(total)), begins, counts))
+        step = PagedStep(self._paged, batch.query_lens, [tables], batch.longest)
+        return CpuAttention(self._kernels, self._records, step, self._workspace)
+
+
+def _laid(shapes: Sequence[AttentionShape], blocks: int, dtype: torch.dtype) -> PagedCache:
+    """Room for so many blocks of one layer, which every layer sees with its own heads."""
+    memory = allocate((2, blocks * SUB_BLOCK * max(shape.key_width for shape in shapes)), dtype)
+    keys, values = (
+        [half[: blocks * SUB_BLOCK * s.key_width].view(s.kv_heads, blocks, SUB_BLOCK, s.head_dim) for s in shapes]
+        for half in memory
+    )
+    return PagedCache(keys, values, [0] * len(shapes))

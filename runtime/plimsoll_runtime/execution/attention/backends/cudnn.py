@@ -1,0 +1,174 @@
+"""The backend of cuDNN's attention on NVIDIA GPUs, by torch's op for it: prompts, over gathered keys and values.
+
+cuDNN hides by a causal mask only what lies above the first row's diagonal, and torch's `causal_lower_right` never comes
+to it. So a chunk after a prefix is attended in parts: its own tokens with a causal mask, what is before them without
+any, and the results are joined by their sums, as torch's ring attention does (`torch.distributed.tensor.experimental`).
+No mask is ever in memory. Decodes are left to `sdpa`: of one row cuDNN is known to be wrong on some devices (pytorch
+issue 193893).
+
+torch makes a plan for every pair of lengths that it has not seen.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_kernels.paged_attention.op import write_cache
+from plimsoll_runtime.execution.attention.backends.sdpa import SdpaBackend
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.paged import Attend, PagesBackend
+from plimsoll_runtime.execution.attention.split import divided
+from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+PREFIX_TOKENS = 8192
+"""Of a prefix that are gathered at a time, so that memory does not grow with it."""
+
+
+class _Piece(NamedTuple):
+    """Tokens of a sequence: blocks int64 [W] of the cache, of whose tokens the first `skipped` and those from `end` on
+    are not among them.
+    """
+
+    blocks: Tensor
+    skipped: int
+    end: int
+
+
+class _Chunk(NamedTuple):
+    """A sequence: its rows in the step, its own tokens, and what is before them."""
+
+    rows: slice
+    own: _Piece
+    prefix: list[_Piece]
+
+
+class CudnnChunks:
+    """See AttentionBackend; for sequences with several rows."""
+
+    name: ClassVar[str] = "cudnn"
+    fused: ClassVar[bool] = False
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """Which blocks each sequence's parts lie in, shared by the layers of a group."""
+        cache, groups = self._cache, batch.groups
+        chunks = [_chunks(step_tables(group, cache.block_size), cache) for group in groups]
+
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            keys, values, scale = cache.keys[layer], cache.values[layer], cache.shapes[layer].scale
+            group = cache.group_of[layer]
+            if key is not None and value is not None:
+                write_cache(key, value, keys, values, groups[group].cells)
+            out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+            for chunk in chunks[group]:
+                out[chunk.rows] = _attend(chunk, query[chunk.rows], keys, values, scale)
+            return out
+
+        return attention
+
+
+CudnnBackend = divided(CudnnChunks, SdpaBackend, "cudnn")
+
+
+def cudnn_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Queries [1, heads, Q, D] over keys and values [1, kv_heads, K, D] -> outputs like queries, float32 [1, heads, Q].
+
+    The second are the natural logarithms of the sums of exponentials. Causal: the first row sees the first token alone.
+    """
+    out, sums, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+        query, key, value, None, True, 0.0, causal, False, scale=scale
+    )
+    return out, sums.reshape(query.shape[:3])
+
+
+def _chunks(tables: StepTables, cache: KvCache) -> list[_Chunk]:
+    chunks = []
+    starts = tables.context_lens - tables.query_lens
+    for i, (first, start, end) in enumerate(zip(tables.first_rows, starts, tables.context_lens, strict=True)):
+        blocks = tables.blocks[tables.first_blocks[i] :][: tables.num_blocks[i]].astype(np.int64)
+        there = sent(blocks, cache.device)
+        prefix = [
+            _piece(there, at, min(at + PREFIX_TOKENS, int(start)), cache.block_size)
+            for at in range(0, int(start), PREFIX_TOKENS)
+        ]
+        own = _piece(there, int(start), int(end), cache.block_size)
+        chunks.append(_Chunk(slice(int(first), int(first + end - start)), own, prefix))
+    return chunks
+
+
+def _piece(blocks: Tensor, start: int, end: int, size: int) -> _Piece:
+    """The tokens from `start` to before `end` of a table."""
+    first = start // size
+    return _Piece(blocks[first : -(-end // size)], start - first * size, end - first * size)
+
+
+def _attend(chunk: _Chunk, query: Tensor, keys: Tensor, values: Tensor, scale: float) -> Tensor:
+    """query [Q, heads, D] -> the same."""
+    heads = query.transpose(0, 1)[None]
+    out, sums = cudnn_attention(heads, *_gathered(chunk.own, keys, values), causal=True, scale=scale)
+    if chunk.prefix:
+        out = out.float()
+    for piece in chunk.prefix:
+        more, more_sums = cudnn_attention(heads, *_gathered(piece, keys, values), causal=False, scale=scale)
+        share = torch.sigmoid(more_sums - sums)[..., None]
+        out = torch.lerp(out, more.float(), share)
+        sums = torch.logaddexp(sums, more_sums)
+    return out[0].transpose(0, 1).to(query.dtype)
+
+
+def _gathered(piece: _Piece, *caches: Tensor) -> list[Tensor]:
+    """[kv_heads, blocks, block, D] -> [1, kv_heads, tokens, D]."""
+    return [cache[:, piece.blocks].flatten(1, 2)[None, :, piece.skipped : piece.end] for cache in caches]
+
+
+class CudnnPagedChunks(PagesBackend):
+    """For sequences with several rows."""
+
+    name: ClassVar[str] = "cudnn-paged"
+
+    def __init__(self, cache: KvCache) -> None:
+        from torch.nn.attention import varlen
+
+        super().__init__(cache)
+        self._attend: Any = varlen.varlen_attn
+
+    def attend_over(self, paged: PagedBatch) -> Attend:
+        """See PagesBackend."""
+
+        def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
+            with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+                out: Tensor = self._attend(
+                    query,
+                    keys,
+                    values,
+                    paged.query_starts,
+                    None,
+                    paged.max_query_len,
+                    paged.max_context_len,
+                    scale=shape.scale,
+                    # All tokens to the left of the row's own, and none to its right.
+                    window_size=(-1, 0),
+                    enable_gqa=shape.heads != shape.kv_heads,
+                    seqused_k=paged.context_lens,
+                    block_table=paged.block_tables,
+                )
+            return out
+
+        return attend
+
+
+CudnnPagedBackend = divided(CudnnPagedChunks, SdpaBackend, "cudnn-paged")

@@ -1,0 +1,90 @@
+"""The backend of FlashAttention 2 (Dao, 2023): its kernel for sequences of any lengths, over our cache as it lies.
+
+Follows the interface of flash-attn 2.6 and later, whose pages are of a multiple of 256 tokens: `--block-size 256`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_runtime.execution.attention.paged import Attend, PagesBackend, window_of
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+
+class FlashAttnBackend(PagesBackend):
+    """Needs the package, imported here and nowhere else."""
+
+    name: ClassVar[str] = "flash-attn"
+
+    def __init__(self, cache: KvCache) -> None:
+        from flash_attn import flash_attn_varlen_func
+
+        super().__init__(cache)
+        self._attend: Any = flash_attn_varlen_func
+
+    def attend_over(self, paged: PagedBatch) -> Attend:
+        """See PagesBackend."""
+        key_starts = _key_starts(paged)
+
+        def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
+            out: Tensor = self._attend(
+                query,
+                keys,
+                values,
+                cu_seqlens_q=paged.query_starts,
+                cu_seqlens_k=key_starts,
+                max_seqlen_q=paged.max_query_len,
+                max_seqlen_k=paged.max_context_len,
+                softmax_scale=shape.scale,
+                causal=True,
+                window_size=window_of(shape),
+                softcap=shape.softcap or 0.0,
+                block_table=paged.block_tables,
+            )
+            return out
+
+        return attend
+
+
+def _key_starts(paged: PagedBatch) -> Tensor:
+    """int32 [S + 1]: where each sequence's keys would begin, were they one after the other."""
+    starts = paged.context_lens.new_zeros(len(paged.context_lens) + 1)
+    starts[1:] = paged.context_lens.cumsum(0)
+    return starts
+
+
+class FlashAttn3Backend(PagesBackend):
+    """Needs the package, imported here and nowhere else."""
+
+    name: ClassVar[str] = "flash-attn-3"
+
+    def __init__(self, cache: KvCache) -> None:
+        from flash_attn_interface import flash_attn_with_kvcache
+
+        super().__init__(cache)
+        self._attend: Any = flash_attn_with_kvcache
+
+    def attend_over(self, paged: PagedBatch) -> Attend:
+        """See PagesBackend."""
+
+        def attend(query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
+            out: Tensor = self._attend(
+                query,
+                keys,
+                values,
+                cache_seqlens=paged.context_lens,
+                page_table=paged.block_tables,
+                cu_seqlens_q=paged.query_starts,
+                max_seqlen_q=paged.max_query_len,
+                softmax_scale=shape.scale,
+                causal=True,
+                window_size=window_of(shape),
+                softcap=shape.softcap or 0.0,
+            )
+            return out
+
+        return attend

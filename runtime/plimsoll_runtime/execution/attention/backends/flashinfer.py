@@ -1,0 +1,88 @@
+"""The backend of FlashInfer (Ye et al., 2025) on NVIDIA GPUs: its paged kernel over our cache as it lies.
+
+Follows the interface of FlashInfer 0.2 and later: a wrapper is told a step's tables once (`plan`) and runs each layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.op import write_cache
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+WORKSPACE = 128 * 2**20
+"""Bytes that FlashInfer's documentation advises for its scratch; layers and shapes take turns in it."""
+
+
+class FlashInferBackend:
+    """One wrapper for each group's distinct attention shapes. Needs the package, imported here and nowhere else."""
+
+    name: ClassVar[str] = "flashinfer"
+    fused: ClassVar[bool] = False
+
+    def __init__(self, cache: KvCache) -> None:
+        import flashinfer
+
+        self._cache = cache
+        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
+        self._wrappers: dict[tuple[int, AttentionShape], Any] = {}
+        for kind in dict.fromkeys(self._kinds):
+            # A scratch of its own: a plan for one kind would overwrite what another's has noted there.
+            scratch = torch.empty(WORKSPACE, dtype=torch.uint8, device=cache.device)
+            self._wrappers[kind] = flashinfer.BatchPrefillWithPagedKVCacheWrapper(scratch, "HND")
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """Plan each wrapper's kernel for the step."""
+        cache, groups = self._cache, batch.groups
+        tables = [step_tables(group, cache.block_size) for group in groups]
+        for (group, shape), wrapper in self._wrappers.items():
+            self._plan(wrapper, shape, tables[group])
+
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            keys, values = cache.keys[layer], cache.values[layer]
+            if key is not None and value is not None:
+                write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
+            # [kv_heads, blocks, block, D] seen as FlashInfer's "HND" pages, [blocks, kv_heads, block, D].
+            pages = (keys.transpose(0, 1), values.transpose(0, 1))
+            out: Tensor = self._wrappers[self._kinds[layer]].run(query.contiguous(), pages)
+            return out
+
+        return attention
+
+    def _plan(self, wrapper: Any, shape: AttentionShape, tables: StepTables) -> None:
+        size = self._cache.block_size
+        needed = tables.num_blocks
+        indices = np.concatenate(
+            [tables.blocks[first:][:count] for first, count in zip(tables.first_blocks, needed, strict=True)]
+        )
+        wrapper.plan(
+            qo_indptr=_int32(np.append(0, np.cumsum(tables.query_lens))),
+            paged_kv_indptr=_int32(np.append(0, np.cumsum(needed))),
+            paged_kv_indices=_int32(indices).to(self._cache.device),
+            paged_kv_last_page_len=_int32(tables.context_lens - (needed - 1) * size),
+            num_qo_heads=shape.heads,
+            num_kv_heads=shape.kv_heads,
+            head_dim_qk=shape.head_dim,
+            page_size=size,
+            causal=True,
+            sm_scale=shape.scale,
+            # Tokens to the left of the row's own; ours counts that too.
+            window_left=-1 if shape.window is None else shape.window - 1,
+            logits_soft_cap=shape.softcap,
+            q_data_type=self._cache.dtype,
+            kv_data_type=self._cache.dtype,
+        )
+
+
+def _int32(values: np.ndarray[Any, Any]) -> Tensor:
+    return torch.from_numpy(values.astype(np.int32))

@@ -1,0 +1,132 @@
+"""The backend of the FlashAttention that torch brings itself: its `varlen_attn`, over gathered keys and values.
+
+Follows torch 2.11 and later. Its kernel reads pages of 256 tokens alone, so keys and values are copied to stand one
+behind the other, those of some sequences at a time.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from plimsoll_kernels.paged_attention.op import write_cache
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.step_tables import StepTables, first_seen, step_tables
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+TOKENS = 65_536
+"""That are gathered at a time, unless one sequence alone has more."""
+Ints = NDArray[np.int64]
+
+
+class _Call(NamedTuple):
+    """S sequences, one behind the other in the step.
+
+    blocks, offsets: int64 [K], where their tokens lie. query_starts, key_starts: int32 [S + 1].
+    """
+
+    rows: slice
+    blocks: Tensor
+    offsets: Tensor
+    query_starts: Tensor
+    key_starts: Tensor
+    most_rows: int
+    most_tokens: int
+
+
+class TorchFlashBackend:
+    """See AttentionBackend."""
+
+    name: ClassVar[str] = "torch-flash"
+    fused: ClassVar[bool] = False
+
+    def __init__(self, cache: KvCache) -> None:
+        from torch.nn.attention import varlen
+
+        self._cache = cache
+        self._kinds = tuple(zip(cache.group_of, cache.shapes, strict=True))
+        self._attend: Any = varlen.varlen_attn
+        # Before torch 2.12 queries might have more heads than keys without a word.
+        self._says_groups = "enable_gqa" in inspect.signature(self._attend).parameters
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """Where the tokens of each call lie, shared by the layers of one group and shape."""
+        cache, groups = self._cache, batch.groups
+        tables = [step_tables(group, cache.block_size) for group in groups]
+        calls = {(group, shape): list(_calls(tables[group], shape, cache)) for group, shape in set(self._kinds)}
+
+        def attention(
+            layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, sinks: Tensor | None = None
+        ) -> Tensor:
+            keys, values, shape = cache.keys[layer], cache.values[layer], cache.shapes[layer]
+            if key is not None and value is not None:
+                write_cache(key, value, keys, values, groups[cache.group_of[layer]].cells)
+            out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+            for call in calls[self._kinds[layer]]:
+                out[call.rows] = self._attended(call, query[call.rows], keys, values, shape)
+            return out
+
+        return attention
+
+    def _attended(self, call: _Call, query: Tensor, keys: Tensor, values: Tensor, shape: AttentionShape) -> Tensor:
+        """query [T, heads, D] -> the same."""
+        # [kv_heads, blocks, block, D] -> [K, kv_heads, D].
+        key, value = (cache[:, call.blocks, call.offsets].transpose(0, 1) for cache in (keys, values))
+        grouped = {"enable_gqa": shape.heads != shape.kv_heads} if self._says_groups else {}
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out: Tensor = self._attend(
+                query.contiguous(),
+                key,
+                value,
+                call.query_starts,
+                call.key_starts,
+                call.most_rows,
+                call.most_tokens,
+                scale=shape.scale,
+                # Tokens to the left of the row's own, and to its right; ours counts its own too.
+                window_size=(-1 if shape.window is None else shape.window - 1, 0),
+                **grouped,
+            )
+        return out
+
+
+def _calls(tables: StepTables, shape: AttentionShape, cache: KvCache) -> Iterator[_Call]:
+    """As many sequences in each as have so many tokens, of which only those are counted that a row sees."""
+    starts = first_seen(shape, tables.context_lens - tables.query_lens)
+    tokens = tables.context_lens - starts
+    first = 0
+    for end in range(1, len(tokens) + 1):
+        if end == len(tokens) or tokens[first : end + 1].sum() > TOKENS:
+            yield _call(tables, np.arange(first, end), starts, cache)
+            first = end
+
+
+def _call(tables: StepTables, chosen: Ints, starts: Ints, cache: KvCache) -> _Call:
+    """The sequences `chosen`, whose tokens are read from those at `starts` on."""
+    rows, tokens = tables.query_lens[chosen], (tables.context_lens - starts)[chosen]
+    position = np.concatenate([np.arange(starts[i], tables.context_lens[i]) for i in chosen])
+    at = position // cache.block_size + np.repeat(tables.first_blocks[chosen], tokens)
+    # Small numbers beside large ones: one array of each kind goes to the device.
+    where = sent(np.stack([tables.blocks[at].astype(np.int64), position % cache.block_size]), cache.device)
+    ends = np.stack([np.append(0, np.cumsum(rows)), np.append(0, np.cumsum(tokens))]).astype(np.int32)
+    there = sent(ends, cache.device)
+    first = int(tables.first_rows[chosen[0]])
+    return _Call(
+        slice(first, first + int(rows.sum())),
+        where[0],
+        where[1],
+        there[0],
+        there[1],
+        int(rows.max()),
+        int(tokens.max()),
+    )

@@ -1,0 +1,234 @@
+"""One backend tried on a target: whether it computes what the reference does, and how long it takes.
+
+The work is a decode of several sequences, and a chunk of a prompt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+REPEATS, MOST_REPEATS = 3, 50
+"""Runs of which the shortest counts: disturbances only make a run longer."""
+LEAST_SECONDS = 0.02
+"""The runs go on for so long, up to `MOST_REPEATS`. Another process may have the core for some milliseconds, and all
+three runs of a small model may fall into them."""
+LENGTHS = 4
+"""Of prompts that are timed on a GPU, each a token shorter than the one before: what a library makes ready for lengths
+that it has not seen (cuDNN a plan) is waited for in service too, where prompts are of any length."""
+TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 3e-2, torch.float16: 5e-3}
+"""Of values around 1. GPUs may multiply float32 with 10 bits of mantissa."""
+
+Clock = Callable[[], float]
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""Queries, keys and values of a step's rows, and sinks of the heads."""
+Work = tuple[AttentionBatch, Sequence[Inputs]]
+"""A step, and what its layers are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """`decodes` sequences of one row each over `context` cached tokens, and a chunk of one prompt with `chunk` rows."""
+
+    decodes: int
+    context: int
+    chunk: int
+
+    def __str__(self) -> str:
+        return f"{self.decodes} decodes after {self.context} tokens, {self.chunk} tokens of a prompt"
+
+
+CPU_MIX = Mix(decodes=16, context=512, chunk=256)
+GPU_MIX = Mix(decodes=64, context=1024, chunk=2048)
+SMALL = Mix(decodes=3, context=40, chunk=40)
+
+
+def expected_mix(device: torch.device) -> Mix:
+    """What a server of a device computes in a step, in its order of magnitude."""
+    return CPU_MIX if device.type == "cpu" else GPU_MIX
+
+
+class WrongResultError(Exception):
+    """A backend computes something else than the reference."""
+
+
+class TimeUpError(Exception):
+    """Measuring may take no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopwatch:
+    """Seconds by `clock`, and when measuring has to end: with `patient` not before each batch was timed once."""
+
+    clock: Clock
+    deadline: float
+    patient: bool = True
+
+    def is_over(self) -> bool:
+        """Whether the time is up."""
+        return self.clock() >= self.deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of all layers' attention in a step of each kind."""
+
+    decode_ms: float
+    chunk_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """A step of continuous batching holds both."""
+        return self.decode_ms + self.chunk_ms
+
+
+def check(backend: type[AttentionBackend], target: Target, expected: Sequence[Tensor]) -> None:
+    """Compare with `small_steps` of the reference. Raises WrongResultError, or whatever the backend raises."""
+    error = max(float((a - e).abs().max()) for a, e in zip(small_steps(backend, target), expected, strict=True))
+    # Written so that NaN fails.
+    if not error <= TOLERANCE[target.dtype]:
+        raise WrongResultError(f"its results differ from the reference's by {error:.2g}")
+
+
+def measure(backend: type[AttentionBackend], target: Target, mix: Mix, watch: Stopwatch) -> Timing:
+    """Time both batches of a mix over a private cache of the target's dtype and block size. Raises TimeUpError."""
+    counts = Counter(target.shapes)
+    size, device = target.block_size, target.device
+    runner = _Runner(backend, target, list(counts), _blocks_of(mix, size))
+
+    def milliseconds(batches: Sequence[AttentionBatch]) -> float:
+        drawn = [_inputs(shape, batches[0], target) for shape in counts]
+        works = [(batch, [_first(inputs, batch.cells.numel()) for inputs in drawn]) for batch in batches]
+        seconds = runner.best_seconds(works, watch)
+        return 1e3 * (seconds[0] + sum(s * n for s, n in zip(seconds[1:], counts.values(), strict=True)))
+
+    decodes = milliseconds([_decode_batch(mix, size, device)])
+    return Timing(decodes, milliseconds([_chunk_batch(length, size, device) for length in lengths_of(mix, device)]))
+
+
+def lengths_of(mix: Mix, device: torch.device) -> list[int]:
+    """Of the prompts that are timed, the longest first."""
+    return [mix.chunk - less for less in range(1 if device.type == "cpu" else LENGTHS) if less < mix.chunk]
+
+
+class _Runner:
+    """A backend over a small cache with one layer for each distinct shape."""
+
+    def __init__(
+        self, backend: type[AttentionBackend], target: Target, shapes: Sequence[AttentionShape], blocks: int
+    ) -> None:
+        cache = KvCache(shapes, blocks, target.block_size, target.dtype, target.device)
+        self._device = target.device
+        self._backend = backend(cache)
+
+    def run(self, batch: AttentionBatch, inputs: Sequence[Inputs]) -> list[Tensor]:
+        """The output of each layer."""
+        attention = self._backend.begin(batch)
+        return [attention(layer, *tensors) for layer, tensors in enumerate(inputs)]
+
+    def best_seconds(self, works: Sequence[Work], watch: Stopwatch) -> list[float]:
+        """Of the step's beginning and of each layer. One run beforehand pays for compilation and fresh pages.
+
+        Of several works that run takes the first, and each of the others is timed once.
+        """
+        self.run(*works[0])
+        if watch.is_over() and not watch.patient:
+            raise TimeUpError
+        others = works[1:]
+        most = len(others) or MOST_REPEATS
+        enough = watch.clock() + LEAST_SECONDS
+        runs = [self._seconds(*(others or works)[0], watch.clock)]
+        while not watch.is_over() and (len(runs) < min(REPEATS, most) or (len(runs) < most and watch.clock() < enough)):
+            runs.append(self._seconds(*(others[len(runs)] if others else works[0]), watch.clock))
+        return [min(part) for part in zip(*runs, strict=True)]
+
+    def _seconds(self, batch: AttentionBatch, inputs: Sequence[Inputs], clock: Clock) -> list[float]:
+        marks = [self._now(clock)]
+        attention = self._backend.begin(batch)
+        marks.append(self._now(clock))
+        for layer, tensors in enumerate(inputs):
+            attention(layer, *tensors)
+            marks.append(self._now(clock))
+        return [end - start for start, end in itertools.pairwise(marks)]
+
+    def _now(self, clock: Clock) -> float:
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
+        return clock()
+
+
+def small_steps(backend: type[AttentionBackend], target: Target) -> list[Tensor]:
+    """Outputs in float32 of all shapes: a prompt whose blocks lie anywhere, its second half as a chunk after the first,
+    and a decode.
+    """
+    shapes = list(dict.fromkeys(target.shapes))
+    runner = _Runner(backend, target, shapes, _blocks_of(SMALL, target.block_size))
+    prompt = _chunk_batch(SMALL.chunk, target.block_size, target.device)
+    # The last tokens again, as if the others had been there before.
+    later = [
+        AttentionBatch([rows], [SMALL.chunk], prompt.block_tables, prompt.cells[SMALL.chunk - rows :])
+        for rows in (SMALL.chunk // 2, 1)
+    ]
+    outputs = []
+    for seed, batch in enumerate((prompt, *later)):
+        outputs += runner.run(batch, [_inputs(shape, batch, target, seed) for shape in shapes])
+    return [out.float() for out in outputs]
+
+
+def _inputs(shape: AttentionShape, batch: AttentionBatch, target: Target, seed: int = 0) -> Inputs:
+    """Random queries, keys and values of a batch's rows, and sinks, the same for every backend."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = batch.cells.numel()
+    query, key, value = (
+        torch.randn(rows, heads, shape.head_dim, generator=generator).to(target.device, target.dtype)
+        for heads in (shape.heads, shape.kv_heads, shape.kv_heads)
+    )
+    value = key if shape.latent else value
+    sinks = torch.randn(shape.heads, generator=generator).to(target.device) if shape.sinks else None
+    return query, key, value, sinks
+
+
+def _first(inputs: Inputs, rows: int) -> Inputs:
+    """Those of a step's first rows."""
+    query, key, value, sinks = inputs
+    return query[:rows], key[:rows], value[:rows], sinks
+
+
+def _blocks_of(mix: Mix, block_size: int) -> int:
+    """Blocks of a cache that holds either batch, the padding block included."""
+    return max(mix.decodes * -(-mix.context // block_size), -(-mix.chunk // block_size)) + 1
+
+
+def _decode_batch(mix: Mix, block_size: int, device: torch.device) -> AttentionBatch:
+    """One row of each sequence, at the end of its context."""
+    return _batch([1] * mix.decodes, [mix.context] * mix.decodes, block_size, device)
+
+
+def _chunk_batch(length: int, block_size: int, device: torch.device) -> AttentionBatch:
+    """The first tokens of one prompt."""
+    return _batch([length], [length], block_size, device)
+
+
+def _batch(rows: Sequence[int], contexts: Sequence[int], block_size: int, device: torch.device) -> AttentionBatch:
+    """Sequences whose blocks lie anywhere, as they do in a cache that has been used for a while."""
+    needed = [-(-context // block_size) for context in contexts]
+    free = list(range(1, sum(needed) + 1))
+    random.Random(0).shuffle(free)
+    tables = [[free.pop() for _ in range(count)] for count in needed]
+    cells = [
+        table[p // block_size] * block_size + p % block_size
+        for count, context, table in zip(rows, contexts, tables, strict=True)
+        for p in range(context - count, context)
+    ]
+    return AttentionBatch(rows, contexts, BlockTables.of(tables), torch.tensor(cells, device=device))

@@ -1,0 +1,351 @@
+"""Which backend computes attention: the one asked for, honoured or refused, or the fastest on this machine.
+
+Every one that can run is checked and measured, the table logged. What was measured on a machine is kept on disk, so
+that the next start on it need not measure again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.cpu.compile import library_path
+from plimsoll_kernels.cpu.library import kernels
+from plimsoll_kernels.whole_file import write_whole
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.attention.backends.bidirectional import WholePrompts
+from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBackend, NoAttention
+from plimsoll_runtime.execution.attention.benchmark import (
+    Clock,
+    Mix,
+    Stopwatch,
+    TimeUpError,
+    Timing,
+    check,
+    expected_mix,
+    measure,
+    small_steps,
+)
+from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target, cudnn_version
+from plimsoll_runtime.execution.attention.split import divided
+from plimsoll_runtime.execution.device.faults import fault_of
+from plimsoll_runtime.execution.device.gpus import device_name
+from plimsoll_runtime.weights.cache import cache_root
+
+DIVIDING = 1.05
+"""How much slower a step may be where it is divided: rows of both parts are copied once more on their way. That is an
+estimate: 2,048 rows of 32 heads are 16 MiB, some 10 us beside the 200 and more that a GPU attends for them."""
+_BETWEEN = "+"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Names of backends: of sequences with several rows, and of decodes; twice the same where one attends for all."""
+
+    chunks: str
+    decodes: str
+
+    @property
+    def name(self) -> str:
+        """What the backend is called that this is."""
+        return self.chunks if self.chunks == self.decodes else f"{self.chunks}{_BETWEEN}{self.decodes}"
+
+    @classmethod
+    def of(cls, name: str) -> Choice:
+        """The one that is called so."""
+        chunks, _, decodes = name.partition(_BETWEEN)
+        return cls(chunks, decodes or chunks)
+
+
+def ranked(timings: Mapping[str, Timing], *, divide: bool) -> list[Choice]:
+    """All that are worth trying, from the least time on; where it is the same, one for all comes first.
+
+    Two backends are, where each part of a step takes less on its own one, and both together less than either alone.
+    Only with `divide` are there any.
+    """
+    alone = {Choice(name, name): timing.total_ms for name, timing in timings.items()}
+    found = alone | (dict(_pairs(timings)) if divide else {})
+    return sorted(found, key=found.__getitem__)
+
+
+def _pairs(timings: Mapping[str, Timing]) -> Iterator[tuple[Choice, float]]:
+    """With their milliseconds."""
+    for chunks, at_chunks in timings.items():
+        for decodes, at_decodes in timings.items():
+            taken = DIVIDING * (at_chunks.chunk_ms + at_decodes.decode_ms)
+            if chunks != decodes and taken < min(at_chunks.total_ms, at_decodes.total_ms):
+                yield Choice(chunks, decodes), taken
+
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "attention"
+"""Of the cache. A file is named by a digest of all that its figures depend on."""
+CPU_SECONDS, GPU_SECONDS = 0.4, 20.0
+"""How long measuring may go on once a backend has run. Kernels of a GPU are compiled first."""
+FUSED_GAIN = 1.9
+"""How much slower the products of a step may be without a fused decoder: 1.2 to 1.9 times for 1 to 64 rows (see
+docs/design/20261121-cpu-kernels.md). Attention is measured alone, so an unfused backend has to make up for that."""
+NO_TIME = "was not measured: the time for it was up"
+NOT_NEEDED = "is for comparing, and for where nothing else runs"
+PACKAGES = ("plimsoll-serving", "triton", "flashinfer-python", "flash-attn", "flash-attn-3")
+
+_Key = Mapping[str, object]
+
+
+def select(name: str, target: Target) -> type[AttentionBackend]:
+    """The class of the backend `name`; "auto" takes the fastest that can serve the target.
+
+    Raises UsageError for an unknown name, and for one that cannot run, with the reason.
+    """
+    return candidates(name, target)[0]
+
+
+def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
+    """What `select` says, then who takes its place where it fails while it serves: nobody, for one that was asked for.
+
+    Where no layer attends it is the one that does nothing, whichever is asked for, unless the CPU kernels compute the
+    model's steps as a whole; and where layers see whole prompts one of the two that can do that.
+    Raises UsageError as `select` does.
+    """
+    choice = Choice.of(name)
+    if name != "auto" and not {choice.chunks, choice.decodes} <= ENTRIES.keys():
+        raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(ENTRIES)}")
+    if target.whole:
+        return [_of_whole_prompts(name, target)]
+    if not target.shapes:
+        walked = name in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
+        return [ENTRIES["cpu"].load() if walked else NoAttention]
+    if name == "auto":
+        return fastest_first(target)
+    if reason := why_not(name, target):
+        raise _cannot(name, reason)
+    return [backend_called(name)]
+
+
+def _of_whole_prompts(name: str, target: Target) -> type[AttentionBackend]:
+    """Our kernels compute all of a step, so torch attends only where they cannot, or where another was asked for."""
+    if name not in ("auto", "cpu"):
+        return WholePrompts
+    reason = ENTRIES["cpu"].why_not(target)
+    if reason is None:
+        from plimsoll_runtime.execution.attention.backends.cpu import CpuWholePrompts
+
+        return CpuWholePrompts
+    if name == "cpu":
+        raise _cannot(name, reason)
+    return WholePrompts
+
+
+def _cannot(name: str, reason: str) -> UsageError:
+    return UsageError(f"--attention-backend {name} cannot be used here: it {reason}; choose another or auto")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A backend in the table: its timing, or why it has none."""
+
+    name: str
+    timing: Timing | None = None
+    reason: str = ""
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Milliseconds (decode, chunk) by backend, and what they depend on, for people to read."""
+
+    key: dict[str, object]
+    backends: dict[str, tuple[float, float]]
+
+
+def fastest_first(
+    target: Target,
+    entries: Mapping[str, Entry] = ENTRIES,
+    clock: Clock = time.perf_counter,
+) -> list[type[AttentionBackend]]:
+    """The class of the fastest backend that can serve the target, remembered or measured, then who may follow it.
+
+    Those are to be tried, in this order, where one fails while it serves: what is measured, then last resorts. On a GPU
+    two of them may share a step: see `choice.ranked`. A fused backend is followed by none and follows none: decoder and
+    cache are made for it. Raises UsageError with all reasons when none can serve.
+    """
+    mix = expected_mix(target.device)
+    able = [name for name, entry in entries.items() if entry.why_not(target) is None and not entry.last_resort]
+    key = _key(target, mix, able)
+    known = _recall(key)
+    if known is not None and known.keys() == set(able):
+        rows = [_Row(name, known.get(name), entry.why_not(target) or NOT_NEEDED) for name, entry in entries.items()]
+        source = f"remembered in {_path_of(key)}"
+    else:
+        rows, source = _measure_all(target, mix, entries, clock), "measured"
+        timings = {row.name: row.timing for row in rows if row.timing is not None}
+        if timings.keys() == set(able):
+            _remember(key, timings)
+    order = _by_time(rows, entries, divide=target.device.type != "cpu")
+    if not order:
+        listed = "; ".join(f"{row.name} {row.reason}" for row in rows)
+        raise UsageError(f"no attention backend runs on {target.device.type}: {listed}")
+    logger.info("%s", _table(rows, order[0], f"{_heading(target, mix)}, {source}"))
+    resorts = [row.name for row in rows if row.timing is None and row.reason == NOT_NEEDED]
+    first, *others = (_load(choice, entries) for choice in (*order, *map(Choice.of, resorts)))
+    return [first] if first.fused else [first, *(other for other in others if not other.fused)]
+
+
+@torch.inference_mode()
+def _measure_all(target: Target, mix: Mix, entries: Mapping[str, Entry], clock: Clock) -> list[_Row]:
+    """A row for each backend, in order."""
+    deadline = clock() + (CPU_SECONDS if target.device.type == "cpu" else GPU_SECONDS)
+    expected = small_steps(ReferenceBackend, target)
+    rows: list[_Row] = []
+    for name, entry in entries.items():
+        works = any(row.timing for row in rows)
+        if reason := entry.why_not(target):
+            rows.append(_Row(name, reason=reason))
+        elif entry.last_resort and works:
+            rows.append(_Row(name, reason=NOT_NEEDED))
+        elif works and clock() >= deadline:
+            rows.append(_Row(name, reason=NO_TIME))
+        else:
+            rows.append(_try(name, entry, target, mix, Stopwatch(clock, deadline, patient=not works), expected))
+    return rows
+
+
+def _try(name: str, entry: Entry, target: Target, mix: Mix, watch: Stopwatch, expected: Sequence[Tensor]) -> _Row:
+    """Check and measure; a backend that fails, however it does, is left out with a warning, unless the device has."""
+    try:
+        backend = entry.load()
+        check(backend, target, expected)
+        return _Row(name, measure(backend, target, mix, watch))
+    except TimeUpError:
+        return _Row(name, reason=NO_TIME)
+    except Exception as error:
+        if not fault_of(error).process_can_go_on:
+            raise
+        reason = f"failed: {type(error).__name__}: {error}"
+        logger.warning("the attention backend %s %s; it is left out", name, reason, exc_info=True)
+        return _Row(name, reason=reason)
+
+
+def _by_time(rows: list[_Row], entries: Mapping[str, Entry], *, divide: bool) -> list[Choice]:
+    """From the least time on, where a fused backend's rivals have to make up for its decoder."""
+    times = {}
+    for row in rows:
+        if row.timing is not None:
+            gain = 1.0 if entries[row.name].load().fused else FUSED_GAIN
+            times[row.name] = Timing(gain * row.timing.decode_ms, gain * row.timing.chunk_ms)
+    return ranked(times, divide=divide)
+
+
+def backend_called(name: str) -> type[AttentionBackend]:
+    """The class of the backend that has this name, of one that is made of two as well."""
+    return _load(Choice.of(name), ENTRIES)
+
+
+def why_not(name: str, target: Target) -> str | None:
+    """Why the backend of this name cannot serve a target; None if it can."""
+    choice = Choice.of(name)
+    if choice.chunks != choice.decodes and target.device.type == "cpu":
+        return "divides steps between two, and on a CPU one computes all"
+    return ENTRIES[choice.chunks].why_not(target) or ENTRIES[choice.decodes].why_not(target)
+
+
+def _load(choice: Choice, entries: Mapping[str, Entry]) -> type[AttentionBackend]:
+    chunks, decodes = entries[choice.chunks].load(), entries[choice.decodes].load()
+    return chunks if choice.chunks == choice.decodes else divided(chunks, decodes)
+
+
+def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
+    """All that figures depend on."""
+    found = kernels(target.dtype) if target.device.type == "cpu" else None
+    return {
+        "hardware": device_name(target.device),
+        "threads": torch.get_num_threads() if target.device.type == "cpu" else None,
+        "versions": {name: _version(name) for name in PACKAGES},
+        "torch": str(torch.__version__),
+        "cudnn": None if target.device.type == "cpu" else cudnn_version(),
+        "kernels": None if found is None else [found.name.decode(), library_path().name],
+        "dtype": str(target.dtype),
+        "block_size": target.block_size,
+        "layers": [[dataclasses.asdict(shape), count] for shape, count in Counter(target.shapes).items()],
+        "mix": dataclasses.asdict(mix),
+        "backends": able,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _recall(key: _Key) -> dict[str, Timing] | None:
+    """What was measured for this key; None where nothing was, or it cannot be read."""
+    path = _path_of(key)
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("%s cannot be read (%s): attention is measured again", path, error)
+        return None
+    return {name: Timing(*times) for name, times in found.backends.items()}
+
+
+def _remember(key: _Key, timings: Mapping[str, Timing]) -> None:
+    """Keep what was measured; a disk that is full or read-only leaves it unkept."""
+    path = _path_of(key)
+    times = {name: (t.decode_ms, t.chunk_ms) for name, t in timings.items()}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(_File(dict(key), times))))
+    except OSError as error:
+        logger.warning(
+            "what was measured of attention cannot be kept in %s (%s): every start measures again; free some space or "
+            "set PLIMSOLL_CACHE to a folder that can be written to",
+            path.parent,
+            error,
+        )
+
+
+def _path_of(key: _Key) -> Path:
+    """The file of a key."""
+    digest = hashlib.sha256(msgspec.json.encode(key, order="sorted")).hexdigest()[:24]
+    return cache_root() / FOLDER / f"{digest}.json"
+
+
+def _heading(target: Target, mix: Mix) -> str:
+    dtype = str(target.dtype).removeprefix("torch.")
+    where = device_name(target.device)
+    if target.device.type == "cpu":
+        where += f" (threads: {torch.get_num_threads()})"
+    return f"attention on {where}, {dtype}, blocks of {target.block_size}: {mix}"
+
+
+def _table(rows: list[_Row], chosen: Choice, heading: str) -> str:
+    lines = [heading, f"  {'backend':<13}{'decode ms':>10}{'prompt ms':>11}"]
+    for row in rows:
+        if row.timing is None:
+            lines.append(f"  {row.name:<13}  {row.reason}")
+        else:
+            lines.append(
+                f"  {row.name:<13}{row.timing.decode_ms:>10.2f}{row.timing.chunk_ms:>11.2f}{_taken(row.name, chosen)}"
+            )
+    return "\n".join(lines)
+
+
+def _taken(name: str, chosen: Choice) -> str:
+    if chosen.chunks == chosen.decodes:
+        return "  taken" if name == chosen.name else ""
+    return {chosen.chunks: "  taken for prompts", chosen.decodes: "  taken for decodes"}.get(name, "")

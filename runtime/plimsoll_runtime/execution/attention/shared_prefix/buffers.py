@@ -1,0 +1,79 @@
+"""What decodes share, where graphs read it: on the device, and always there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
+from plimsoll_runtime.execution.attention.shared_prefix.grouping import MOST_GROUPS
+from plimsoll_runtime.execution.attention.shared_prefix.planner import (
+    PrefixPlan,
+    PrefixPlanner,
+    SharingBackend,
+    TableRows,
+)
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.inputs.upload_buffer import Outbox, Parcel
+
+
+class SharedBuffers:
+    """For each group of the cache whose layers may share: members, tokens and groups as PrefixTables has them.
+
+    They are sent only when a step's decodes share something else than those of the last one that was told.
+    """
+
+    def __init__(self, planners: Sequence[PrefixPlanner | None], max_sequences: int, device: torch.device) -> None:
+        self._planners = planners
+        size = 2 * max_sequences + MOST_GROUPS + 1
+        self._numbers = [torch.zeros(size, dtype=torch.int32, device=device) for _ in planners]
+        self._told: list[tuple[PrefixPlan, int] | None] = [None] * len(planners)
+
+    @classmethod
+    def of(cls, backend: object, max_sequences: int, device: torch.device) -> SharedBuffers | None:
+        """None where a backend reads everything for each sequence."""
+        if not isinstance(backend, SharingBackend) or not backend.prefixes.any:
+            return None
+        return cls(backend.prefixes.planners, max_sequences, device)
+
+    def tables(self, group: int, bucket: int) -> PrefixTables | None:
+        """Those of a group of the cache, for so many sequences; None where its layers never share."""
+        return None if self._planners[group] is None else PrefixTables.of(self._of(group, bucket), bucket)
+
+    def tell(self, rows: StepRows, bucket: int, outbox: Outbox) -> Callable[[], None] | None:
+        """Have what a step's decodes share sent with it; None where they share nothing.
+
+        What comes back is to be called when the outbox was sent, and before a graph reads the tables.
+        """
+        plans = [
+            None if planner is None else planner.plan(_table_rows(rows, group))
+            for group, planner in enumerate(self._planners)
+        ]
+        if not any(plan is not None and plan.groups for plan in plans):
+            return None
+        new: list[tuple[int, PrefixPlan, Parcel]] = []
+        for group, plan in enumerate(plans):
+            if plan is not None and not self._has(group, plan, bucket):
+                new.append((group, plan, outbox.add(plan.numbers(bucket))))
+
+        def sent() -> None:
+            for group, plan, parcel in new:
+                self._of(group, bucket).copy_(parcel.there)
+                self._told[group] = plan, bucket
+
+        return sent
+
+    def _has(self, group: int, plan: PrefixPlan, bucket: int) -> bool:
+        told = self._told[group]
+        return told is not None and told[0] is plan and told[1] == bucket
+
+    def _of(self, group: int, bucket: int) -> Tensor:
+        return self._numbers[group][: 2 * bucket + MOST_GROUPS + 1]
+
+
+def _table_rows(rows: StepRows, group: int) -> TableRows:
+    own = rows.groups[group]
+    return TableRows(rows.lengths, own.contexts, own.begins, np.frombuffer(own.kept.blocks, np.int32))

@@ -1,0 +1,175 @@
+"""Decodes whose tables begin with the same blocks: the groups of them that save most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plimsoll_kernels.paged_attention.decode.splits import MAX_SPLITS, MIN_SPLIT_TOKENS
+from plimsoll_kernels.paged_attention.prefix.tiles import tile_members
+from plimsoll_runtime.models.spec.attention import AttentionShape
+
+LAUNCH_BYTES = 2**24
+"""What a device reads in the time of the one launch more: 5 microseconds of an H100's 3.35 TB/s, guessed."""
+
+_FLOAT = 4
+_WRITTEN_AND_READ = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Bytes of memory that a layer's decodes read and write, the average of a group of the cache.
+
+    token: of a token's keys and values. partial: of one split's sums for a sequence, which are written and read again.
+    members: how many sequences a block is read for at once. seen: tokens that a row sees of its sequence at most, of
+    the layer that sees the fewest; None: all of them.
+    """
+
+    token: float
+    partial: float
+    members: int
+    seen: int | None = None
+
+    @classmethod
+    def of(cls, shapes: Sequence[AttentionShape], itemsize: int) -> Worth | None:
+        """Of these layers; None where they never share: latent vectors are read by a kernel that does not."""
+        seen = min((shape.most_seen for shape in shapes if shape.most_seen is not None), default=None)
+        if not shapes or any(shape.latent for shape in shapes) or (seen is not None and seen <= MIN_SPLIT_TOKENS):
+            return None
+        sums = [shape.heads * (shape.head_dim + 2) * _FLOAT * _WRITTEN_AND_READ for shape in shapes]
+        return cls(
+            token=sum(shape.cached_width * itemsize for shape in shapes) / len(shapes),
+            partial=sum(sums) / len(shapes),
+            members=min(tile_members(shape.head_dim, shape.heads // shape.kv_heads, itemsize) for shape in shapes),
+            seen=seen,
+        )
+
+    def once(self, tokens: int) -> float:
+        """What a group reads of its prefix, however many it has."""
+        return tokens * self.token
+
+    def member(self, tokens: int) -> float:
+        """What a member saves, before the group's own reading.
+
+        It reads nothing of the prefix but its part of the group's tiles, each of which reads the prefix anew (most of
+        it from the device's cache, which is not counted in its favour). Its sums of every split are written and read.
+        """
+        splits = min(-(-tokens // MIN_SPLIT_TOKENS), MAX_SPLITS)
+        return tokens * self.token * (1 - 1 / self.members) - splits * self.partial
+
+
+MOST_GROUPS = 8
+"""Those that save most: for each, a launch has a program more of every KV head and split, with work or without."""
+
+Blocks = NDArray[np.int32]
+
+
+class SharedPrefix(NamedTuple):
+    """Sequences of a batch, at least two in rising order, whose tables have the same first `blocks` blocks."""
+
+    members: tuple[int, ...]
+    blocks: int
+
+
+def fewest_blocks(block_size: int) -> int:
+    """A shorter prefix is not shared: a split would have less than it is worth to start a program for."""
+    return -(-MIN_SPLIT_TOKENS // block_size)
+
+
+def shared_prefixes(
+    tables: Sequence[Blocks], numbers: Sequence[int], block_size: int, worth: Worth
+) -> tuple[SharedPrefix, ...]:
+    """The groups of sequences, each in one at most, that save most bytes; none where they do not save a launch's worth.
+
+    tables: of the decode with each number of `numbers`, in rising order, its blocks before the one of its own token.
+    """
+    found = _chosen(_tree(tables, numbers, block_size), block_size, worth)
+    groups = [SharedPrefix(tuple(sorted(members)), depth) for depth, members in found]
+    kept = sorted(groups, key=lambda group: -saved(group, block_size, worth))[:MOST_GROUPS]
+    total = sum(saved(group, block_size, worth) for group in kept)
+    return tuple(sorted(kept)) if total > LAUNCH_BYTES else ()
+
+
+def saved(group: SharedPrefix, block_size: int, worth: Worth) -> float:
+    """Bytes that a layer does not read, less those that it writes and reads more."""
+    tokens = group.blocks * block_size
+    return len(group.members) * worth.member(tokens) - worth.once(tokens)
+
+
+@dataclass(slots=True)
+class _Node:
+    """What begins with the same `depth` blocks: sequences that share no more with anybody, and parts that do.
+
+    together: by the depth of what is shared around it (0: nothing), the bytes that are saved at most, and whether it is
+    by a group of this depth.
+    """
+
+    depth: int
+    parent: _Node | None = None
+    sequences: list[int] = field(default_factory=list)
+    parts: list[_Node] = field(default_factory=list)
+    together: dict[int, tuple[float, bool]] = field(default_factory=dict)
+
+
+def _tree(tables: Sequence[Blocks], numbers: Sequence[int], block_size: int) -> list[_Node]:
+    """All nodes, parts before what they are parts of. Sorted tables stand beside those that they share most with."""
+    order = sorted(range(len(tables)), key=lambda i: tables[i].tobytes())
+    fewest, open_, closed = fewest_blocks(block_size), [_Node(0)], list[_Node]()
+    for place, index in enumerate(order):
+        depth = _alike(tables[index], tables[order[place + 1]]) if place + 1 < len(order) else 0
+        depth = depth if depth >= fewest else 0
+        if depth > open_[-1].depth:
+            open_.append(_Node(depth))
+        open_[-1].sequences.append(numbers[index])
+        while open_[-1].depth > depth:
+            part = open_.pop()
+            if open_[-1].depth < depth:
+                open_.append(_Node(depth))
+            part.parent = open_[-1]
+            part.parent.parts.append(part)
+            closed.append(part)
+    return [*closed, open_[0]]
+
+
+def _chosen(tree: Sequence[_Node], block_size: int, worth: Worth) -> list[tuple[int, list[int]]]:
+    """Depth and members of the best groups.
+
+    A node's sequences that are in no group of its parts are members of the nearest group around them, if there is one:
+    so the best of a node depends on how deep that is, and on nothing else of what is around it.
+    """
+
+    def members_save(count: int, depth: int) -> float:
+        return count * max(0.0, worth.member(depth * block_size)) if depth else 0.0
+
+    def best(node: _Node, depth: int) -> float:
+        return members_save(len(node.sequences), depth) + sum(part.together[depth][0] for part in node.parts)
+
+    *nodes, root = tree
+    for node in nodes:
+        own, around = best(node, node.depth) - worth.once(node.depth * block_size), node.parent
+        while around is not None:
+            apart = best(node, around.depth)
+            node.together[around.depth] = (max(own, apart), own > apart)
+            around = around.parent
+    groups: list[tuple[int, list[int]]] = []
+    nobody: list[int] = []
+    waiting = [(part, 0, nobody) for part in root.parts]
+    while waiting:
+        node, depth, members = waiting.pop()
+        if node.together[depth][1]:
+            depth, members = node.depth, []
+            groups.append((depth, members))
+        members += node.sequences
+        waiting += [(part, depth, members) for part in node.parts]
+    return groups
+
+
+def _alike(one: Blocks, other: Blocks) -> int:
+    """How many blocks two tables begin with that are the same."""
+    length = min(len(one), len(other))
+    differ = one[:length] != other[:length]
+    return int(differ.argmax()) if differ.any() else length

@@ -1,0 +1,176 @@
+"""The prefixes that decodes share, kept from step to step: tables are compared only where they may have changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
+from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.shared_prefix.grouping import (
+    MOST_GROUPS,
+    SharedPrefix,
+    Worth,
+    fewest_blocks,
+    shared_prefixes,
+)
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.layers.device_copy import sent
+
+Ints = NDArray[np.int64]
+
+
+class TableRows(NamedTuple):
+    """A step's S sequences in a group of the cache: int64 [S], their rows, their tokens with this step's, and where
+    their tables begin in `blocks`, int32 [N].
+    """
+
+    query_lens: Ints
+    context_lens: Ints
+    begins: Ints
+    blocks: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class PrefixPlan:
+    """What a step's decodes share, of S sequences. The same object as in the step before where nothing has changed."""
+
+    groups: tuple[SharedPrefix, ...]
+    sequences: int
+    block_size: int
+
+    def numbers(self, size: int) -> Ints:
+        """[2 x size + MOST_GROUPS + 1], as PrefixTables reads them, for a batch that is filled up to `size`."""
+        numbers = np.zeros(2 * size + MOST_GROUPS + 1, dtype=np.int64)
+        shared, starts, listed = numbers[size : 2 * size], numbers[2 * size :], 0
+        for number, group in enumerate(self.groups):
+            members = np.array(group.members)
+            numbers[listed : listed + members.size] = members
+            shared[members] = group.blocks * self.block_size
+            listed += members.size
+            starts[number + 1 :] = listed
+        return numbers
+
+    def tables(self, device: torch.device) -> PrefixTables:
+        """The same on a device, by one copy."""
+        return PrefixTables.of(sent(self.numbers(self.sequences), device).to(torch.int32), self.sequences)
+
+
+class PrefixPlanner:
+    """Of one group of the cache.
+
+    That a plan still holds is seen from a few numbers of each sequence: where its table is, its last block that is
+    shared, the first that is not, and the last of those that a prefix must have. A block is in two tables only if it
+    has the same tokens in both, and all before it are the same as well (`engine.prefix_cache` names it so): as long as
+    all members have the last block, what the first of them has before it is what all have.
+    """
+
+    def __init__(self, worth: Worth, block_size: int) -> None:
+        self._worth = worth
+        self._block_size = block_size
+        self._watched: _Watched | None = None
+
+    def plan(self, rows: TableRows) -> PrefixPlan:
+        """What the step's decodes share. Chunks of prompts share nothing."""
+        if self._watched is None or not self._watched.holds(rows):
+            self._watched = self._looked_at(rows)
+        return self._watched.plan
+
+    def _looked_at(self, rows: TableRows) -> _Watched:
+        size, fewest, seen = self._block_size, fewest_blocks(self._block_size), self._worth.seen
+        before = (rows.context_lens - 1) // size
+        may = (rows.query_lens == 1) & (before >= fewest)
+        if seen is not None:
+            may &= rows.context_lens <= seen
+        numbers = np.flatnonzero(may)
+        first = rows.blocks[rows.begins[numbers] + fewest - 1].tolist()
+        counts = Counter(first)
+        alike = [number for number, block in zip(numbers.tolist(), first, strict=True) if counts[block] > 1]
+        tables = [rows.blocks[rows.begins[i] :][: before[i]] for i in alike]
+        groups = shared_prefixes(tables, alike, size, self._worth) if alike else ()
+        plan = PrefixPlan(groups, rows.begins.size, size)
+        return _Watched.of(plan, rows, numbers, fewest, seen)
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A plan, and what it was made of: int64 [S] as in TableRows, the tokens that each shares, and blocks [K] at places
+    of the tables [K].
+    """
+
+    plan: PrefixPlan
+    query_lens: Ints
+    begins: Ints
+    shared: Ints
+    places: Ints
+    blocks: NDArray[np.int32]
+    seen: int | None
+
+    @classmethod
+    def of(cls, plan: PrefixPlan, rows: TableRows, numbers: Ints, fewest: int, seen: int | None) -> _Watched:
+        places, shared = [rows.begins[numbers] + fewest - 1], np.zeros_like(rows.begins)
+        for group in plan.groups:
+            members = np.array(group.members)
+            shared[members] = group.blocks * plan.block_size
+            places += [rows.begins[members] + group.blocks - 1, rows.begins[members] + group.blocks]
+        flat = np.concatenate(places)
+        return cls(plan, rows.query_lens.copy(), rows.begins.copy(), shared, flat, rows.blocks[flat], seen)
+
+    def holds(self, rows: TableRows) -> bool:
+        """Whether tables are compared to no other end."""
+        return bool(
+            np.array_equal(self.query_lens, rows.query_lens)
+            and np.array_equal(self.begins, rows.begins)
+            and self.places.max(initial=0) < rows.blocks.size
+            and np.array_equal(self.blocks, rows.blocks[self.places])
+            and (rows.context_lens > self.shared).all()
+            and (self.seen is None or (rows.context_lens[self.shared > 0] <= self.seen).all())
+        )
+
+
+@runtime_checkable
+class SharingBackend(Protocol):
+    """An attention backend that reads once what decodes share."""
+
+    prefixes: StepPrefixes
+
+
+class StepPrefixes:
+    """Of steps over a cache. `planners`: one for each group of the cache; None where its layers never share."""
+
+    def __init__(self, cache: KvCache) -> None:
+        worths = [Worth.of([cache.shapes[layer] for layer in group], cache.dtype.itemsize) for group in cache.groups]
+        self.planners = tuple(None if worth is None else PrefixPlanner(worth, cache.block_size) for worth in worths)
+        self._device = cache.device
+        self._sent: list[tuple[PrefixPlan, PrefixTables] | None] = [None] * len(worths)
+
+    @property
+    def any(self) -> bool:
+        """Whether decodes may share anything."""
+        return any(planner is not None for planner in self.planners)
+
+    def of(self, batch: AttentionBatch) -> list[PrefixTables | None]:
+        """What is shared in each group of the cache; None where nothing is."""
+        return [self._of(number, group) for number, group in enumerate(batch.groups)]
+
+    def _of(self, number: int, group: AttentionBatch) -> PrefixTables | None:
+        planner, last = self.planners[number], self._sent[number]
+        if planner is None or len(group.query_lens) < 2:
+            return None
+        plan = planner.plan(_rows(group))
+        if not plan.groups:
+            return None
+        if last is None or last[0] is not plan:
+            last = self._sent[number] = (plan, plan.tables(self._device))
+        return last[1]
+
+
+def _rows(group: AttentionBatch) -> TableRows:
+    parts = (group.query_lens, group.context_lens, group.block_tables.begins)
+    query_lens, context_lens, begins = (np.array(part, dtype=np.int64) for part in parts)
+    return TableRows(query_lens, context_lens, begins, np.frombuffer(group.block_tables.blocks, np.int32))

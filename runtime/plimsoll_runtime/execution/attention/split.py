@@ -1,0 +1,187 @@
+"""A backend made of two: one attends for sequences with several rows in a step, the other for those with one.
+
+A prompt multiplies and a decode waits for memory, so who is the fastest at one need not be at the other. A step that
+has both is divided by sequences: keys and values of all rows are written once, before any row attends, and then each of
+the two attends to what lies in the cache. Neither may be one that prepares blocks as it writes them (`torch` on a CPU).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from functools import cache
+from typing import ClassVar, NamedTuple, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_runtime.execution.attention.base import (
+    AttentionBackend,
+    AttentionBatch,
+    BlockTables,
+    OnDevice,
+    begin,
+    make,
+)
+from plimsoll_runtime.execution.attention.cache_write import RotatingWritingStep, WritingStep
+from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBackend
+from plimsoll_runtime.execution.graphs.decode import GraphBackend
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.layers.attention import Attention, RotatingAttention
+from plimsoll_runtime.models.layers.device_copy import sent
+
+Ints = NDArray[np.int64]
+Rows = slice | Tensor
+"""Rows of a step: one behind the other, or int64 [N] on the device."""
+
+
+@cache
+def divided(
+    chunks: type[AttentionBackend], decodes: type[AttentionBackend], name: str | None = None
+) -> type[AttentionBackend]:
+    """The backend that leaves sequences with several rows to `chunks` and the others to `decodes`.
+
+    Its steps of decodes can be captured where those of `decodes` can. It is called `name`, or after both.
+    """
+    base = _DividedGraphBackend if issubclass(decodes, GraphBackend) else DividedBackend
+    named = name or f"{chunks.name}+{decodes.name}"
+    made = type("Divided", (base,), {"name": named, "of_chunks": chunks, "of_decodes": decodes})
+    return cast(type[AttentionBackend], made)
+
+
+def parts_of(backend: type[AttentionBackend]) -> tuple[str, ...]:
+    """The names of a backend, and of those that it is made of."""
+    if not issubclass(backend, DividedBackend):
+        return (backend.name,)
+    return (backend.name, *parts_of(backend.of_chunks), *parts_of(backend.of_decodes))
+
+
+def without(failed: str, backends: Iterable[type[AttentionBackend]]) -> list[type[AttentionBackend]]:
+    """Those that are not made of a backend that failed: it is not tried again as a part."""
+    return [backend for backend in backends if failed not in parts_of(backend)]
+
+
+class DividedBackend:
+    """See AttentionBackend. An error says which of the two it was (AttentionError)."""
+
+    name: ClassVar[str]
+    fused: ClassVar[bool] = False
+    of_chunks: ClassVar[type[AttentionBackend]]
+    of_decodes: ClassVar[type[AttentionBackend]]
+
+    def __init__(self, cache: KvCache) -> None:
+        self._cache = cache
+        self._chunks = make(self.of_chunks, cache)
+        self._decodes = make(self.of_decodes, cache)
+        # Whether steps of decodes rotate heads, where that is known without one.
+        self._rotates = False
+
+    def begin(self, batch: AttentionBatch) -> Attention:
+        """A step of one of the two where it has sequences for one alone; else one of both.
+
+        Where decodes rotate heads on their way into the cache, those of chunks are as well, whoever attends for them.
+        """
+        lengths = np.array(batch.query_lens)
+        several, single = np.flatnonzero(lengths > 1), np.flatnonzero(lengths == 1)
+        if not several.size:
+            return begin(self._decodes, batch)
+        if not single.size:
+            alone = begin(self._chunks, batch)
+            if isinstance(alone, RotatingAttention) or not self._rotates:
+                return alone
+            parts = [_Part(slice(None), alone)]
+        else:
+            parts = [
+                self._part(self._chunks, batch, several, lengths),
+                self._part(self._decodes, batch, single, lengths),
+            ]
+        rotates = self._rotates or any(isinstance(part.attention, RotatingAttention) for part in parts)
+        kind = _RotatingStep if rotates else _Step
+        return kind(self._cache, [group.cells for group in batch.groups], parts)
+
+    def _part(self, backend: AttentionBackend, batch: AttentionBatch, chosen: Ints, lengths: Ints) -> _Part:
+        rows = _rows_of(lengths, chosen, self._cache.device)
+        return _Part(rows, begin(backend, _chosen(batch, chosen, rows)))
+
+
+class _DividedGraphBackend(DividedBackend):
+    """See GraphBackend: what is captured are decodes. And SharingBackend, where that of the decodes is one."""
+
+    _decodes: GraphBackend  # type: ignore[assignment]
+
+    def __init__(self, cache: KvCache) -> None:
+        super().__init__(cache)
+        self._rotates = isinstance(self._decodes.over((), ()), RotatingAttention)
+        # An attribute and no property: from Python 3.12 on a property makes a protocol's instance, whatever it raises.
+        if isinstance(self._decodes, SharingBackend):
+            self.prefixes = self._decodes.prefixes
+
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
+        """See GraphBackend."""
+        return self._decodes.over(paged, cells)
+
+    def launch_key(self, sequences: int, longest: int) -> Hashable:
+        """See GraphBackend."""
+        return self._decodes.launch_key(sequences, longest)
+
+    def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
+        """See GraphBackend."""
+        return self._decodes.launch_lengths(sequences, most)
+
+
+class _Part(NamedTuple):
+    """Whose rows a backend attends for, and its step over them."""
+
+    rows: Rows
+    attention: Attention
+
+
+class _Step(WritingStep):
+    """Each part attends for its own rows, once those of all are written."""
+
+    def __init__(self, cache: KvCache, cells: Sequence[Tensor], parts: Sequence[_Part]) -> None:
+        super().__init__(cache, cells)
+        self._parts = parts
+
+    def attend(self, layer: int, query: Tensor, sinks: Tensor | None) -> Tensor:
+        """See WritingStep."""
+        if len(self._parts) == 1:
+            return self._parts[0].attention(layer, query, None, None, sinks)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        for rows, attention in self._parts:
+            out[rows] = attention(layer, query[rows], None, None, sinks)
+        return out
+
+
+class _RotatingStep(_Step, RotatingWritingStep):
+    """The same, of heads that are rotated for both."""
+
+
+def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
+    """Those of the chosen of S sequences, whose rows are so many and stand one behind the other."""
+    ends = np.cumsum(lengths)
+    rows = np.concatenate([np.arange(ends[i] - lengths[i], ends[i]) for i in chosen])
+    if rows[-1] - rows[0] + 1 == rows.size:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return sent(rows, device)
+
+
+def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
+    """A step with some of the sequences, in their order, in all groups."""
+    rest: tuple[AttentionBatch, ...] = ()
+    for group in reversed(batch.groups):
+        tables = group.block_tables
+        lengths, contexts, begins, counts = (
+            np.array(numbers, dtype=np.int64)[chosen]
+            for numbers in (group.query_lens, group.context_lens, tables.begins, tables.counts)
+        )
+        there = tables.there
+        if there is not None:
+            numbers = np.concatenate([[0], np.cumsum(lengths), contexts, begins])
+            # The first of three parts is the one that is longer by one.
+            there = OnDevice(there.blocks, *sent(numbers, there.blocks.device).tensor_split(3))
+        own = BlockTables(tables.blocks, begins.tolist(), counts.tolist(), there)
+        rest = (AttentionBatch(lengths.tolist(), contexts.tolist(), own, group.cells[rows], rest, batch.longest), *rest)
+    return rest[0]

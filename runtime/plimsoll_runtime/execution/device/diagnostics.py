@@ -1,0 +1,182 @@
+"""What of a machine's GPUs a person should hear of when an engine starts: one line each, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds memory of a GPU; `sibling`: an engine of the same host, whose memory is planned there."""
+
+    pid: int
+    name: str
+    nbytes: int
+    sibling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of the machine as its driver tells, whether this process may use it or not. `mig`: it is cut in slices."""
+
+    uuid: str
+    name: str
+    mig: bool = False
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UsedDevice:
+    """The device that models run on, in CUDA's eyes; sizes in bytes, before this process has allocated anything.
+
+    `context`: what CUDA itself takes for a process at most.
+    """
+
+    name: str
+    uuid: str
+    capability: tuple[int, int]
+    total: int
+    free: int
+    context: int = 2**30
+
+    @property
+    def held(self) -> int:
+        """Bytes that somebody else must hold; 0 where CUDA's own may be all."""
+        taken = self.total - self.free
+        return taken if taken > self.context else 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """`visible`: CUDA_VISIBLE_DEVICES, None where it is not set. `built_for`: the version of CUDA that torch is built
+    for, None where it is built without.
+
+    `driver_cuda`: the newest version of CUDA that the driver has, None without a driver. `used`: None where CUDA finds
+    no device. `gpus`: all of the machine, None where nobody was asked, or could answer.
+    """
+
+    visible: str | None = None
+    built_for: tuple[int, int] | None = None
+    driver_cuda: tuple[int, int] | None = None
+    used: UsedDevice | None = None
+    gpus: tuple[Gpu, ...] | None = None
+
+
+NATIVE_BFLOAT16 = (8, 0)
+"""The first compute capability whose tensor cores multiply bfloat16."""
+MIG_NAME = " MIG "
+"""In the name that CUDA gives a slice."""
+ON_THE_CPU = "models run on the CPU"
+"""What comes of it where no GPU can be used, unless somebody says something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`serious`: something is not as it was meant to be."""
+
+    text: str
+    serious: bool = True
+
+
+def findings(facts: DeviceFacts, without: str = ON_THE_CPU) -> list[Finding]:
+    """All that there are, the ones about which device is used first. `without`: what it means that none is."""
+    return [*_unused(facts, without), *_named(facts, without), *_about(facts.used, facts.gpus or ())]
+
+
+def _unused(facts: DeviceFacts, without: str) -> Iterator[Finding]:
+    """Why CUDA finds no device, where there is reason to think that there is one."""
+    if facts.used is not None or (facts.driver_cuda is None and not facts.gpus):
+        return
+    if facts.built_for is None:
+        yield Finding(f"this torch is built without CUDA: {without}; install a build of torch with CUDA")
+    elif facts.driver_cuda is not None and facts.driver_cuda[0] < facts.built_for[0]:
+        # A driver runs what is built for any minor version of its CUDA.
+        yield Finding(
+            f"the NVIDIA driver has CUDA {_version(facts.driver_cuda)}, and this torch is built for "
+            f"{_version(facts.built_for)}: {without}; update the driver, or install a torch that is built for "
+            f"CUDA {facts.driver_cuda[0]}"
+        )
+    elif _hides_all(facts.visible):
+        count = f"all {len(facts.gpus)} GPUs" if facts.gpus else "every GPU"
+        yield Finding(
+            f"CUDA_VISIBLE_DEVICES={facts.visible!r} hides {count} from this process: {without}; unset it, or name "
+            "a GPU"
+        )
+    elif facts.gpus and all(gpu.mig for gpu in facts.gpus):
+        yield Finding(
+            f"MIG is on, and this process was given no slice: {without}; make one (nvidia-smi mig -cgi PROFILE -C), "
+            "or ask for one in spec.resources"
+        )
+    elif facts.gpus and not _unknown(facts.visible, facts.gpus):
+        yield Finding(
+            f"the driver shows {len(facts.gpus)} GPUs, and CUDA finds none that it may use: {without}; give the "
+            "container a GPU (nvidia.com/gpu in spec.resources; --gpus for docker)"
+        )
+
+
+def _named(facts: DeviceFacts, without: str) -> Iterator[Finding]:
+    """What CUDA_VISIBLE_DEVICES names and nobody has: CUDA ignores that, and all that is named behind it."""
+    if facts.gpus is None or not (unknown := _unknown(facts.visible, facts.gpus)):
+        return
+    has = f"this machine has GPU 0 to {len(facts.gpus) - 1}" if facts.gpus else "this machine has no GPU"
+    what = without if facts.used is None else "it is left out, with all that is named behind it"
+    yield Finding(
+        f"CUDA_VISIBLE_DEVICES={facts.visible!r} names {unknown}, and {has}: {what}; nvidia-smi -L lists them"
+    )
+
+
+def _about(used: UsedDevice | None, gpus: tuple[Gpu, ...]) -> Iterator[Finding]:
+    """Of the device that is used."""
+    if used is None:
+        return
+    if MIG_NAME in used.name:
+        yield Finding(f"{used.name} is a MIG slice: its memory is {_size(used.total)}, and no more", serious=False)
+    if used.capability < NATIVE_BFLOAT16:
+        yield Finding(
+            f"{used.name} (compute capability {_version(used.capability)}) has no bfloat16: models that are stored in "
+            "it run in float16; --dtype float32 where float16's range is too small",
+            serious=False,
+        )
+    if used.held:
+        yield from _held(used, next((gpu for gpu in gpus if gpu.uuid == used.uuid), None))
+
+
+def _held(used: UsedDevice, gpu: Gpu | None) -> Iterator[Finding]:
+    """Memory that others hold, but for the engines of the same host."""
+    holders = () if gpu is None else gpu.holders
+    planned = sum(holder.nbytes for holder in holders if holder.sibling)
+    outside = used.held - planned
+    if outside <= used.context * (1 + sum(holder.sibling for holder in holders)):
+        return
+    named = [f"pid {h.pid} ({h.name}) {_size(h.nbytes)}" for h in holders if not h.sibling]
+    who = ", ".join(named) or "processes that cannot be seen from here, in other containers perhaps"
+    yield Finding(
+        f"{_size(outside)} of {_size(used.total)} of {used.name} are held before anything is loaded, by {who}: models "
+        "get only the rest; end what holds it, or give each its own device"
+    )
+
+
+def _hides_all(visible: str | None) -> bool:
+    return visible is not None and visible.split(",")[0].strip() in ("", "-1", "NoDevFiles", "none", "void")
+
+
+def _unknown(visible: str | None, gpus: tuple[Gpu, ...]) -> str | None:
+    """The first that is named and is not there. Slices are named by UUIDs of their own, of which nothing is known."""
+    if visible is None or _hides_all(visible):
+        return None
+    for name in (part.strip() for part in visible.split(",")):
+        if name.startswith("MIG"):
+            continue
+        there = int(name) < len(gpus) if name.isdecimal() else any(gpu.uuid.startswith(name) for gpu in gpus)
+        if not there or not name:
+            return f"GPU {name}" if name.isdecimal() else repr(name)
+    return None
+
+
+def _version(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB"

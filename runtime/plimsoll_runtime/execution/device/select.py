@@ -1,0 +1,127 @@
+"""The device that models run on, decided in one place for whatever is started."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from plimsoll_kernels.cpu.library import InstructionsError, instructions
+from plimsoll_kernels.cpu.threads import ThreadShare, share
+from plimsoll_runtime.errors import DeviceLostError, UsageError
+from plimsoll_runtime.execution.device.diagnostics import DeviceFacts, findings
+from plimsoll_runtime.execution.device.faults import LOOK_FOR_XID
+from plimsoll_runtime.execution.device.gpus import read_facts
+
+NONE_USED = "no GPU can be used"
+WANTED = "models are to run on a GPU (--device cuda), and torch finds none"
+NO_DRIVER = (
+    "no NVIDIA driver is seen here: give the container a GPU (spec.resources.accelerator; --gpus for docker), or "
+    "install the GPU's driver"
+)
+NOT_STARTED = "the NVIDIA driver is there (CUDA {0}.{1}) and starts no GPU: where one was used before, " + LOOK_FOR_XID
+OTHERWISE = "to run models on the CPU, give --device cpu (in a cluster, no spec.resources.accelerator)"
+
+
+def refusal(facts: DeviceFacts, told: str) -> str:
+    """Of a machine on which torch finds no GPU; `told`: what torch says of it itself."""
+    found = [each.text for each in findings(facts, NONE_USED)]
+    if not found:
+        found = [NO_DRIVER if facts.driver_cuda is None else NOT_STARTED.format(*facts.driver_cuda)]
+    return "; ".join([f"{WANTED}: {told.rstrip('.')}", *found, OTHERWISE])
+
+
+def choose(wanted: str) -> torch.device:
+    """For one of `engine.config.DEVICES`; torch calls GPUs of AMD "cuda" too. For "cpu" no driver is asked.
+
+    Raises DeviceLostError where it must be a GPU and torch finds none: to whoever had one, it is lost.
+    """
+    if wanted != "cpu" and torch.cuda.is_available():
+        return torch.device("cuda")
+    if wanted == "cuda":
+        raise DeviceLostError(refusal(read_facts(), _why_none()))
+    return torch.device("cpu")
+
+
+def _why_none() -> str:
+    """In torch's words, which it only has for who insists."""
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (RuntimeError, AssertionError) as error:
+        return str(error).partition("\n")[0]
+    return "it gives no reason"
+
+
+NAMES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def check_instructions() -> None:
+    """Raises UsageError where PLIMSOLL_CPU_ISA asks for instructions that cannot be had."""
+    try:
+        instructions()
+    except InstructionsError as error:
+        raise UsageError(str(error)) from error
+
+
+def bfloat16_is_fast(device: torch.device, *, ours: bool) -> bool:
+    """Whether a model in bfloat16 is at least as fast as in float32 on this device.
+
+    Our CPU kernels (`ours`: they can serve the model) read half of float32's bytes, which they multiply in pairs where
+    the processor can and else widen in registers. Stock torch is slower in bfloat16 where the CPU lacks it.
+    """
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return ours or (_has_mkldnn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()))
+
+
+def _has_mkldnn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+
+
+def choose_dtype(
+    wanted: str, config: Mapping[str, Any], device: torch.device, *, quantised: bool, ours: bool
+) -> torch.dtype:
+    """The dtype for "auto" or a name.
+
+    "auto" keeps the checkpoint's own dtype where the device is fast at it. On a CPU float16 has no fast path and
+    becomes float32, and bfloat16 stays where `bfloat16_is_fast`. A quantised file decodes to bfloat16 or float32.
+    Raises UsageError for an unknown name, and for bfloat16 on a GPU that has none.
+    """
+    if wanted != "auto":
+        if wanted not in NAMES:
+            raise UsageError(f"--dtype {wanted} is unknown; choose auto, {', '.join(NAMES)}")
+        if wanted == "bfloat16" and device.type == "cuda" and not bfloat16_is_fast(device, ours=ours):
+            raise UsageError(
+                f"--dtype bfloat16: {torch.cuda.get_device_name(device)} has no bfloat16; choose float16, or float32 "
+                "where float16's range is too small"
+            )
+        return NAMES[wanted]
+    stored = config.get("dtype") or config.get("torch_dtype") or ("bfloat16" if quantised else "float32")
+    dtype = NAMES.get(str(stored).removeprefix("torch."), torch.float32)
+    if dtype is torch.bfloat16 and not bfloat16_is_fast(device, ours=ours):
+        return torch.float16 if device.type == "cuda" else torch.float32
+    if dtype is torch.float16 and device.type == "cpu":
+        return torch.float32
+    return dtype
+
+
+logger = logging.getLogger(__name__)
+
+
+def cores() -> int:
+    """Those that this process may use: its affinity, not the machine's."""
+    return len(os.sched_getaffinity(0))
+
+
+def take_threads(asked: int | None) -> ThreadShare:
+    """As many as asked for, else one per core. Who asks what an engine will need takes them too: how fast a backend
+    attends, and so which one is taken, depends on them."""
+    available = cores()
+    if asked is not None and asked > available:
+        logger.warning(
+            "%d threads on %d cores take turns, which is slower: give at most %d", asked, available, available
+        )
+    return share(asked or available)

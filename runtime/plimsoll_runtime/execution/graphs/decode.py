@@ -1,0 +1,194 @@
+"""Decodes as CUDA graphs: a step's hundreds of launches in one, for each size of batch that the limits allow.
+
+Launching a layer's kernels takes the host longer than a small batch takes the device. Graphs are captured before
+anybody is served, over numbers, tables and tokens that stay where they are. What a step says of its rows is copied to
+where graphs read it, and what they need besides is made of it within the graph: the tokens that only the device knows,
+what is new in tables, these side by side, lengths and cells. A batch is padded to its bucket with rows of nobody, which
+attend to one token of block 0. Where a backend reads once what decodes share, there are graphs with and without that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plimsoll_kernels.decode_tables.op import decode_tables, write_blocks
+from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_runtime.execution.attention.shared_prefix.buffers import SharedBuffers
+from plimsoll_runtime.execution.graphs.capture import Capture, Captured, Wanted, batch_buckets, bucket_of
+from plimsoll_runtime.execution.inputs.block_tables import Mirror
+from plimsoll_runtime.execution.inputs.device_state import DeviceState
+from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.inputs.upload_buffer import Parcel
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.kv.states import StateCache
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.layers.attention import Attention
+
+KIND = "decodes"
+"""What these graphs are called."""
+
+_OF_ROWS, _OF_GROUPS = 4, 4
+"""Numbers that a step says of a row, and beside these of it in each group of the cache."""
+
+
+@runtime_checkable
+class GraphBackend(Protocol):
+    """An attention backend whose steps may be captured: they never wait for the device."""
+
+    def over(self, paged: Sequence[PagedBatch], cells: Sequence[Tensor]) -> Attention:
+        """A step over tables that are on the device already, of each group of the cache."""
+
+    def launch_key(self, sequences: int, longest: int) -> Hashable:
+        """What else of a batch of decodes its launches depend on; equal keys may share a graph.
+
+        `longest`: tokens of the longest context; in no group of the cache there are more.
+        """
+
+    def launch_lengths(self, sequences: int, most: int) -> Sequence[int]:
+        """Of each key that contexts of up to `most` tokens may have, the longest of them, in rising order."""
+
+
+class GraphedDecoder:
+    """See StepGraphs: a decoder's steps of decodes."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        backend: GraphBackend,
+        cache: KvCache,
+        state: DeviceState,
+        capture: Capture,
+        *,
+        max_sequences: int,
+        max_model_len: int,
+        states: StateCache | None = None,
+    ) -> None:
+        self._decoder = decoder
+        self._backend = backend
+        self._cache = cache
+        self._state = state
+        self.capture = capture
+        self._buckets = batch_buckets(max_sequences)
+        self._graphs: dict[Hashable, Captured] = {}
+        self._longest = min(max_model_len, cache.num_blocks * cache.block_size)
+        self._states = states
+        self._fields = _OF_ROWS + _OF_GROUPS * len(cache.groups)
+        self._numbers = torch.zeros(self._fields * max_sequences, dtype=torch.int64, device=cache.device)
+        self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
+        self._shared = SharedBuffers.of(backend, max_sequences, cache.device)
+
+    @property
+    def captured(self) -> int:
+        """How many graphs there are."""
+        return len(self._graphs)
+
+    def wanted(self) -> list[Wanted]:
+        """See StepGraphs: one for each bucket and each key of its launches, and one more where decodes may share."""
+        return [
+            Wanted(KIND, bucket, partial(self._add, bucket, longest, shares))
+            for bucket in self._buckets
+            for longest in self._backend.launch_lengths(bucket, self._longest)
+            for shares in ((False, True) if self._shared is not None and bucket > 1 else (False,))
+        ]
+
+    def run(self, rows: StepRows) -> Tensor | None:
+        """See StepGraphs. There is none of a step with a chunk in it, or with more sequences than the buckets have."""
+        bucket = bucket_of(rows.slots.size, self._buckets) if rows.decodes else None
+        if bucket is None:
+            return None
+        key = bucket, self._backend.launch_key(bucket, rows.longest)
+        graph, sharing = self._graphs.get((*key, False)), self._graphs.get((*key, True))
+        if graph is None:
+            return None
+        outbox, numbers, told = self._state.outbox, self._padding(bucket), None
+        if self._shared is not None and sharing is not None:
+            told = self._shared.tell(rows, bucket, outbox)
+            graph = graph if told is None else sharing
+        more = self._write_rows(rows, numbers)
+        parcel = outbox.add(numbers)
+        outbox.send()
+        if told is not None:
+            told()
+        for mirror, rest in more:
+            mirror.receive(rest)
+        self._numbers[: numbers.size].copy_(parcel.there)
+        graph.replay()
+        self._state.told()
+        return graph.out[: rows.slots.size]
+
+    def _padding(self, bucket: int) -> NDArray[np.int64]:
+        """The numbers of a batch that is all padding [fields, bucket]."""
+        nobody = [0, self._state.nobody, 0, self._state.nobody]
+        nobody += [number for mirror in self._state.mirrors for number in (mirror.nobody, 0, mirror.nobody, 0)]
+        return np.repeat(np.array(nobody, dtype=np.int64)[:, None], bucket, axis=1)
+
+    def _write_rows(self, rows: StepRows, numbers: NDArray[np.int64]) -> list[tuple[Mirror, Parcel | None]]:
+        """Write a step's rows over the padding. A group whose tables changed in more places than there are rows is
+        returned, with a parcel of its own.
+        """
+        count, bucket = rows.slots.size, numbers.shape[1]
+        numbers[:_OF_ROWS, :count] = rows.known, rows.sources, rows.starts, rows.slots
+        beside = []
+        for number, (group, mirror) in enumerate(zip(rows.groups, self._state.mirrors, strict=True)):
+            own = numbers[_OF_ROWS + _OF_GROUPS * number :][:_OF_GROUPS]
+            own[:2, :count] = group.begins, group.firsts
+            places, blocks = mirror.missing()
+            if places.size <= bucket:
+                own[2:, : places.size] = places, blocks
+            else:
+                beside.append((mirror, mirror.add_to(self._state.outbox)))
+        return beside
+
+    def _add(self, bucket: int, longest: int, shares: bool) -> None:
+        """Capture a graph over the first numbers, which are all padding.
+
+        The work runs before it is captured, over the states of nobody: those of sequences may advance only once a step.
+        """
+        numbers = self._numbers[: self._fields * bucket].view(self._fields, bucket)
+        numbers.copy_(torch.from_numpy(self._padding(bucket)))
+
+        def work() -> Tensor:
+            known, sources, positions, slots, *of_groups = numbers.unbind()
+            paged, cells = [], []
+            for number, mirror in enumerate(self._state.mirrors):
+                own = of_groups[_OF_GROUPS * number :][:_OF_GROUPS]
+                batch, mapping = self._group(mirror, positions, own, longest)
+                if shares and self._shared is not None:
+                    batch = replace(batch, prefixes=self._shared.tables(number, bucket))
+                paged.append(batch)
+                cells.append(mapping)
+            token_ids, attention = self._state.filled(known, sources), self._backend.over(paged, cells)
+            if self._states is None:
+                return self._decoder(token_ids, positions, attention)
+            states = self._states.over(slots, positions)
+            hidden = self._decoder(token_ids, positions, attention, states)
+            states.commit()
+            return hidden
+
+        self._graphs[bucket, self._backend.launch_key(bucket, longest), shares] = self.capture(work)
+
+    def _group(
+        self, mirror: Mirror, positions: Tensor, numbers: Sequence[Tensor], longest: int
+    ) -> tuple[PagedBatch, Tensor]:
+        """A group's tables, of which what is new is written first, and its cells."""
+        begins, firsts, places, blocks = numbers
+        size, bucket = self._cache.block_size, len(positions)
+        write_blocks(mirror.blocks, places, blocks)
+        made = decode_tables(mirror.blocks, positions, begins, firsts, block_size=size, width=-(-longest // size))
+        batch = PagedBatch(
+            query_starts=self._starts[: bucket + 1],
+            context_lens=made.context_lens,
+            block_tables=made.block_tables,
+            max_query_len=1,
+            max_context_len=longest,
+            decodes=bucket,
+        )
+        return batch, made.cells

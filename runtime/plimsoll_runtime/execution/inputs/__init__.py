@@ -1,0 +1,1 @@
+"""a step's inputs: batch state and what is uploaded."""

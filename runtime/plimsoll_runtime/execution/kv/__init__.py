@@ -1,0 +1,1 @@
+"""the cache's memory."""

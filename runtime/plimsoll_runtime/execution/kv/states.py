@@ -1,0 +1,172 @@
+"""What recurrent layers keep: a tensor for each state, with a row for each of the runner's slots, and for snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.states import Spans
+from plimsoll_runtime.models.program import Facts
+from plimsoll_runtime.models.spec.recurrent import StateShape
+from plimsoll_runtime.models.transformers_code.cache_calls import Findings
+from plimsoll_runtime.models.transformers_code.cache_rows import OwnStep, Rows
+
+LEAST_SNAPSHOTS = 8
+SEQUENCES_A_SNAPSHOT = 4
+"""Where nobody says how many snapshots there are to be: one for so many sequences, and at least so many."""
+
+
+def snapshot_rows(config: EngineConfig, facts: Facts) -> int:
+    """How many snapshots of states are kept. Raises UsageError where some are asked for and cannot be kept."""
+    if config.state_snapshots and not facts.states:
+        raise UsageError(
+            f"--state-snapshots {config.state_snapshots} is for models whose recurrent layers keep states that we can "
+            f"copy, and {facts.architecture} has none: leave it out"
+        )
+    if config.state_snapshots and not config.prefix_caching:
+        raise UsageError(
+            f"--state-snapshots {config.state_snapshots} keeps what is known of prefixes, and --no-prefix-caching "
+            "forbids that; leave one out"
+        )
+    if not facts.states or not config.prefix_caching:
+        return 0
+    if config.state_snapshots is not None:
+        return config.state_snapshots
+    return max(LEAST_SNAPSHOTS, config.max_sequences // SEQUENCES_A_SNAPSHOT)
+
+
+class StateCache:
+    """`slots` rows for sequences, one more that belongs to nobody (padding may point at it), and `snapshots` behind.
+
+    A slot's row is never cleared: whoever begins at position 0 reads zeros, whatever its last owner has left there.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[StateShape],
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        snapshots: int = 0,
+    ) -> None:
+        self.nobody = slots
+        self.device = device
+        # Zeros and not `empty`: on a CPU the pages are not taken before they are written.
+        rows = slots + 1 + snapshots
+        self.tensors = [
+            torch.zeros((rows, *each.shape), dtype=torch.float32 if each.wide else dtype, device=device)
+            for each in shapes
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def begin(self, slots: Sequence[int], lengths: Sequence[int], positions: Tensor) -> StepStates:
+        """A step of sequences in these slots, with so many rows each; `positions` int64 [T] of all rows."""
+        return StepStates(self.tensors, slots, lengths, positions)
+
+    def free(self, slots: Iterable[int]) -> None:
+        """These slots are nobody's. Their rows stay as they are (see above)."""
+
+    def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy snapshots, numbered from 1 on, to slots: (snapshot, slot)."""
+        self._copy([(self.nobody + snapshot, slot) for snapshot, slot in pairs])
+
+    def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy what slots have now: (slot, snapshot)."""
+        self._copy([(slot, self.nobody + snapshot) for slot, snapshot in pairs])
+
+    def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        sources, targets = sent(np.array(pairs, dtype=np.int64), self.device).unbind(1)
+        for tensor in self.tensors:
+            tensor.index_copy_(0, targets, tensor.index_select(0, sources))
+
+    def over(self, rows: Tensor, positions: Tensor) -> StepStates:
+        """A step of one row each, whose slots and positions are on the device already."""
+        return StepStates(self.tensors, (), [1] * len(rows), positions, rows)
+
+
+class StepStates:
+    """See States: of S sequences in `slots`, or in `rows` int64 [S] of the device where those are there already.
+
+    What only ops of torch's need is made when the first of them asks: a decoder that reads and writes the `tensors` at
+    `slots` by itself needs none of it.
+    """
+
+    def __init__(
+        self,
+        tensors: Sequence[Tensor],
+        slots: Sequence[int],
+        lengths: Sequence[int],
+        positions: Tensor,
+        rows: Tensor | None = None,
+    ) -> None:
+        self.tensors = tensors
+        self.slots = slots
+        self._lengths = lengths
+        self._positions = positions
+        self._on_device = rows
+        self._after: dict[int, Tensor] = {}
+
+    @cached_property
+    def spans(self) -> Spans:
+        """See States."""
+        return Spans(self._lengths, self._positions.device)
+
+    @cached_property
+    def _rows(self) -> Tensor:
+        if self._on_device is not None:
+            return self._on_device
+        return sent(np.array(self.slots, dtype=np.int64), self._positions.device)
+
+    @cached_property
+    def _begins(self) -> Tensor:
+        if self.spans.alone:
+            return self._positions == 0
+        first_rows = np.cumsum([0, *self._lengths[:-1]], dtype=np.int64)
+        return self._positions[sent(first_rows, self._positions.device)] == 0
+
+    def read(self, index: int) -> Tensor:
+        """See States."""
+        found = self.tensors[index].index_select(0, self._rows)
+        return found.masked_fill_(self._begins.view(-1, *[1] * (found.dim() - 1)), 0)
+
+    def write(self, index: int, states: Tensor) -> None:
+        """See States."""
+        self._after[index] = states
+
+    def commit(self) -> None:
+        """The pass is over: its states take the place of those that it has read."""
+        for index, after in self._after.items():
+            tensor = self.tensors[index]
+            tensor.index_copy_(0, self._rows, after.to(tensor.dtype))
+        self._after.clear()
+
+
+class OwnCaches:
+    """A row for each slot of the runner, from the sequence's first token until its slot is free again."""
+
+    def __init__(self, found: Findings) -> None:
+        self.rows = Rows(None if found.axes is None else dict(found.axes))
+
+    def begin(self, slots: Sequence[int], lengths: Sequence[int], positions: Tensor) -> OwnStep:
+        """A step of sequences in these slots, with so many rows each; `positions` int64 [T] of all rows."""
+        first, starts, every = 0, [], positions.tolist()
+        for length in lengths:
+            starts.append(every[first])
+            first += length
+        return OwnStep(slots, starts, Spans(lengths, positions.device), self.rows)
+
+    def free(self, slots: Iterable[int]) -> None:
+        """These slots are nobody's: their caches go."""
+        self.rows.free(slots)

@@ -1,0 +1,1 @@
+"""how much memory there is and who gets it."""

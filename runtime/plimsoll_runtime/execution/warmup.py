@@ -1,0 +1,91 @@
+"""Steps that have every variant of a kernel compiled that serving will launch, before anybody is served.
+
+What Triton knows of numbers that differ by batch is left out of its variants (`do_not_specialize` of the kernels), so
+that few are left: the divisions of a context among programs, decodes that share a prefix, decodes beside chunks, and
+products of few and many rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
+
+import torch
+
+from plimsoll_runtime.execution.attention.base import OUT_OF_MEMORY, AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBackend
+from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.graphs.decode import GraphBackend
+from plimsoll_runtime.execution.kv.cache import KvCache
+
+logger = logging.getLogger(__name__)
+
+Rows = Sequence[tuple[int, int]]
+"""Of each sequence of a step: its rows, and the tokens of its context."""
+
+CHUNK = 17
+"""Rows of a chunk beside decodes: more than a tile of the smallest has."""
+
+
+def rehearsed(lengths: Sequence[int], longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
+    """A decode over each of these lengths; as many decodes as a step may have; some beside a chunk; and as many rows.
+
+    No context has more than `longest` tokens.
+    """
+    for length in lengths:
+        yield [(1, length)]
+    sequences = max(1, min(max_sequences, max_tokens))
+    yield [(1, 1)] * sequences
+    beside = min(2, sequences - 1)
+    chunk = min(CHUNK, longest, max_tokens - beside)
+    yield [(chunk, chunk), *[(1, 1)] * beside]
+    whole, rest = divmod(max_tokens, longest)
+    rows = [longest] * min(whole, sequences) + ([rest] if rest and whole < sequences else [])
+    yield [(each, each) for each in rows]
+
+
+def rehearsed_together(backend: GraphBackend, longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
+    """Decodes of one length, for each key of their launches: over the padding block all of it is shared.
+
+    The most sequences with the longest contexts of a key come first: where they save too little to share, none does.
+    """
+    most, seen = min(max_sequences, max_tokens), set[Hashable]()
+    counts = [most, *(1 << k for k in reversed(range(1, most.bit_length())) if 1 << k < most)]
+    for count in counts if most > 1 else ():
+        for length in reversed(backend.launch_lengths(count, longest)):
+            if (key := backend.launch_key(count, length)) not in seen:
+                seen.add(key)
+                yield [(1, length)] * count
+
+
+@torch.inference_mode()
+def rehearse(forward_pass: ForwardPass, cache: KvCache, longest: int, max_sequences: int, max_tokens: int) -> None:
+    """Compute such steps, all over the padding block, before anybody is in the slots whose states they overwrite."""
+    backend = forward_pass.backend
+    lengths = backend.launch_lengths(1, longest) if isinstance(backend, GraphBackend) else ()
+    together: Iterator[Rows] = iter(())
+    if isinstance(backend, GraphBackend) and isinstance(backend, SharingBackend) and backend.prefixes.any:
+        together = rehearsed_together(backend, longest, max_sequences, max_tokens)
+    for rows in chain(rehearsed(lengths, longest, max_sequences, max_tokens), together):
+        token_ids = torch.zeros(sum(count for count, _ in rows), dtype=torch.int64, device=cache.device)
+        positions = torch.cat([torch.arange(context - count, context) for count, context in rows]).to(cache.device)
+        try:
+            forward_pass(token_ids, positions, _batch(rows, token_ids, cache), range(len(rows)))
+        except OUT_OF_MEMORY as error:
+            logger.warning(
+                "the device has no memory for a first step of %d rows (%s): kernels that only such steps launch are "
+                "compiled while serving; a lower --max-batch-tokens or --kv-memory leaves more room",
+                len(token_ids),
+                error,
+            )
+
+
+def _batch(rows: Rows, cells: torch.Tensor, cache: KvCache) -> AttentionBatch:
+    """In all groups of the cache alike; `cells` are those of the padding block's first token."""
+    counts, contexts = [count for count, _ in rows], [context for _, context in rows]
+    tables = BlockTables.of([[0] * -(-context // cache.block_size) for context in contexts])
+    rest: tuple[AttentionBatch, ...] = ()
+    for _ in cache.groups[1:]:
+        rest = (AttentionBatch(counts, contexts, tables, cells, rest), *rest)
+    return AttentionBatch(counts, contexts, tables, cells, rest)
