@@ -15,7 +15,7 @@ from collections.abc import Callable
 import psutil
 
 from no_model import no_model
-from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, models
 
 from fallback.classes import CLASSES, VOCAB, Class
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.driver.build.model_facts import outline_of
 from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 from provenance import provenance
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from gpu.clock import seconds
-from plimsoll_runtime.driver.loading import load_model
-from plimsoll_runtime.driver.measure import measure as needs_of
+from plimsoll_runtime.driver.build.loader import load_model
+from plimsoll_runtime.driver.estimate import measure as needs_of
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.utils.progress import silent
 from plimsoll_runtime.weights.image import Image

@@ -1,9 +1,9 @@
 """A pool as it runs: hosts that decide by themselves what is awake, and the operator's planner above them.
 
-Both planners are those of production: `plimsoll_runtime.residency.plan` in every host, over the host's own ledgers, and
-`plimsoll_operator.placement.planner` over what hosts report. A request goes where its model is awake, or else where it
-lies, and waits there, as gateways relay it. The operator plans a moment after a host's state has changed, and every ten
-seconds: that requests wait is no news by itself.
+Both planners are those of production: `plimsoll_runtime.residency.planner.plan` in every host, over the host's own
+ledgers, and `plimsoll_operator.placement.planner` over what hosts report. A request goes where its model is awake, or
+else where it lies, and waits there, as gateways relay it. The operator plans a moment after a host's state has changed,
+and every ten seconds: that requests wait is no news by itself.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from plimsoll_operator.placement.level import State
 from plimsoll_operator.placement.model import Model, Need
 from plimsoll_operator.placement.planner import plan as plan_pool
 from plimsoll_operator.placement.pool import Demand, PoolState, Rules
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.plan import plan as plan_host
+from plimsoll_runtime.residency.planner.plan import plan as plan_host
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import Level
 from plimsoll_runtime.residency.states import State as Runtime
 from residency import world

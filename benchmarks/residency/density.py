@@ -16,9 +16,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.planner.eviction import make_room
+from plimsoll_runtime.residency.planner.plan import plan
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.sleepers import make_room
 from provenance import provenance
 from residency.run import LINE, SLEEPERS, mean, simulate
 from residency.traces import BILLIONS, models, zipf

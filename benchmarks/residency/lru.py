@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from plimsoll_runtime.residency.actions import Action, DropImage, Plan, Sleep, Wait, Wake
 from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.planner.actions import Action, DropImage, Plan, Sleep, Wait, Wake
+from plimsoll_runtime.residency.planner.eviction import may_drop
+from plimsoll_runtime.residency.planner.view import HostView, ModelView
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.sleepers import may_drop
 from plimsoll_runtime.residency.states import ASLEEP, Level, State
-from plimsoll_runtime.residency.view import HostView, ModelView
 
 
 def plan_lru(view: HostView, settings: Settings) -> Plan:

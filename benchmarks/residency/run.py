@@ -20,9 +20,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.planner.eviction import make_room
+from plimsoll_runtime.residency.planner.plan import plan
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.sleepers import make_room
 from provenance import provenance
 from residency.lru import lru_images, plan_lru
 from residency.traces import GIB, TRACES, Arrival, models

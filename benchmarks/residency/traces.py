@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import cycle, islice
 
-from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
+from plimsoll_runtime.residency.spec import ModelName
 from residency.world import Model
 
 DAY = 86_400.0

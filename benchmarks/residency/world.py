@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from plimsoll_runtime.residency.actions import (
+from plimsoll_runtime.residency.ledger import DeviceLedger, Grant, Memory, SleeperLedger
+from plimsoll_runtime.residency.model import Demand
+from plimsoll_runtime.residency.planner.actions import (
     Action,
     DropImage,
     Plan,
@@ -24,14 +26,12 @@ from plimsoll_runtime.residency.actions import (
     Wait,
     Wake,
 )
-from plimsoll_runtime.residency.demand import Demand
-from plimsoll_runtime.residency.ledger import DeviceLedger, Grant, Memory, SleeperLedger
-from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.planner.eviction import make_room
+from plimsoll_runtime.residency.planner.view import HostView, ModelView, Pressure
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
-from plimsoll_runtime.residency.sleepers import make_room
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import Level, State, check_transition
-from plimsoll_runtime.residency.view import HostView, ModelView, Pressure
 
 STOP_SECONDS = 0.5
 """How long an engine takes to end."""

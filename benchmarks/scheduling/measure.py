@@ -9,7 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
-from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.protocol.messages import AddRequest

@@ -20,7 +20,7 @@ from model_support.tiny import prompts, randomise, save_model
 from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.driver.build.model_facts import outline_of
 from plimsoll_runtime.errors import PlimsollError
 from plimsoll_runtime.models.transformers_code.model_classes import DRAFTS, what_else
 from plimsoll_runtime.models.transformers_code.outline import TransformersOutline

@@ -19,7 +19,7 @@ from typing import Any
 
 import question
 from options import Options
-from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest

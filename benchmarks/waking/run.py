@@ -18,11 +18,9 @@ from typing import Any
 
 import question
 from options import Options
-from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.forkserver import ForkServer
-from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.needs import Needs
-from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.driver.clients.async_client import AsyncEngine
+from plimsoll_runtime.driver.process.handshake import Grant, Needs
+from plimsoll_runtime.driver.process.standby import ForkServer, Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams

@@ -11,7 +11,7 @@ from plimsoll_runtime.version import VERSION
 if TYPE_CHECKING:
     from plimsoll_runtime.engine.protocol.constraint import Constraint
     from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-    from plimsoll_runtime.llm import LLM
+    from plimsoll_runtime.offline.llm import LLM
 
 __all__ = ["LLM", "Constraint", "SamplingParams"]
 __version__ = VERSION
@@ -20,7 +20,7 @@ __version__ = VERSION
 def __getattr__(name: str) -> Any:
     """Import the public names on first use, so that the server process never pays for torch."""
     if name == "LLM":
-        from plimsoll_runtime.llm import LLM
+        from plimsoll_runtime.offline.llm import LLM
 
         return LLM
     if name == "SamplingParams":

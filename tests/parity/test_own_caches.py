@@ -17,7 +17,7 @@ from model_support.tiny import VOCAB, make_model, prompts, save_model
 from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.execution.kv.states import OwnCaches

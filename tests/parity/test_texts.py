@@ -9,7 +9,7 @@ import torch
 from gpu_support.device import DEVICE
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver import wiring
+from plimsoll_runtime.driver.build import assembly
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
 
@@ -130,7 +130,7 @@ def test_graphs_change_no_text(
             captures.append(work)
             return super().__call__(work)
 
-    monkeypatch.setattr(wiring, "CudaCapture", Watched)
+    monkeypatch.setattr(assembly, "CudaCapture", Watched)
     options = {} if captured else {"graph_seconds": 0.0}
     assert tokens(load(model, overlap=overlap, **options), prompts()) == expected
     assert bool(captures) == (captured and DEVICE.type == "cuda")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.interrupts import Uninterrupted
+from plimsoll_runtime.offline.interrupts import Uninterrupted
 
 pytestmark = pytest.mark.usefixtures("ctrl_c")
 

@@ -10,7 +10,7 @@ import torch
 from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver import model
+from plimsoll_runtime.driver.build import model_facts
 from plimsoll_runtime.errors import ModelError, UsageError
 from plimsoll_runtime.execution.attention.backends.gather.backend import GatheredBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
@@ -132,7 +132,7 @@ def test_a_backend_that_fails_in_service_is_replaced_and_no_answer_differs(
     ]
 
     def answers(backends: list[type[AttentionBackend]], disk: Path) -> list[list[list[int]]]:
-        monkeypatch.setattr(model, "candidates", lambda name, target: backends)
+        monkeypatch.setattr(model_facts, "candidates", lambda name, target: backends)
         tiers: dict[str, Any] = {
             "kv_disk": str(disk),
             "kv_disk_size": "4MiB",

@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from model_support.tiny import make_model, save_model
 
 import plimsoll_runtime
-from plimsoll_runtime import LLM, SamplingParams, interrupts
-from plimsoll_runtime.driver import blocking
+from plimsoll_runtime import LLM, SamplingParams
+from plimsoll_runtime.driver.clients import blocking_client
 from plimsoll_runtime.engine import core, pipeline
 from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.offline import interrupts
 
 pytestmark = pytest.mark.usefixtures("ctrl_c")
 
 OURS = str(Path(plimsoll_runtime.__file__).parent)
-CORE = frozenset(str(module.__file__) for module in (core, interrupts, pipeline, blocking))
+CORE = frozenset(str(module.__file__) for module in (core, interrupts, pipeline, blocking_client))
 PROMPTS = [[*range(1, 19), 3], [*range(1, 19), 4], [5, 6]]
 GREEDY = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
 DRAWN = SamplingParams(temperature=1.0, seed=4, max_tokens=3, ignore_eos=True, frequency_penalty=0.4)

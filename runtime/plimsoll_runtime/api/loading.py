@@ -11,7 +11,7 @@ from plimsoll_runtime.api.engine import Engine
 from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import ServerState
-from plimsoll_runtime.driver.find import find_files
+from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer

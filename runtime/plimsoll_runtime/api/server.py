@@ -20,7 +20,7 @@ from plimsoll_runtime.api.http.logs import begin_log
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.state import Phase, ServerState
 from plimsoll_runtime.api.table import OneModel
-from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.driver.process.standby import Standby
 from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.utils.process_exit import write_last_words
@@ -51,7 +51,7 @@ def serve(config: ServerConfig, standby: Standby | None = None) -> int:
 async def load_and_start(standby: Standby | None, config: ServerConfig, state: ServerState) -> ServedModel:
     """The real thing: the engine in a process of its own."""
     from plimsoll_runtime.api.loading import load_model
-    from plimsoll_runtime.driver.client import AsyncEngine
+    from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 
     return await load_model(config, state, partial(AsyncEngine.start, standby=standby))
 

@@ -16,12 +16,12 @@ from typing import IO, Any
 
 import msgspec
 
-from plimsoll_runtime.batch.compressed import wrapped
+from plimsoll_runtime.batch.compression import wrapped
+from plimsoll_runtime.batch.inputs import PIECE_ROWS
+from plimsoll_runtime.batch.job import Tally
 from plimsoll_runtime.batch.journal import End
-from plimsoll_runtime.batch.places import CSV, JSONL, PARQUET, Places, sync, write_durably
-from plimsoll_runtime.batch.row import Tally
+from plimsoll_runtime.batch.output_paths import CSV, JSONL, PARQUET, Places, sync, write_durably
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS
-from plimsoll_runtime.batch.tables import PIECE_ROWS
 
 Table = Mapping[str, type]
 """Names and types of an output's columns."""

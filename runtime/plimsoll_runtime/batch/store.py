@@ -11,17 +11,67 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from plimsoll_runtime.batch.done import Done
-from plimsoll_runtime.batch.job import check_same
-from plimsoll_runtime.batch.journal import Begin, End, Journal, Mark, Place
-from plimsoll_runtime.batch.part import Part
-from plimsoll_runtime.batch.places import Places, sync
-from plimsoll_runtime.batch.row import Answered, Tally
+from plimsoll_runtime.batch.job import Answered, Tally, check_same
+from plimsoll_runtime.batch.journal import Begin, End, GrowingFile, Journal, Mark, Place
+from plimsoll_runtime.batch.output_paths import Places, sync
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils import folder_lock
+
+
+class Done:
+    """All numbers below `upto`, and some beyond."""
+
+    __slots__ = ("beyond", "upto")
+
+    def __init__(self, upto: int = 0, beyond: Iterable[int] = ()) -> None:
+        self.upto = upto
+        self.beyond = set(beyond)
+
+    def __contains__(self, number: int) -> bool:
+        return number < self.upto or number in self.beyond
+
+    def __len__(self) -> int:
+        return self.upto + len(self.beyond)
+
+    def add(self, number: int) -> None:
+        """One more is done; it was not before."""
+        assert number not in self, f"row {number} is done twice"
+        self.beyond.add(number)
+        while self.upto in self.beyond:
+            self.beyond.remove(self.upto)
+            self.upto += 1
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where what is beyond is not."""
+        assert all(number > self.upto for number in self.beyond), (self.upto, self.beyond)
+
+
+PIECE = 2**17
+"""Bytes that are written at once."""
+
+
+class Part(GrowingFile):
+    """An open file of lines."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Open it, made where it is not there yet, and cut it to a size. Raises UsageError where it is shorter."""
+        super().__init__(path)
+        if self.size < size:
+            self.close()
+            raise UsageError(f"{path} has lost what was safe in it; begin anew with --restart")
+        self._cut(size)
+
+    def add(self, line: bytes) -> None:
+        """Put a line behind the others."""
+        self._rest += line
+        self._rest += b"\n"
+        if len(self._rest) >= PIECE:
+            self.flush()
+
 
 LOCK, JOURNAL, ANSWERS, ERRORS = "lock", "journal", "answers.jsonl", "errors.jsonl"
 MARK_SECONDS = 5.0

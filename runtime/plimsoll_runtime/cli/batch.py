@@ -20,7 +20,7 @@ from plimsoll_runtime.errors import UNREADABLE, UsageError
 if TYPE_CHECKING:
     from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome
     from plimsoll_runtime.batch.job import Shard
-    from plimsoll_runtime.batch.prompting import Prompting
+    from plimsoll_runtime.batch.reader import Prompting
 
 SOME_FAILED = 7
 """The exit code where every row has its answer or its error, and some have errors."""
@@ -197,7 +197,7 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
 
 
 def _prompting(args: argparse.Namespace) -> Prompting | None:
-    from plimsoll_runtime.batch.prompting import Prompting
+    from plimsoll_runtime.batch.reader import Prompting
 
     if args.prompt_column is None and args.template is None:
         if args.id_column is not None:
@@ -216,7 +216,7 @@ def _prompting(args: argparse.Namespace) -> Prompting | None:
 
 
 def _print_summary(config: BatchConfig, outcome: Outcome) -> None:
-    from plimsoll_runtime.batch.places import Places
+    from plimsoll_runtime.batch.output_paths import Places
 
     tally, seconds = outcome.summary.tally, outcome.summary.seconds
     tokens = tally.prompt_tokens + tally.completion_tokens

@@ -10,7 +10,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from plimsoll_runtime.batch.row import Answered, Row, Tally
+from plimsoll_runtime.batch.job import Answered, Row, Tally
 
 LINE_SECONDS = 30.0
 LOOK_ROWS = 64

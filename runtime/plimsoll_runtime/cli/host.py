@@ -27,9 +27,8 @@ from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 if TYPE_CHECKING:
     from plimsoll_runtime.api.hosting.config import HostConfig
-    from plimsoll_runtime.residency.names import ModelName
     from plimsoll_runtime.residency.settings import Settings
-    from plimsoll_runtime.residency.spec import ModelSpec
+    from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 
 WHOLE = 10**9
 DESCRIPTION = """\
@@ -132,7 +131,7 @@ def _share(line: str, sleepers: int) -> float:
     """The line as a share of the device's memory. An amount is one of what a CPU has free beside the sleepers."""
     if is_share(line):
         return parse_size(line, WHOLE) / WHOLE
-    from plimsoll_runtime.residency.pressure import host_memory_left
+    from plimsoll_runtime.residency.engines.pressure import host_memory_left
 
     amount, capacity = parse_size(line, 0), host_memory_left() - sleepers
     if amount > capacity:

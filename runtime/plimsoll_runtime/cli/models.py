@@ -105,7 +105,7 @@ def fit(args: argparse.Namespace) -> int:
     """Print the memory that a model needs; 1 where it is more than there is."""
     from tempfile import TemporaryDirectory
 
-    from plimsoll_runtime.driver.fit import fit as fit_of
+    from plimsoll_runtime.driver.estimate import fit as fit_of
     from plimsoll_runtime.engine.config import EngineConfig
     from plimsoll_runtime.execution.device.select import NAMES
     from plimsoll_runtime.execution.memory.kv_budget import longest_held
@@ -169,7 +169,7 @@ def _windows(layout: KvLayout) -> str:
 
 
 def _outline(args: argparse.Namespace) -> Outline:
-    from plimsoll_runtime.driver.model import outline_of
+    from plimsoll_runtime.driver.build.model_facts import outline_of
     from plimsoll_runtime.models.compose.pooling import served_as
     from plimsoll_runtime.models.registry.tasks import task_of
     from plimsoll_runtime.weights.sources.resolve import resolve_config

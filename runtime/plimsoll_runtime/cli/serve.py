@@ -52,9 +52,9 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal or an error ends it; returns the exit code."""
     config = server_config(args)
-    from plimsoll_runtime.driver.find import check_folder
-    from plimsoll_runtime.driver.standby import Standby
-    from plimsoll_runtime.driver.start import BUILD
+    from plimsoll_runtime.driver.build.model_files import check_folder
+    from plimsoll_runtime.driver.process.handshake import BUILD
+    from plimsoll_runtime.driver.process.standby import Standby
 
     check_folder(config.engine)
     # The engine's process imports torch while this one imports the server.

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from plimsoll_runtime.driver.failures import error_of, exit_text
+from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
 from plimsoll_runtime.errors import FetchError, SourceError
 from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.sources.hub import Access
@@ -126,7 +126,7 @@ class HubFetch:
         return Path(answer.path)
 
     def _begin(self, wanted: Wanted) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.fetcher"]
+        command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.hub_fetch_process"]
         with self._lock:
             if self._called_off.is_set():
                 raise _called_off(wanted)

@@ -7,8 +7,7 @@ import hashlib
 import msgspec
 
 from plimsoll_runtime.local.model import LocalModel
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.utils.sizes import is_share
 
 OWN_PROCESS = ("threads", "drainSeconds")

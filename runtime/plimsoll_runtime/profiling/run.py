@@ -13,7 +13,7 @@ import torch
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.speed import Speed
 from plimsoll_kernels.cpu.threads import thread_count
-from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest

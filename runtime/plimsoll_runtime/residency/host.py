@@ -11,22 +11,18 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from plimsoll_runtime.errors import DeviceLostError
-from plimsoll_runtime.residency.admission import Admission
-from plimsoll_runtime.residency.changes import Changes
-from plimsoll_runtime.residency.counters import Counters
-from plimsoll_runtime.residency.engines import Device, Engines
-from plimsoll_runtime.residency.hoststate import HostState
-from plimsoll_runtime.residency.journal import Journal
+from plimsoll_runtime.residency.engines.base import Device, Engines, Resident
 from plimsoll_runtime.residency.ledger import DeviceLedger, Memory, SleeperLedger
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.outcome import Outcome
-from plimsoll_runtime.residency.report import DeviceReport, Report, SleepersReport
-from plimsoll_runtime.residency.resident import Resident
+from plimsoll_runtime.residency.lifecycle.commands import Changes
+from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.lifecycle.supervisor import Supervisor
+from plimsoll_runtime.residency.model_references import Admission
+from plimsoll_runtime.residency.report import Counters, DeviceReport, Journal, Report, SleepersReport
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
+from plimsoll_runtime.residency.state import HostState
 from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.residency.supervisor import Supervisor
-from plimsoll_runtime.residency.waiters import Bounds
+from plimsoll_runtime.residency.wake_queue import Bounds
 from plimsoll_runtime.weights.files import ModelFiles
 
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.sizes import size_text
+from plimsoll_runtime.residency.spec import ModelName
 
 
 class LedgerError(RuntimeError):

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
 import msgspec
+
+from plimsoll_runtime.residency.spec import ModelName
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -98,3 +106,85 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sleepers: SleepersReport
     models: tuple[ModelReport, ...]
     decisions: tuple[Decision, ...]
+
+
+KEPT = 64
+
+
+class Journal:
+    """`sequence` grows with each change of a state, an error or a decision. `wall` gives seconds since the epoch."""
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self.sequence = 0
+        self.wall = wall
+        self._decisions: deque[Decision] = deque(maxlen=KEPT)
+        self._news = asyncio.Event()
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The last ones, oldest first."""
+        return tuple(self._decisions)
+
+    def note(self) -> None:
+        """Something has changed."""
+        self.sequence += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def decide(self, name: ModelName, action: str, why: str) -> None:
+        """Something was done with a model."""
+        self.note()
+        self._decisions.append(
+            Decision(
+                sequence=self.sequence,
+                time=self.wall(),
+                namespace=name.namespace,
+                name=name.name,
+                action=action,
+                why=why,
+            )
+        )
+
+    async def beyond(self, after: int, seconds: float) -> None:
+        """Return once the sequence is beyond `after`, or so many seconds have passed."""
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                while self.sequence <= after:
+                    await self._news.wait()
+        except TimeoutError:
+            return
+
+
+BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""Seconds."""
+
+
+@dataclass
+class Times:
+    """How often something took how long: `counts[i]` at most `BOUNDS[i]` seconds and more than the bound before."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    total: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Once more."""
+        self.counts[bisect_left(BOUNDS, seconds)] += 1
+        self.total += seconds
+
+
+@dataclass
+class Counters:
+    """All of them only grow. `refusals` are by code; `drops` are images that were given up for others."""
+
+    loads: int = 0
+    wakes: int = 0
+    sleeps: int = 0
+    evictions: int = 0
+    drops: int = 0
+    deaths: int = 0
+    failures: int = 0
+    resizes: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    load_seconds: Times = field(default_factory=Times)
+    wake_seconds: Times = field(default_factory=Times)
+    wait_seconds: Times = field(default_factory=Times)

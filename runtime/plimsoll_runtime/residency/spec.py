@@ -5,15 +5,45 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 from plimsoll_runtime.weights.sources.hub import Access
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
+_LONGEST = 253
+
+
+class ModelName(NamedTuple):
+    """Compared and sorted by namespace, then name."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> ModelName:
+        """From "namespace/name". Raises UsageError for anything else."""
+        namespace, _, name = text.partition("/")
+        return cls.checked(namespace, name)
+
+    @classmethod
+    def checked(cls, namespace: str, name: str) -> ModelName:
+        """From its parts. Raises UsageError where Kubernetes would not take one of them as a name."""
+        for what, part in (("namespace", namespace), ("name", name)):
+            if len(part) > _LONGEST or _LABEL.fullmatch(part) is None:
+                raise UsageError(
+                    f"the {what} {part[:_LONGEST]!r} is none: use up to {_LONGEST} of a-z, 0-9, '-' and '.', "
+                    "with a letter or a digit first and last"
+                )
+        return cls(namespace, name)
+
 
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096

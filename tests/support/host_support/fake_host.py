@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 
 from plimsoll_runtime.errors import DeviceLostError, PlimsollError
-from plimsoll_runtime.residency.counters import Counters
+from plimsoll_runtime.residency.engines.base import Resident
 from plimsoll_runtime.residency.errors import NotPlaced, OperationConflict, Refused
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.outcome import Outcome
-from plimsoll_runtime.residency.report import DeviceReport, ModelReport, NeedsReport, Report, SleepersReport
-from plimsoll_runtime.residency.resident import Resident
-from plimsoll_runtime.residency.spec import ModelSpec, served_names
+from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.report import Counters, DeviceReport, ModelReport, NeedsReport, Report, SleepersReport
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec, served_names
 from plimsoll_runtime.residency.states import Level, State
 from plimsoll_runtime.weights.files import ModelFiles
 

@@ -9,10 +9,10 @@ import torch
 from kernel_support.recorder import Recorder
 from torch import Tensor
 
-from plimsoll_runtime.driver import build, warm_up, wiring
-from plimsoll_runtime.driver.budget import Budget
-from plimsoll_runtime.driver.loading import Loaded
-from plimsoll_runtime.driver.wiring import Wired
+from plimsoll_runtime.driver.build import assembly, engine, warmup
+from plimsoll_runtime.driver.build.assembly import Wired
+from plimsoll_runtime.driver.build.loader import Loaded
+from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.execution import async_result
 from plimsoll_runtime.execution.forward import ForwardPass
@@ -27,7 +27,7 @@ UNKNOWN = -9
 @torch.inference_mode()
 def _capturing(config: EngineConfig, loaded: Loaded, budget: Budget, wired: Wired, progress: Progress) -> Any:
     """The warm-up of an engine on a device that has graphs."""
-    found = warm_up.warm_up(config, loaded, budget, wired, progress)
+    found = warmup.warm_up(config, loaded, budget, wired, progress)
     wired.forward_pass.capture_graphs(CaptureBounds(600.0, 2**40), beside=wired.choices)
     assert wired.choices is not None
     assert wired.choices.captured
@@ -48,8 +48,8 @@ class Copies:
     def install(self, patch: pytest.MonkeyPatch, *, graphs: bool = False) -> None:
         """From here on engines are built for such a device; with `graphs` of all steps that may have some."""
         if graphs:
-            patch.setattr(wiring, "_capture", lambda *args: Recorder())
-            patch.setattr(build, "warm_up", _capturing)
+            patch.setattr(assembly, "_capture", lambda *args: Recorder())
+            patch.setattr(engine, "warm_up", _capturing)
             choose = GraphedChoice.run
 
             def chosen(own: GraphedChoice, *args: Any) -> Tensor:
@@ -64,7 +64,7 @@ class Copies:
             return forward(own, rows)
 
         patch.setattr(ForwardPass, "of_rows", noted)
-        patch.setattr(wiring, "device_event", lambda device: self)
+        patch.setattr(assembly, "device_event", lambda device: self)
         patch.setattr(async_result, "_on_host", self._copy)
 
     def record(self) -> None:

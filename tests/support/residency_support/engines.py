@@ -14,12 +14,11 @@ from typing import Any, cast
 
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
-from plimsoll_runtime.residency.engines import Device, Found, Image, Look, Started
+from plimsoll_runtime.residency.engines.base import Device, Found, Image, Look, Started
 from plimsoll_runtime.residency.ledger import Grant
-from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.planner.view import Pressure
 from plimsoll_runtime.residency.sizes import Sizes
-from plimsoll_runtime.residency.spec import ModelSpec
-from plimsoll_runtime.residency.view import Pressure
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.weights.files import ModelFiles
 
 

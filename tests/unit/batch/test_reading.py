@@ -6,8 +6,7 @@ from pathlib import Path
 
 from plimsoll_runtime.batch.inputs import find_inputs
 from plimsoll_runtime.batch.job import Shard
-from plimsoll_runtime.batch.prompting import Prompting
-from plimsoll_runtime.batch.reading import read_rows
+from plimsoll_runtime.batch.reader import Prompting, read_rows
 
 
 def test_a_line_that_is_no_json_costs_itself(tmp_path: Path) -> None:

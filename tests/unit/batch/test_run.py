@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.batch.places import Places
-from plimsoll_runtime.batch.row import Answered, Row
+from plimsoll_runtime.batch.job import Answered, Row
+from plimsoll_runtime.batch.output_paths import Places
 from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import ANSWERS, Store
 

@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from plimsoll_runtime.batch.places import Places
-from plimsoll_runtime.batch.row import Answered
+from plimsoll_runtime.batch.job import Answered
+from plimsoll_runtime.batch.output_paths import Places
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS, JOURNAL, Store
 from plimsoll_runtime.errors import UsageError
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.batch.row import Row
-from plimsoll_runtime.batch.window import SHARED, Window, arranged, windows
+from plimsoll_runtime.batch.job import Row
+from plimsoll_runtime.batch.run import SHARED, Window, arranged, windows
 
 
 def row(index: int, data: bytes) -> Row:

@@ -38,7 +38,7 @@ from gpu.clock import Limits
 from gpu.model import LLAMA_8B, program_for, random_decoder
 from gpu.sheet import table
 from options import Options
-from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend

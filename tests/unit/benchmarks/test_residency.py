@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.planner.plan import plan
+from plimsoll_runtime.residency.planner.view import Pressure
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
-from plimsoll_runtime.residency.view import Pressure
+from plimsoll_runtime.residency.spec import ModelName
 from residency.density import fit
 from residency.lru import plan_lru
 from residency.run import markdown

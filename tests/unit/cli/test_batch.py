@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.batch.row import Answered, Row
+from plimsoll_runtime.batch.job import Answered, Row
 from plimsoll_runtime.cli.batch import batch_config, setting, shard
 from plimsoll_runtime.cli.batch_board import board
 from plimsoll_runtime.cli.main import build_parser

@@ -9,9 +9,9 @@ from plimsoll_runtime.cli import host as host_module
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.residency import pressure
-from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.engines import pressure
 from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.spec import ModelName
 
 MODELS = """
 apiVersion: plimsoll.dev/v1alpha1

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from plimsoll_runtime.cli.main import main
-from plimsoll_runtime.driver import fit as fit_module
-from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.driver import estimate as fit_module
+from plimsoll_runtime.driver.build.model_facts import outline_of
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.registry.registry import describe

@@ -15,7 +15,7 @@ import pytest
 from model_support.configs import LLAMA
 from model_support.hub import Hub, serving
 
-from plimsoll_runtime.driver.find import check_folder
+from plimsoll_runtime.driver.build.model_files import check_folder
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
 
@@ -37,7 +37,7 @@ def no_process(*arguments, **options):
     raise AssertionError("a process is started")
 
 from plimsoll_runtime.cli.main import main
-from plimsoll_runtime.driver.find import find_files
+from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import PlimsollError
 code = 0

@@ -8,8 +8,8 @@ import pytest
 
 from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.threads import share, thread_count
-from plimsoll_runtime.driver import linked
-from plimsoll_runtime.driver.forkserver import ForkServer
+from plimsoll_runtime.driver.process import control_socket
+from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.weights.image import Image
 
 HERE = Path(__file__).parent
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     # A machine under load must not make a killed process one that is not gone at once.
-    monkeypatch.setattr(linked, "AT_ONCE_SECONDS", 60.0)
+    monkeypatch.setattr(control_socket, "AT_ONCE_SECONDS", 60.0)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parent / "engine")]))
 
 

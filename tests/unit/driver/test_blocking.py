@@ -13,7 +13,7 @@ from builders import request, tokens_of
 from fake_engine import FACTORY, POISON_PROMPT
 from simulated import oracle
 
-from plimsoll_runtime.driver.blocking import BlockingEngine
+from plimsoll_runtime.driver.clients.blocking_client import BlockingEngine
 from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
 from plimsoll_runtime.engine.protocol.messages import RequestOutput
 from plimsoll_runtime.errors import EngineDeadError, SourceError, UsageError

@@ -16,9 +16,9 @@ from model_support.tiny import make_model, save_model
 
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
 from plimsoll_kernels.cpu.threads import thread_count
-from plimsoll_runtime.driver import budget, loading
-from plimsoll_runtime.driver import build as building
-from plimsoll_runtime.driver.build import build_engine
+from plimsoll_runtime.driver.build import engine as building
+from plimsoll_runtime.driver.build import loader, memory_plan
+from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.protocol.messages import AddRequest
@@ -45,7 +45,7 @@ def build(model: Path, **options: Any) -> EngineCore:
 
 def say_free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Of so many bytes of memory."""
-    for module in (loading, budget):
+    for module in (loader, memory_plan):
         monkeypatch.setattr(module, "free_memory", lambda device: size)
 
 
@@ -57,7 +57,7 @@ def test_the_tokenizers_end_of_text_ends_an_answer(tmp_path: Path) -> None:
 
 
 def test_what_there_is_to_say_of_the_device_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "log_findings", lambda: ("no bfloat16", "a slice"))
+    monkeypatch.setattr(loader, "log_findings", lambda: ("no bfloat16", "a slice"))
     assert build(folder, kv_memory="1MiB").info.findings == ("no bfloat16", "a slice")
 
 
@@ -92,7 +92,7 @@ def test_frames_before_a_disk_are_paid_from_the_same_memory(
 
 def test_weights_that_do_not_fit_are_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     say_free(monkeypatch, 2**16)
-    monkeypatch.delattr(loading, "load_decoder")
+    monkeypatch.delattr(loader, "load_decoder")
     with pytest.raises(MemoryLimitError, match=r"the weights need 0\.3\d MiB, but 0\.06 MiB are free"):
         build(folder)
 

@@ -18,7 +18,7 @@ from builders import request, tokens_of
 from fake_engine import FACTORY, POISON_PROMPT
 from simulated import oracle
 
-from plimsoll_runtime.driver.client import DEADLINE_SECONDS, AsyncEngine
+from plimsoll_runtime.driver.clients.async_client import DEADLINE_SECONDS, AsyncEngine
 from plimsoll_runtime.engine.config import STEP_SECONDS, EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
 from plimsoll_runtime.errors import (
@@ -260,7 +260,7 @@ async def test_stop_ends_the_process_and_whoever_waits() -> None:
 
 
 async def test_stop_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plimsoll_runtime.driver.client.STOP_SECONDS", 0.2)
+    monkeypatch.setattr("plimsoll_runtime.driver.clients.async_client.STOP_SECONDS", 0.2)
     async with running("hangs") as engine:
         task, _ = await begun(engine, request("r", [POISON_PROMPT]))
         await asyncio.sleep(0)
@@ -383,9 +383,9 @@ async def test_an_answer_that_has_begun_outlives_its_deadline(monkeypatch: pytes
 
 async def test_a_process_that_cannot_be_killed_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that waits for a driver in the kernel."""
-    monkeypatch.setattr("plimsoll_runtime.driver.client.STOP_SECONDS", 0.1)
-    monkeypatch.setattr("plimsoll_runtime.driver.client.KILL_SECONDS", 0.1)
-    monkeypatch.setattr("plimsoll_runtime.driver.child.KILL_SECONDS", 0.1)
+    monkeypatch.setattr("plimsoll_runtime.driver.clients.async_client.STOP_SECONDS", 0.1)
+    monkeypatch.setattr("plimsoll_runtime.driver.clients.async_client.KILL_SECONDS", 0.1)
+    monkeypatch.setattr("plimsoll_runtime.driver.process.child.KILL_SECONDS", 0.1)
     async with running() as engine:
         process = engine._child._process
         os.kill(engine.pid, signal.SIGSTOP)

@@ -11,9 +11,9 @@ from unittest.mock import create_autospec
 import pytest
 import zmq
 
-from plimsoll_runtime.driver import client as client_module
-from plimsoll_runtime.driver.child import EngineChild
-from plimsoll_runtime.driver.client import AsyncEngine
+from plimsoll_runtime.driver.clients import async_client as client_module
+from plimsoll_runtime.driver.clients.async_client import AsyncEngine
+from plimsoll_runtime.driver.process.child import EngineChild
 from plimsoll_runtime.engine.protocol.messages import EngineFailed, EngineInfo, EngineStats, StepOutputs
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind
 

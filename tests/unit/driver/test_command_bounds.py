@@ -12,11 +12,11 @@ import pytest
 import zmq
 from builders import make_core, request
 
-from plimsoll_runtime.driver import process as process_module
-from plimsoll_runtime.driver.process import COMMANDS_AT_ONCE, EngineProcess
-from plimsoll_runtime.driver.prompts import as_command
-from plimsoll_runtime.driver.pulse import new_page
-from plimsoll_runtime.driver.start import Start
+from plimsoll_runtime.driver.clients.requests import as_command
+from plimsoll_runtime.driver.process import engine_process as process_module
+from plimsoll_runtime.driver.process.engine_process import COMMANDS_AT_ONCE, EngineProcess
+from plimsoll_runtime.driver.process.handshake import Start
+from plimsoll_runtime.driver.process.heartbeat import new_page
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import Command, Shutdown
 

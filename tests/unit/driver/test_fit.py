@@ -17,7 +17,7 @@ from model_support.hub import Hub, serving
 from model_support.quantised import FORMS, quantise
 from model_support.tiny import make_model, save_model
 
-from plimsoll_runtime.driver.fit import fit
+from plimsoll_runtime.driver.estimate import fit
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError, SourceError
 from plimsoll_runtime.models.compose.decoder import program_of

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.driver.folder import OWNER, PREFIX, SocketFolder, remove_stale
+from plimsoll_runtime.driver.process.child import OWNER, PREFIX, SocketFolder, remove_stale
 
 MAKE_AND_WAIT = """
 import sys, tempfile
 tempfile.tempdir = sys.argv[1]
-from plimsoll_runtime.driver.folder import SocketFolder
+from plimsoll_runtime.driver.process.child import SocketFolder
 print(SocketFolder("commands").path, flush=True)
 sys.stdin.read()
 """

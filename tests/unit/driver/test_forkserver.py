@@ -15,12 +15,11 @@ import pytest
 from model_support.tiny import make_model, save_model
 from test_process import read_line, start
 
-from plimsoll_runtime.driver import forking
-from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.forkserver import ForkServer
-from plimsoll_runtime.driver.lifeline import ParentEnd
-from plimsoll_runtime.driver.linked import StandbyDeadError
-from plimsoll_runtime.driver.start import Fork, Ready, Refused
+from plimsoll_runtime.driver.clients.async_client import AsyncEngine
+from plimsoll_runtime.driver.process import fork_server
+from plimsoll_runtime.driver.process.control_socket import ParentEnd, StandbyDeadError
+from plimsoll_runtime.driver.process.handshake import Fork, Ready, Refused
+from plimsoll_runtime.driver.process.standby import ForkServer
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, SourceError
 from plimsoll_runtime.execution.memory.system import footprint, private_bytes
@@ -136,7 +135,7 @@ def test_a_fork_that_fails_leaves_no_pipe_open(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(os, "fork", fails)
     monkeypatch.setattr(os, "pipe", made)
     with pytest.raises(OSError, match="temporarily unavailable"):
-        forking._fork()
+        fork_server._fork()
     [ends] = pipes
     for end in ends:
         with pytest.raises(OSError, match="Bad file descriptor"):

@@ -11,11 +11,9 @@ import pytest
 import torch
 from model_support.tiny import make_model, save_model
 
-from plimsoll_runtime.driver import budget
-from plimsoll_runtime.driver.fit import fit
-from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.graph_memory import graph_bytes
-from plimsoll_runtime.driver.measure import measure
+from plimsoll_runtime.driver.build import memory_plan
+from plimsoll_runtime.driver.estimate import fit, graph_bytes, measure
+from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.models.compose.decoder import program_of
@@ -95,8 +93,8 @@ def test_an_engine_captures_within_the_grant_that_its_headers_asked_for(
     grant = Grant(weights=needs.private, workspace=needs.workspace, kv=needs.kv_least)
     step = needs.workspace - 100 * MIB
     for measured, graphs in ((step // 2, 100 * MIB), (step, 100 * MIB), (step + 40 * MIB, 60 * MIB)):
-        taken = budget._granted_graphs(config, model, grant, measured)
+        taken = memory_plan._granted_graphs(config, model, grant, measured)
         assert taken == graphs
         assert measured + taken <= grant.workspace
     small = msgspec.structs.replace(grant, workspace=step)
-    assert budget._granted_graphs(config, model, small, step) == 0
+    assert memory_plan._granted_graphs(config, model, small, step) == 0

@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from plimsoll_runtime.driver.inline import InlineEngine
+from plimsoll_runtime.driver.clients.inline_client import InlineEngine
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineStats, RequestOutput, StepOutputs
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from plimsoll_runtime.driver.mailbox import Mailbox, joined
+from plimsoll_runtime.driver.clients.requests import Mailbox, joined
 from plimsoll_runtime.engine.protocol.messages import LogprobEntry, RequestOutput, pack
 from plimsoll_runtime.errors import EngineDeadError
 

@@ -8,7 +8,7 @@ import pytest
 import transformers
 from model_support.tiny import COMMON
 
-from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.driver.build.model_facts import outline_of
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.transformers_code.outline import TransformersOutline

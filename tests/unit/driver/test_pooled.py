@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from model_support.pooled import DECODERS, ENCODERS, LONGEST, Kind, add_modules, build, save
 
-from plimsoll_runtime.driver import loading
-from plimsoll_runtime.driver.build import build_engine
-from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.measure import measure
+from plimsoll_runtime.driver.build import loader
+from plimsoll_runtime.driver.build.engine import build_engine
+from plimsoll_runtime.driver.estimate import measure
+from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest
@@ -58,7 +58,7 @@ def test_it_wakes_and_says_the_same_to_the_last_bit(
     loaded = made(config, image)
     assert vectors(loaded) == expected
     shutil.rmtree(tmp_path)
-    monkeypatch.delattr(loading, "load_decoder")
+    monkeypatch.delattr(loader, "load_decoder")
     woken = made(config, image)
     assert vectors(woken) == expected
     assert msgspec.structs.replace(woken.info, overhead_bytes=loaded.info.overhead_bytes) == loaded.info

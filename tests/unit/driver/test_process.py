@@ -13,11 +13,11 @@ import pytest
 
 PARENT = """
 import sys, time
-from plimsoll_runtime.driver.child import EngineChild
+from plimsoll_runtime.driver.process.child import EngineChild
 from plimsoll_runtime.engine.config import EngineConfig
 if sys.argv[1] == "stands-by":
     import asyncio
-    from plimsoll_runtime.driver.forkserver import ForkServer
+    from plimsoll_runtime.driver.process.standby import ForkServer
     server = ForkServer.spawn()
     print(server.pid)
     print(asyncio.run(server.fork()).pid, flush=True)
@@ -60,7 +60,7 @@ def test_even_when_a_fork_of_the_parent_holds_the_pipe(tmp_path: Path, monkeypat
 
 
 def test_it_is_not_started_by_hand() -> None:
-    command = [sys.executable, "-m", "plimsoll_runtime.driver.process"]
+    command = [sys.executable, "-m", "plimsoll_runtime.driver.process.engine_process"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert "not by hand" in done.stderr

@@ -8,7 +8,7 @@ from builders import request
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.driver.prompts import PromptSender, PromptStore, as_command
+from plimsoll_runtime.driver.clients.requests import PromptSender, PromptStore, as_command
 from plimsoll_runtime.engine.protocol.messages import AddAnswer, AddRequest, Command, DropPrompt, SharePrompt
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 

@@ -12,8 +12,8 @@ from model_support.tiny import make_model, save_model
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver.measure import measure
-from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.driver.build.model_facts import outline_of
+from plimsoll_runtime.driver.estimate import measure
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import blocks_within
 from plimsoll_runtime.errors import MemoryLimitError, UsageError

@@ -20,13 +20,12 @@ import psutil
 import pytest
 from model_support.tiny import make_model, prompts, save_model
 
-from plimsoll_runtime.driver import child, linked
-from plimsoll_runtime.driver.child import EngineChild
-from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.forkserver import ForkServer
-from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.linked import KILL_SECONDS, StandbyDeadError
-from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.driver.clients.async_client import AsyncEngine
+from plimsoll_runtime.driver.process import child, control_socket
+from plimsoll_runtime.driver.process.child import EngineChild
+from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS, StandbyDeadError
+from plimsoll_runtime.driver.process.handshake import Grant
+from plimsoll_runtime.driver.process.standby import ForkServer, Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
@@ -181,7 +180,7 @@ async def test_one_that_is_not_gone_at_once_is_reaped_without_holding_up_the_loo
     monkeypatch.setattr(cold.process, "wait", stuck)
     cold.close()
     assert await asyncio.to_thread(reaped.wait, 60)
-    assert waits[0] == ("MainThread", linked.AT_ONCE_SECONDS)
+    assert waits[0] == ("MainThread", control_socket.AT_ONCE_SECONDS)
     assert waits[1:] == [("plimsoll-standby-end", KILL_SECONDS), ("plimsoll-standby-end", None)]
 
 
@@ -242,7 +241,7 @@ async def test_a_start_that_fails_uses_it_up(cold: Standby) -> None:
 
 
 def test_who_supervises_engines_needs_no_torch() -> None:
-    modules = "driver.client, plimsoll_runtime.driver.forkserver, plimsoll_runtime.driver.grant"
+    modules = "driver.client, plimsoll_runtime.driver.process.standby, plimsoll_runtime.driver.process.handshake"
     code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 

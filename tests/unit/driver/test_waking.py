@@ -17,14 +17,14 @@ from model_support.tiny import make_model, prompts, save_model
 from plimsoll_kernels.cpu import library
 from plimsoll_kernels.cpu.library import VARIABLE, runnable
 from plimsoll_kernels.cpu.threads import share
-from plimsoll_runtime.driver import budget, loading
-from plimsoll_runtime.driver import build as build_module
-from plimsoll_runtime.driver import model as model_module
-from plimsoll_runtime.driver.build import build_engine
-from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.loading import wake
-from plimsoll_runtime.driver.measure import measure
-from plimsoll_runtime.driver.model import facts_of, from_files
+from plimsoll_runtime.driver.build import engine as build_module
+from plimsoll_runtime.driver.build import loader, memory_plan
+from plimsoll_runtime.driver.build import model_facts as model_module
+from plimsoll_runtime.driver.build.engine import build_engine
+from plimsoll_runtime.driver.build.loader import wake
+from plimsoll_runtime.driver.build.model_facts import facts_of, from_files
+from plimsoll_runtime.driver.estimate import measure
+from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
@@ -89,9 +89,9 @@ def test_it_says_the_same_to_the_last_bit(
     loaded = build(config, image)
     assert answers(loaded) == expected
     shutil.rmtree(tmp_path)
-    monkeypatch.delattr(loading, "load_decoder")
+    monkeypatch.delattr(loader, "load_decoder")
     monkeypatch.delattr(build_module, "speed")
-    monkeypatch.delattr(loading, "log_findings")
+    monkeypatch.delattr(loader, "log_findings")
     woken = build(config, image)
     assert answers(woken) == expected
     assert msgspec.structs.replace(woken.info, overhead_bytes=loaded.info.overhead_bytes) == loaded.info
@@ -101,7 +101,7 @@ def test_it_says_the_same_to_the_last_bit(
 def test_it_takes_what_was_granted_whatever_is_free(
     folder: Path, image: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (loading, budget):
+    for module in (loader, memory_plan):
         monkeypatch.setattr(module, "free_memory", lambda device: pytest.fail("it asks what is free"))
     config = config_of(folder, kv_memory=None, max_model_len=100)
     needs = measure(config)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll_runtime.driver.warm_up import WOKEN_SECONDS, warm_up
+from plimsoll_runtime.driver.build.warmup import WOKEN_SECONDS, warm_up
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Told

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_runtime.driver.pulse import Beat
-from plimsoll_runtime.driver.watch import CHECK_SECONDS, Watch
+from plimsoll_runtime.driver.process.heartbeat import CHECK_SECONDS, Beat, Watch
 
 SECOND = 1_000_000_000
 START = 1000 * SECOND

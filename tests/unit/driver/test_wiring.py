@@ -10,7 +10,7 @@ import pytest
 import torch
 from kernel_support.recorder import Recorder
 
-from plimsoll_runtime.driver import wiring
+from plimsoll_runtime.driver.build import assembly
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import NoAttention
@@ -45,14 +45,14 @@ def test_kinds_of_graphs(
     made: list[tuple[str, dict[str, Any]]] = []
     capture = Recorder()
     for name in (DECODES, PIECES):
-        monkeypatch.setattr(wiring, name, partial(Kind, made, name))
+        monkeypatch.setattr(assembly, name, partial(Kind, made, name))
     decoder: Any = TorchDecoder.__new__(TorchDecoder)
     decoder.program = Program.__new__(Program) if ours else object()
     cache: Any = SimpleNamespace()
     kept = None if states is None else states.__new__(states)
     config = EngineConfig(model="m", max_sequences=7, max_batch_tokens=99)
     state: Any = object()
-    graphs = wiring._graphs(config, decoder, cache, state, capture, kept, 1000, backend.__new__(backend))
+    graphs = assembly._graphs(config, decoder, cache, state, capture, kept, 1000, backend.__new__(backend))
     assert [name for name, _ in made] == expected
     assert (graphs is None) == (not expected)
     limits = {DECODES: {"max_sequences": 7, "max_model_len": 1000, "states": kept}, PIECES: {"max_rows": 99}}
@@ -74,10 +74,10 @@ def test_where_there_are_graphs(
     device: str, seconds: float, probed: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     capture = Recorder()
-    monkeypatch.setattr(wiring, "CudaCapture", lambda device: capture)
+    monkeypatch.setattr(assembly, "CudaCapture", lambda device: capture)
     cache: Any = SimpleNamespace(device=torch.device(device))
     probe: Any = object() if probed else None
-    found = wiring._capture(EngineConfig(model="m", graph_seconds=seconds), cache, probe)
+    found = assembly._capture(EngineConfig(model="m", graph_seconds=seconds), cache, probe)
     assert found is (capture if expected else None)
 
 
@@ -86,14 +86,14 @@ def test_where_there_are_graphs(
 )
 def test_where_choices_are_graphs(ours: bool, captures: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of Transformers' code: a Mamba's hidden states are float32, whatever the model's dtype."""
-    monkeypatch.setattr(wiring, "device_event", lambda device: object())
+    monkeypatch.setattr(assembly, "device_event", lambda device: object())
     decoder: Any = SimpleNamespace(outline=SimpleNamespace(facts=SimpleNamespace(hidden_size=4)), dtype=torch.float32)
     if ours:
         decoder.outline = Program.__new__(Program)
         object.__setattr__(decoder.outline, "facts", SimpleNamespace(hidden_size=4))
     cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, num_blocks=9, groups=[[0]])
     sampler: Any = None
-    found = wiring._device(
+    found = assembly._device(
         EngineConfig(model="m", max_sequences=7), cache, 64, decoder, sampler, Recorder() if captures else None
     )
     assert found is not None

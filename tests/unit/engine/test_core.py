@@ -9,7 +9,7 @@ import pytest
 from builders import drain, make_core, request, tokens_of
 from simulated import EOS, POISON, VOCAB, oracle
 
-from plimsoll_runtime.driver.mailbox import joined
+from plimsoll_runtime.driver.clients.requests import joined
 from plimsoll_runtime.engine.protocol.messages import AddRequest, unpack
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from model_support.configs import LLAMA
 
-from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.driver.build.model_facts import outline_of
 from plimsoll_runtime.errors import ModelError, PlimsollError, UsageError
 from plimsoll_runtime.models.compose.pooling import served_as
 from plimsoll_runtime.models.registry.tasks import task_of

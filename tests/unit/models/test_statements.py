@@ -16,7 +16,7 @@ from model_support.contradictions import ROWS, Change, nothing
 from model_support.tiny import make_model, save_model
 from torch import Tensor
 
-from plimsoll_runtime.driver.model import from_files
+from plimsoll_runtime.driver.build.model_facts import from_files
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.driver.model import outline_of
+from plimsoll_runtime.driver.build.model_facts import outline_of
 from plimsoll_runtime.errors import ModelError, PlimsollError, UnsupportedFieldError, UsageError
 from plimsoll_runtime.models.compose.pooling import pooled_program, pooling_info
 from plimsoll_runtime.models.registry.tasks import TOLD, module_layers, task_of

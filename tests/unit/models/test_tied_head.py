@@ -13,8 +13,8 @@ from model_support.tiny import edit_config, make_model, save_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from plimsoll_runtime.driver.fit import fit
-from plimsoll_runtime.driver.model import Model, from_files
+from plimsoll_runtime.driver.build.model_facts import Model, from_files
+from plimsoll_runtime.driver.estimate import fit
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.load import load_decoder

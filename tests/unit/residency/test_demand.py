@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.residency.demand import Demand
-from plimsoll_runtime.residency.retention import retention_value, retention_worth
+from plimsoll_runtime.residency.model import Demand
+from plimsoll_runtime.residency.planner.view import retention_value, retention_worth
 
 
 def after(times: list[float]) -> Demand:

@@ -12,7 +12,7 @@ from model_support.hub import MAIN, Hub, serving, use
 from plimsoll_runtime.driver import hub_fetch as module
 from plimsoll_runtime.driver.hub_fetch import HubFetch
 from plimsoll_runtime.errors import SourceError
-from plimsoll_runtime.residency.fetches import FETCH_BYTES, Fetches
+from plimsoll_runtime.residency.engines.processes import FETCH_BYTES, Fetches
 
 
 @pytest.fixture

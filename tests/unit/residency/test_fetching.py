@@ -9,16 +9,15 @@ from typing import Any, cast
 import pytest
 from model_support.hub import MAIN, Hub, serving, use
 
-from plimsoll_runtime.driver.needs import Needs
+from plimsoll_runtime.driver.process.handshake import Needs
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError
-from plimsoll_runtime.residency import processes as module
+from plimsoll_runtime.residency.engines import processes as module
+from plimsoll_runtime.residency.engines.processes import Processes
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.ledger import Grant
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.processes import Processes
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.residency.states import Level
 from plimsoll_runtime.weights.files import ModelFiles
 

@@ -20,15 +20,14 @@ from plimsoll_runtime.errors import (
     SourceError,
     UsageError,
 )
-from plimsoll_runtime.residency.engines import Found, Look
+from plimsoll_runtime.residency.engines.base import Found, Look
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused, Superseded
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.planner.view import Pressure
 from plimsoll_runtime.residency.report import ModelReport
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.residency.view import Pressure
 
 A, B, C = (ModelName("team", letter) for letter in "abc")
 SPEC = ModelSpec(revision="1", source="file:///models/a")

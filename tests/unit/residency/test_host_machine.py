@@ -17,12 +17,11 @@ from residency_support.engines import Behaviour, FakeEngines
 from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.outcome import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.planner.view import Pressure
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.residency.view import Pressure
 
 NAMES = [ModelName("team", letter) for letter in "abcd"]
 SETTINGS = Settings(

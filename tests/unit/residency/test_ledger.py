@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from plimsoll_runtime.residency.ledger import DeviceLedger, Grant, LedgerError, Memory, SleeperLedger
-from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.spec import ModelName
 
 NAMES = [ModelName("team", letter) for letter in "abcd"]
 sizes = st.integers(0, 60)

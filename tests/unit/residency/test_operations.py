@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.errors import OperationConflict
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.operations import Operation, Operations
+from plimsoll_runtime.residency.lifecycle.operations import Operation, Operations
+from plimsoll_runtime.residency.spec import ModelName
 
 NAME = ModelName("team", "a")
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.residency.actions import Action, DropImage, Refuse, Resize, Resume, Sleep, Wait, Wake
 from plimsoll_runtime.residency.ledger import Grant
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.planner.actions import Action, DropImage, Refuse, Resize, Resume, Sleep, Wait, Wake
+from plimsoll_runtime.residency.planner.eviction import make_room
+from plimsoll_runtime.residency.planner.plan import plan
+from plimsoll_runtime.residency.planner.view import HostView, ModelView, Pressure
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
-from plimsoll_runtime.residency.sleepers import make_room
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import Level, State
-from plimsoll_runtime.residency.view import HostView, ModelView, Pressure
 
 GIB = 2**30
 NOW = 10_000.0

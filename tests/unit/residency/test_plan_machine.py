@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.residency.actions import Action, DropImage, Plan, Refuse, Resize, Sleep, Wake
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.planner.actions import Action, DropImage, Plan, Refuse, Resize, Sleep, Wake
+from plimsoll_runtime.residency.planner.plan import plan
+from plimsoll_runtime.residency.planner.view import HostView, Pressure
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import ASLEEP, State
-from plimsoll_runtime.residency.view import HostView, Pressure
 from residency.world import STOP_SECONDS, Model, World, memory_of
 
 LONGEST_ANSWER = 40.0

@@ -8,14 +8,14 @@ from hypothesis import event, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.residency.actions import Action, Resize, Wake
 from plimsoll_runtime.residency.ledger import Grant
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.plan import plan
+from plimsoll_runtime.residency.planner.actions import Action, Resize, Wake
+from plimsoll_runtime.residency.planner.plan import plan
+from plimsoll_runtime.residency.planner.view import HostView, ModelView, Pressure
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import ASLEEP, State
-from plimsoll_runtime.residency.view import HostView, ModelView, Pressure
 
 NOW = 10_000.0
 times = st.sampled_from([NOW - 40, NOW - 1, NOW, NOW + 5, NOW + 600])

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from plimsoll_runtime.execution.memory.system import cgroup_limit
-from plimsoll_runtime.residency import processes as module
-from plimsoll_runtime.residency.pressure import Stalls, host_memory_left, judge, read_stalls
-from plimsoll_runtime.residency.processes import Processes
-from plimsoll_runtime.residency.view import Pressure
+from plimsoll_runtime.residency.engines import processes as module
+from plimsoll_runtime.residency.engines.pressure import Stalls, host_memory_left, judge, read_stalls
+from plimsoll_runtime.residency.engines.processes import Processes
+from plimsoll_runtime.residency.planner.view import Pressure
 
 MIB, GIB = 2**20, 2**30
 

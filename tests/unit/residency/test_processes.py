@@ -18,29 +18,26 @@ import torch
 from model_support.tiny import make_model, prompts, save_model
 from residency_support.failing import FACTORY, FAULT, LOST
 
-from plimsoll_runtime.driver.client import AsyncEngine
-from plimsoll_runtime.driver.forkserver import ForkServer
-from plimsoll_runtime.driver.needs import Needs
-from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.driver.clients.async_client import AsyncEngine
+from plimsoll_runtime.driver.process.handshake import Needs
+from plimsoll_runtime.driver.process.standby import ForkServer, Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import DeviceFailedError, DeviceLostError, EngineDeadError, UsageError
 from plimsoll_runtime.execution.device import gpus
 from plimsoll_runtime.execution.memory import kv_budget
-from plimsoll_runtime.residency import processes as module
-from plimsoll_runtime.residency import spare as spare_module
-from plimsoll_runtime.residency.engines import Device
+from plimsoll_runtime.residency.engines import processes as module
+from plimsoll_runtime.residency.engines import standby_pool as spare_module
+from plimsoll_runtime.residency.engines.base import Device, Resident
+from plimsoll_runtime.residency.engines.processes import Processes
+from plimsoll_runtime.residency.engines.standby_pool import Spare
 from plimsoll_runtime.residency.errors import Refused
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.ledger import Grant
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.processes import Processes
 from plimsoll_runtime.residency.report import ModelReport
-from plimsoll_runtime.residency.resident import Resident
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spare import Spare
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.residency.states import Level
 
 A, B = ModelName("team", "a"), ModelName("team", "b")

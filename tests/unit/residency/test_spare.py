@@ -12,12 +12,11 @@ import psutil
 import pytest
 from model_support.tiny import make_model, save_model
 
-from plimsoll_runtime.driver.forkserver import ForkServer
-from plimsoll_runtime.driver.grant import Grant
-from plimsoll_runtime.driver.standby import Standby
+from plimsoll_runtime.driver.process.handshake import Grant
+from plimsoll_runtime.driver.process.standby import ForkServer, Standby
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, SourceError
-from plimsoll_runtime.residency.spare import TRIES, Spare
+from plimsoll_runtime.residency.engines.standby_pool import TRIES, Spare
 
 Doom = Callable[[int], list[Standby]]
 

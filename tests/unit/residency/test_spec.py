@@ -6,9 +6,8 @@ import pytest
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import access_of, decode_spec, engine_config, least_kv, served_names
+from plimsoll_runtime.residency.spec import ModelName, access_of, decode_spec, engine_config, least_kv, served_names
 from plimsoll_runtime.weights.sources.hub import Access
 
 LEAST = {"revision": "1", "source": "hf://Qwen/Qwen3-0.6B"}

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import State, TransitionError, check_transition
 
 LIVES = (

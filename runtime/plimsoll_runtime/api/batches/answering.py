@@ -16,7 +16,7 @@ from plimsoll_runtime.api.http.offload import offload
 from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.batch.row import Answered, Row
+from plimsoll_runtime.batch.job import Answered, Row
 from plimsoll_runtime.engine.protocol.sampling_params import PRIORITY_LIMIT
 from plimsoll_runtime.errors import EngineDeadError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from plimsoll_runtime.api.batches.line import Terms, read_form
 from plimsoll_runtime.api.batches.records import BatchFault
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.batch.row import Row
+from plimsoll_runtime.batch.job import Row
 
 MAX_LINES = 50_000
 """As many as OpenAI takes. `plimsoll batch` has no bound."""

@@ -20,7 +20,7 @@ from plimsoll_runtime.api.pooling.classify import classify
 from plimsoll_runtime.api.pooling.comparing import rerank, score
 from plimsoll_runtime.api.pooling.embeddings import embeddings
 from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
-from plimsoll_runtime.batch.row import Row
+from plimsoll_runtime.batch.job import Row
 from plimsoll_runtime.errors import UNREADABLE
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"

@@ -21,12 +21,10 @@ from plimsoll_runtime.api.load.room import Room
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
 from plimsoll_runtime.batch.inputs import InputFile, checked_kind, find_inputs
-from plimsoll_runtime.batch.job import ALL, Shard, check_same, describe, id_of
-from plimsoll_runtime.batch.places import JSONL, Places, kind_of
-from plimsoll_runtime.batch.prompting import Prompting
+from plimsoll_runtime.batch.job import ALL, Answered, Row, Shard, check_same, describe, id_of
+from plimsoll_runtime.batch.output_paths import JSONL, Places, kind_of
 from plimsoll_runtime.batch.publish import Summary, publish, read_summary
-from plimsoll_runtime.batch.reading import read_rows
-from plimsoll_runtime.batch.row import Answered, Row
+from plimsoll_runtime.batch.reader import Prompting, read_rows
 from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.engine.config import EngineConfig
@@ -188,9 +186,9 @@ async def _answer(
 @asynccontextmanager
 async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[ServedModel]:
     """The model, in this process."""
-    from plimsoll_runtime.driver.build import build_engine
-    from plimsoll_runtime.driver.find import find_files
-    from plimsoll_runtime.driver.inline import InlineEngine
+    from plimsoll_runtime.driver.build.engine import build_engine
+    from plimsoll_runtime.driver.build.model_files import find_files
+    from plimsoll_runtime.driver.clients.inline_client import InlineEngine
     from plimsoll_runtime.text.tokenizer import load_tokenizer
 
     engine_config = msgspec.structs.replace(config.engine, offline=True)

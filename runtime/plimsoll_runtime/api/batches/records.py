@@ -9,7 +9,7 @@ from pydantic import Field
 
 from plimsoll_runtime.api.batches.allowance import KeyTerms
 from plimsoll_runtime.api.schemas.sampling import Lenient
-from plimsoll_runtime.batch.row import Tally
+from plimsoll_runtime.batch.job import Tally
 
 WINDOW: Final = "24h"
 WINDOW_SECONDS = 24 * 3600

@@ -28,7 +28,7 @@ from plimsoll_runtime.api.http.body import body_pieces, declared_bytes, linger
 from plimsoll_runtime.api.http.body_limits import OPTION, body_limit
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.batch.growing import write_at
+from plimsoll_runtime.batch.journal import write_at
 from plimsoll_runtime.utils.threads import in_thread_to_its_end
 
 FORM_BYTES = 2**20

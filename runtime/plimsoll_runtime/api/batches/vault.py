@@ -21,7 +21,7 @@ import msgspec
 
 from plimsoll_runtime.api.batches.records import FINAL, KeptBatch, KeptFile
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.batch.places import Places, write_durably
+from plimsoll_runtime.batch.output_paths import Places, write_durably
 from plimsoll_runtime.errors import UsageError
 
 logger = logging.getLogger(__name__)

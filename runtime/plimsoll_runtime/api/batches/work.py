@@ -36,13 +36,11 @@ from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.table import ModelTable
 from plimsoll_runtime.api.tasks import GENERATES
 from plimsoll_runtime.batch.inputs import InputFile
-from plimsoll_runtime.batch.job import ALL
-from plimsoll_runtime.batch.places import JSONL, FileKind
-from plimsoll_runtime.batch.reading import read_rows
-from plimsoll_runtime.batch.row import Answered, Row
-from plimsoll_runtime.batch.run import Runner
+from plimsoll_runtime.batch.job import ALL, Answered, Row
+from plimsoll_runtime.batch.output_paths import JSONL, FileKind
+from plimsoll_runtime.batch.reader import read_rows
+from plimsoll_runtime.batch.run import Runner, Window
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS, Store
-from plimsoll_runtime.batch.window import Window
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils.threads import in_thread_to_its_end
 

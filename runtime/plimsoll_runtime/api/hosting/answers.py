@@ -12,7 +12,7 @@ from plimsoll_runtime.api.hosting.refusals import retry_after
 from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, OperationConflict, Superseded
-from plimsoll_runtime.residency.outcome import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import Outcome
 
 KINDS = {
     ErrorKind.MEMORY: HTTPStatus.INSUFFICIENT_STORAGE,

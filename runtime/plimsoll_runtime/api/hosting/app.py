@@ -32,8 +32,8 @@ from plimsoll_runtime.api.http.disconnect import ClientGoneError, unless_gone
 from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.outcome import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import Level
 
 logger = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from plimsoll_runtime.api.config import FrontConfig
 from plimsoll_runtime.api.hosting.models import KEEP_ALIVE_SECONDS
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 
 HOST_PORT = 8100
 TOKENS_VARIABLE = "PLIMSOLL_HOST_TOKENS"

@@ -8,9 +8,8 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from plimsoll_runtime.residency.counters import BOUNDS, Counters, Times
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.report import ModelReport, Report
+from plimsoll_runtime.residency.report import BOUNDS, Counters, ModelReport, Report, Times
 from plimsoll_runtime.residency.states import State
 
 DEVICE = ("capacity", "line", "reserved", "used", "free")

@@ -17,10 +17,9 @@ from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import ModelView, unknown_model
 from plimsoll_runtime.api.tasks import task_of
 from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.residency.engines.base import Resident
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.resident import Resident
-from plimsoll_runtime.residency.spec import ModelSpec, served_names
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec, served_names
 from plimsoll_runtime.residency.states import State
 from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.weights.files import ModelFiles

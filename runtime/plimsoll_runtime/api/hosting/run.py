@@ -8,8 +8,8 @@ from plimsoll_runtime.api.hosting.config import HostConfig
 from plimsoll_runtime.api.hosting.server import HostServer
 from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.api.http.logs import begin_log
+from plimsoll_runtime.residency.engines.processes import Processes
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.processes import Processes
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.utils.process_exit import write_last_words
 

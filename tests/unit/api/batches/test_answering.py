@@ -17,7 +17,7 @@ from plimsoll_runtime.api.batches.offline import BatchConfig
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
 from plimsoll_runtime.api.served import ServedModel
 from plimsoll_runtime.api.table import OneModel
-from plimsoll_runtime.batch.row import Row
+from plimsoll_runtime.batch.job import Row
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.utils.progress import silent

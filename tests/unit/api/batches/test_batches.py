@@ -21,8 +21,8 @@ from plimsoll_runtime.api.batches.options import BatchOptions
 from plimsoll_runtime.api.batches.records import FINAL
 from plimsoll_runtime.api.batches.vault import BATCHES, WORK, Vault
 from plimsoll_runtime.api.batches.work import MOST_TRIES
+from plimsoll_runtime.batch.job import Tally
 from plimsoll_runtime.batch.journal import Journal, Mark
-from plimsoll_runtime.batch.row import Tally
 from plimsoll_runtime.batch.store import JOURNAL
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 

@@ -29,8 +29,8 @@ from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, run_batch
 from plimsoll_runtime.api.batches.table import rows_of
 from plimsoll_runtime.api.image_parts import LEFT_OUT, ImageParts
 from plimsoll_runtime.batch.job import Shard
-from plimsoll_runtime.batch.places import Places
-from plimsoll_runtime.batch.prompting import Prompting
+from plimsoll_runtime.batch.output_paths import Places
+from plimsoll_runtime.batch.reader import Prompting
 from plimsoll_runtime.batch.store import Store
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
@@ -337,7 +337,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_later(
 
 
 def test_csv_is_read_as_written() -> None:
-    from plimsoll_runtime.batch.tables import csv_rows
+    from plimsoll_runtime.batch.inputs import csv_rows
 
     rows = list(csv_rows(io.BytesIO(b'a,b\r\n1,"x ""y"""\r\n\r\n2,\xff\r\n3,4\r\n'), Path("t.csv")))
     assert rows == [({"a": "1", "b": 'x "y"'}, None), (None, "is not in UTF-8"), ({"a": "3", "b": "4"}, None)]

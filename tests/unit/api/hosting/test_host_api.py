@@ -9,7 +9,7 @@ import pytest
 from plimsoll_runtime.api.hosting import requests as requests_module
 from plimsoll_runtime.errors import MemoryLimitError, SourceError
 from plimsoll_runtime.residency.errors import DoesNotFit, Refused
-from plimsoll_runtime.residency.names import ModelName
+from plimsoll_runtime.residency.spec import ModelName
 
 TOKEN = "full-token-1"
 SPEC = {"revision": "1", "source": "hf://org/m", "servedNames": ["m"]}

@@ -15,8 +15,7 @@ from plimsoll_runtime.api.hosting.server import HostServer, make_guard
 from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.errors import DeviceLostError, UsageError
-from plimsoll_runtime.residency.names import ModelName
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 
 
 async def test_a_host_is_ready_without_a_model(hosting: Any) -> None:

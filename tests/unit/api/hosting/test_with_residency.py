@@ -15,9 +15,8 @@ from plimsoll_runtime.api.hosting.server import HostServer
 from plimsoll_runtime.api.http.listening import listen
 from plimsoll_runtime.errors import DeviceLostError, EngineDeadError
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.names import ModelName
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 
 NAMES = [ModelName("team", f"m{index}") for index in range(5)]
 QUICK = {"find_seconds": 0.0, "load_seconds": 0.01, "wake_seconds": 0.01, "stop_seconds": 0.01}

@@ -12,7 +12,7 @@ from kernel_support.late_copies import LateCopies
 from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.driver import build
+from plimsoll_runtime.driver.build import engine
 from plimsoll_runtime.engine.kv.offload.costs import Costs
 
 PROMPTS = prompts((97,) * 8, seed=3)
@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def tiers_are_for_any_device_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """However fast such a small model computes: that is never learnt."""
-    monkeypatch.setattr(build, "check_options", lambda config, device: None)
+    monkeypatch.setattr(engine, "check_options", lambda config, device: None)
     monkeypatch.setattr(Costs, "learn_computed", lambda costs, tokens, ns: None)
 
 

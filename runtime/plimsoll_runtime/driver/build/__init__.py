@@ -1,0 +1,1 @@
+"""an engine is built in stages."""

@@ -1,0 +1,134 @@
+"""Builds an engine in stages: what is loaded, what memory it gets, its parts, and a first step."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+
+from plimsoll_kernels.compilations import watch_triton
+from plimsoll_kernels.cpu.crew import leave
+from plimsoll_kernels.cpu.library import speed
+from plimsoll_kernels.cpu.threads import take_over
+from plimsoll_runtime.driver.build.assembly import OwnThreads, Probe, Wired, wire
+from plimsoll_runtime.driver.build.loader import Loaded, load_model
+from plimsoll_runtime.driver.build.memory_plan import Budget, check_grant, share_out
+from plimsoll_runtime.driver.build.warmup import warm_up
+from plimsoll_runtime.driver.process.handshake import Grant
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.pipeline import keep_all
+from plimsoll_runtime.engine.protocol.messages import EngineInfo
+from plimsoll_runtime.execution.device.select import check_instructions, choose, cores, take_threads
+from plimsoll_runtime.execution.kv.offload.open import check_options
+from plimsoll_runtime.execution.memory.system import private_bytes
+from plimsoll_runtime.utils.progress import Progress
+from plimsoll_runtime.weights.image import Image
+from plimsoll_runtime.weights.image_arena import name_of
+
+logger = logging.getLogger(__name__)
+
+
+def build_engine(
+    config: EngineConfig,
+    progress: Progress,
+    probe: Probe | None = None,
+    *,
+    image: Image | None = None,
+    grant: Grant | None = None,
+) -> EngineCore:
+    """Load a model and make it ready to step; `probe` may look into it.
+
+    An `image` that is empty is filled with its weights; from one that is filled the model wakes, and no file is read.
+    With a `grant` the engine takes that, whatever is free.
+    Raises SourceError, ModelError, MemoryLimitError, UsageError or DeviceLostError (see `errors`), with what to do.
+    """
+    overhead = private_bytes()
+    device = choose(config.device)
+    check_options(config, device)
+    check_grant(config, grant)
+    threads = take_threads(config.threads)
+    check_instructions()
+    compilations = watch_triton() if device.type == "cuda" else None
+    with nullcontext() if compilations is None else compilations.paused():
+        loaded = load_model(config, device, image, grant, progress)
+        budget = share_out(config, loaded, grant)
+        wired = wire(config, loaded, budget, probe)
+        prompt_len, prompt_seconds = warm_up(config, loaded, budget, wired, progress)
+    fused = budget.backends[0].fused
+    if fused:
+        if not loaded.woken and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
+            logger.info("CPU kernels: %s", speed(loaded.model.dtype))
+        # Last of all: where there is no engine after all, the process has its threads.
+        threads = take_over()
+    info = _info(config, loaded, budget, wired, image_bytes=0 if image is None else image.size, overhead=overhead)
+    own = OwnThreads(wired.runner, threads)
+    runner = own if probe is None else probe.watch_runner(own)
+    index = None if wired.tiers is None else wired.tiers.index
+    core = EngineCore(
+        config,
+        info,
+        runner,
+        wired.timeline,
+        wired.runner_timeline,
+        tiers=index,
+        compiler=wired.grammars,
+        leave=leave if fused and threads.kernels >= cores() else keep_all,
+        compiled=compilations,
+    )
+    core.durations.learn(prompt_len, prompt_seconds)
+    if compilations is not None:
+        compilations.begin()
+    return core
+
+
+def _info(
+    config: EngineConfig, loaded: Loaded, budget: Budget, wired: Wired, *, image_bytes: int, overhead: int
+) -> EngineInfo:
+    model, kv = loaded.model, budget.kv
+    info = EngineInfo(
+        model=config.model,
+        architecture=model.outline.facts.architecture,
+        dtype=name_of(model.dtype),
+        device=model.device.type,
+        attention_backend=wired.forward_pass.backends[0].name,
+        vocab_size=model.outline.facts.vocab_size,
+        max_model_len=kv.max_model_len,
+        block_size=kv.block_size,
+        num_blocks=kv.num_blocks,
+        weight_bytes=loaded.weight_bytes,
+        kv_bytes=kv.kv_bytes,
+        eos_token_ids=list(model.eos_token_ids),
+        policy=config.policy,
+        max_sequences=config.max_sequences,
+        least_blocks=kv.least_blocks,
+        most_blocks=kv.most_blocks,
+        image_bytes=image_bytes,
+        workspace_bytes=budget.workspace,
+        overhead_bytes=overhead,
+        recurrent=wired.states is not None,
+        snapshots=model.snapshots,
+        snapshot_bytes=model.snapshots * model.outline.facts.state_bytes(model.dtype.itemsize),
+        groups=kv.groups,
+        pooling=model.pooling,
+        findings=loaded.findings,
+    )
+    logger.info(
+        "%s: %s in %s on %s; weights %.2f GiB, workspace %.2f GiB, %d blocks of %d tokens %.2f GiB",
+        info.model,
+        info.architecture,
+        info.dtype,
+        info.device,
+        info.weight_bytes / 2**30,
+        info.workspace_bytes / 2**30,
+        info.num_blocks - 1,
+        info.block_size,
+        info.kv_bytes / 2**30,
+    )
+    if info.snapshots:
+        logger.info(
+            "%s: %d snapshots of its recurrent states, %.2f GiB of the workspace",
+            info.model,
+            info.snapshots,
+            info.snapshot_bytes / 2**30,
+        )
+    return info

@@ -1,0 +1,112 @@
+"""The first stage of an engine: its model and decoder, from files, by way of an empty image if there is one, or from an
+image that is filled.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from plimsoll_runtime.driver.build.model_facts import Model, facts_of, from_files, from_image
+from plimsoll_runtime.driver.build.model_files import find_files
+from plimsoll_runtime.driver.process.handshake import Grant
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.execution.device.gpus import log_findings
+from plimsoll_runtime.execution.kv.offload.host_memory import HostRegistry, pinned
+from plimsoll_runtime.execution.memory.kv_budget import check_weights_fit, free_memory
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.load import load_decoder, wake_decoder
+from plimsoll_runtime.utils.progress import Progress
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.image import Image, ImageHeader
+from plimsoll_runtime.weights.image_arena import FilledArena, FillingArena
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A model that can compute. `weight_bytes`: of the device's memory. `woken`: from an image, so somebody waits.
+
+    `findings`: what there is to say of the device, where it was looked at.
+    """
+
+    model: Model
+    decoder: Decoder
+    weight_bytes: int
+    woken: bool
+    findings: tuple[str, ...] = ()
+
+
+def load_model(
+    config: EngineConfig, device: torch.device, image: Image | None, grant: Grant | None, progress: Progress
+) -> Loaded:
+    """Read the weights, or take them from a filled image. Before it reads, the log tells what is amiss with GPUs.
+
+    Raises SourceError, ModelError, MemoryLimitError, UsageError.
+    """
+    header = None if image is None else image.header()
+    if image is not None and header is not None:
+        model = from_image(config, header.facts, device)
+        _check_weights(model, _weights_of(model, image), grant)
+        return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
+    # Not in a wake, for which somebody waits: where other engines hold memory of the GPU, nvidia-smi takes a second.
+    found = () if config.device == "cpu" else log_findings()
+    files = find_files(config, progress)
+    model = from_files(config, files, device)
+    _check_weights(model, _weights_of(model, image), grant)
+    decoder = _read(config, model, model.files or files, image, progress)
+    taken = decoder.weight_bytes if image is None else _weights_of(model, image)
+    return Loaded(model, decoder, taken, woken=False, findings=found)
+
+
+def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry | None = None) -> Decoder:
+    """Take the weights from a filled image, whose pages are pinned while a GPU copies them (by CUDA's own `registry`).
+
+    Raises ModelError where it does not hold what the model needs.
+    """
+    began = time.perf_counter()
+    arena = FilledArena(image, header)
+    with _copied(arena, model.device, registry):
+        decoder = wake_decoder(model.outline, model.dtype, arena, device=model.device, fused=model.fused)
+    logger.info("woken from an image of %.2f GiB in %.3f s", header.nbytes / 2**30, time.perf_counter() - began)
+    return decoder
+
+
+def _read(config: EngineConfig, model: Model, files: ModelFiles, image: Image | None, progress: Progress) -> Decoder:
+    """Read the weights; with an image they lie there, and it is sealed once they do. Raises as `load_decoder` does."""
+    device, fused = model.device, model.fused
+    if image is None:
+        return load_decoder(files, model.outline, model.dtype, device=device, progress=progress, fused=fused)
+    arena = FillingArena(image)
+    decoder = load_decoder(
+        files, model.outline, model.dtype, device=device, progress=progress, fused=fused, places=arena
+    )
+    header = arena.finish(facts_of(config, model, files))
+    logger.info("%s: its weights lie in an image of %.2f GiB", config.model, header.nbytes / 2**30)
+    return decoder
+
+
+def _copied(arena: FilledArena, device: torch.device, registry: HostRegistry | None) -> AbstractContextManager[None]:
+    if registry is None and device.type != "cuda":
+        return nullcontext()
+    return pinned(arena.memory, registry or torch.cuda.cudart())  # type: ignore[no-untyped-call]
+
+
+def _weights_of(model: Model, image: Image | None) -> int:
+    """Bytes of the device's memory that the weights take, or by what is known before a load will take at most."""
+    if image is None:
+        return model.outline.weight_bytes(model.dtype)
+    return model.beside_image + (image.size if model.device.type == "cpu" else 0)
+
+
+def _check_weights(model: Model, weights: int, grant: Grant | None) -> None:
+    """Raises MemoryLimitError where the weights cannot have what they need."""
+    if grant is not None:
+        grant.check_weights(weights)
+    elif model.files is not None:
+        check_weights_fit(weights, free_memory(model.device))

@@ -1,0 +1,134 @@
+"""The second stage of an engine: what it takes of the device's memory beside its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plimsoll_runtime.driver.build.loader import Loaded
+from plimsoll_runtime.driver.build.model_facts import Backends, Model
+from plimsoll_runtime.driver.estimate import graph_bytes
+from plimsoll_runtime.driver.process.handshake import Grant
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import MemoryLimitError, UsageError
+from plimsoll_runtime.execution.kv.layout import KvLayout
+from plimsoll_runtime.execution.kv.offload.open import staging_beside
+from plimsoll_runtime.execution.memory.kv_budget import (
+    DEFAULT_SHARE_CPU,
+    DEFAULT_SHARE_GPU,
+    KvBudget,
+    Room,
+    check_step_fits,
+    free_memory,
+    granted_kv_cache,
+    longest_held,
+    no_kv_cache,
+    plan_kv_cache,
+)
+from plimsoll_runtime.execution.memory.workspace import largest_step, on_a_cpu, on_an_accelerator
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.utils.sizes import is_share, parse_size
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the KV cache gets, bytes that the largest step takes, and the backends but those that have failed at it.
+
+    `groups`: the layers that share tables of the cache. `graphs`: bytes of the workspace that graphs may take.
+    """
+
+    kv: KvBudget
+    groups: Sequence[Sequence[int]]
+    workspace: int
+    backends: Backends
+    graphs: int
+
+
+def check_grant(config: EngineConfig, grant: Grant | None) -> None:
+    """Raises UsageError for options that say themselves what to take, where somebody else says it."""
+    if grant is None:
+        return
+    if config.kv_disk is not None or config.kv_host_memory is not None:
+        raise UsageError("--kv-disk and --kv-host-memory take memory that no grant counts: leave them away")
+    if config.kv_memory is None:
+        return
+    if is_share(config.kv_memory):
+        raise UsageError(
+            f"--kv-memory {config.kv_memory} is a share of what is free, and memory is granted: give bytes"
+        )
+    wanted = parse_size(config.kv_memory, grant.least)
+    if wanted > grant.least:
+        raise MemoryLimitError(
+            f"--kv-memory {config.kv_memory} is {wanted} bytes, and {grant.least} are granted for good"
+        )
+
+
+def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
+    """Divide what is free, or granted. Raises MemoryLimitError, UsageError."""
+    model, decoder = loaded.model, loaded.decoder
+    facts = model.outline.facts
+    if not facts.token_bytes(model.dtype.itemsize):
+        return _without_cache(config, loaded, grant)
+    layout = model.kv_layout(config)
+    if grant is None:
+        free = free_memory(model.device)
+        # The longest sequence that memory could hold.
+        held = config.max_model_len or longest_held(free, layout, facts.max_positions)
+        workspace, backends = _workspace(config, model, decoder, held)
+        graphs = graph_bytes(config, model.outline, model.device, free)
+        kv = _of_free(config, model, layout, Room(loaded.weight_bytes, free, workspace + graphs))
+        return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
+    kv = granted_kv_cache(
+        kv=grant.kv,
+        least=grant.least,
+        most=grant.most,
+        layout=layout,
+        max_model_len=config.max_model_len,
+        model_limit=facts.max_positions,
+    )
+    workspace, backends = _workspace(config, model, decoder, kv.max_model_len)
+    graphs = _granted_graphs(config, model, grant, workspace)
+    return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
+
+
+def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
+    """The same where nothing is cached: what recurrent layers keep is in the workspace."""
+    model = loaded.model
+    kv = no_kv_cache(config, model.outline.facts)
+    workspace, backends = _workspace(config, model, loaded.decoder, kv.max_model_len)
+    if grant is not None:
+        graphs = _granted_graphs(config, model, grant, workspace)
+    else:
+        free = free_memory(model.device)
+        graphs = graph_bytes(config, model.outline, model.device, free)
+        check_step_fits(Room(loaded.weight_bytes, free, workspace + graphs))
+    return Budget(kv, [()], workspace + graphs, backends, graphs)
+
+
+def _granted_graphs(config: EngineConfig, model: Model, grant: Grant, workspace: int) -> int:
+    """What graphs may take of a grant, as far as it has that beside the largest step. Raises MemoryLimitError where it
+    has less than the step.
+    """
+    grant.check_workspace(workspace)
+    return min(graph_bytes(config, model.outline, model.device), grant.workspace - workspace)
+
+
+def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: int) -> tuple[int, Backends]:
+    """Bytes of the largest step that the config allows, and the backends but those that have failed at it."""
+    step = largest_step(config, model.outline.facts, longest)
+    if model.device.type == "cpu":
+        return on_a_cpu(decoder, step), model.backends
+    return on_an_accelerator(decoder, model.backends, config.block_size, step)
+
+
+def _of_free(config: EngineConfig, model: Model, layout: KvLayout, room: Room) -> KvBudget:
+    return plan_kv_cache(
+        room=room,
+        kv_memory=config.kv_memory,
+        layout=layout,
+        max_model_len=config.max_model_len,
+        model_limit=model.outline.facts.max_positions,
+        max_sequences=config.max_sequences,
+        default_share=DEFAULT_SHARE_CPU if model.device.type == "cpu" else DEFAULT_SHARE_GPU,
+        staging=staging_beside(config, model.device, layout.block_bytes),
+    )

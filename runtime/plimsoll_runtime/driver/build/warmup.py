@@ -1,0 +1,84 @@
+"""The last stage of an engine: first steps, so that no request pays for what is done once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from plimsoll_runtime.driver.build.assembly import Wired
+from plimsoll_runtime.driver.build.loader import Loaded
+from plimsoll_runtime.driver.build.memory_plan import Budget
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import Runner
+from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds
+from plimsoll_runtime.execution.graphs.decode import GraphBackend
+from plimsoll_runtime.execution.kv.states import OwnCaches
+from plimsoll_runtime.execution.memory.kv_budget import KvBudget
+from plimsoll_runtime.execution.warmup import rehearse
+from plimsoll_runtime.utils.progress import Progress
+
+STAGE = "warm-up"
+LOADED_PROMPT, WOKEN_PROMPT = 64, 16
+"""Tokens of the prompt that an engine warms up with: one that wakes has somebody waiting for it."""
+WOKEN_SECONDS = 2.0
+"""And so it captures graphs no longer than that."""
+
+
+def warm_up(
+    config: EngineConfig, loaded: Loaded, budget: Budget, wired: Wired, progress: Progress
+) -> tuple[int, float]:
+    """First steps; on a GPU those for which kernels have variants, and graphs of those that there may be.
+
+    Returns the tokens of a prompt, and the seconds that it took.
+    """
+    progress(STAGE, 0.0)
+    most = WOKEN_PROMPT if loaded.woken else LOADED_PROMPT
+    prompt_len = max(1, min(config.max_batch_tokens, budget.kv.max_model_len - 1, most))
+    seconds = _first_steps(wired.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
+    if wired.cache.device.type == "cuda":
+        bound = min(config.graph_seconds, WOKEN_SECONDS) if loaded.woken else config.graph_seconds
+        _rehearse(config, budget, wired)
+        _capture(wired, CaptureBounds(bound, budget.graphs), progress)
+    progress(STAGE, 1.0)
+    return prompt_len, seconds
+
+
+def _rehearse(config: EngineConfig, budget: Budget, wired: Wired) -> None:
+    """Only where our kernels attend: others compile nothing for a batch, and Transformers' code has its own caches."""
+    if isinstance(wired.forward_pass.backend, GraphBackend) and not isinstance(wired.states, OwnCaches):
+        longest = min(budget.kv.max_model_len, wired.cache.num_blocks * budget.kv.block_size)
+        rehearse(wired.forward_pass, wired.cache, longest, config.max_sequences, config.max_batch_tokens)
+
+
+@torch.inference_mode()
+def _capture(wired: Wired, bounds: CaptureBounds, progress: Progress) -> None:
+    wired.forward_pass.capture_graphs(bounds, lambda fraction: progress(STAGE, fraction), beside=wired.choices)
+
+
+def _first_steps(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:
+    """A prefill and, of what generates, a decode step into the padding block, so that the first request pays for no
+    compilation.
+
+    Returns the seconds that the prefill took.
+    """
+    blocks = [PADDING_BLOCK] * -(-(prompt_len + 1) // kv.block_size)
+    tables = [TableChange(group, 0, 0, blocks) for group in range(len(kv.groups))]
+    params = SamplingParams(temperature=0.0)
+
+    def step(tokens: Sequence[int], start: int, init: bool) -> None:
+        new = [SlotInit(slot=0, params=params, seed=0, prompt_ids=tokens)] if init else []
+        sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, changes=tables if init else (), sample=True)
+        runner.run(StepPlan([sequence], new_slots=new)).result()
+
+    began = time.monotonic()
+    step([0] * prompt_len, 0, init=True)
+    seconds = time.monotonic() - began
+    if decodes:
+        step([0], prompt_len, init=False)
+    runner.run(StepPlan([], freed_slots=[0])).result()
+    return seconds

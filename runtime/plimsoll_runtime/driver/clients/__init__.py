@@ -1,0 +1,1 @@
+"""an engine as its callers see it."""

@@ -1,0 +1,316 @@
+"""The server's side of an engine process, for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator
+
+from plimsoll_runtime.driver.clients.requests import Mailbox, PromptSender
+from plimsoll_runtime.driver.process.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
+from plimsoll_runtime.driver.process.handshake import BUILD, Grant
+from plimsoll_runtime.driver.process.heartbeat import CHECK_SECONDS
+from plimsoll_runtime.driver.process.standby import Standby
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.limits import check_request
+from plimsoll_runtime.engine.protocol.messages import (
+    AbortRequests,
+    AddRequest,
+    EngineFailed,
+    EngineInfo,
+    EngineStats,
+    Event,
+    LoadProgress,
+    RequestOutput,
+    Resize,
+    Resized,
+    Shutdown,
+    StepOutputs,
+    Vocabulary,
+)
+from plimsoll_runtime.errors import EngineDeadError, PlimsollError, UsageError
+from plimsoll_runtime.utils.progress import Progress
+from plimsoll_runtime.weights.image import Image
+
+STOP_SECONDS = 5.0
+"""How long the process may take to end by itself."""
+EVENTS_AT_ONCE = 64
+"""Events handled before the loop's other work gets its turn."""
+
+DEADLINE_SECONDS = 1.0
+"""How long after a request's deadline it is given up here, if the engine has said nothing of it."""
+
+
+class AsyncEngine:
+    """An engine in a child process, for the event loop that started it.
+
+    When the process ends, for whatever reason, every generator raises and `wait_dead` returns. One that hangs is ended
+    (see `watch`).
+    """
+
+    def __init__(self, child: EngineChild, on_progress: Progress | None) -> None:
+        self._child = child
+        self._on_progress = on_progress
+        self._loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        self._dead = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._error: PlimsollError | None = None
+        self._mailboxes: dict[str, Mailbox] = {}
+        self._requests = PromptSender(child.send)
+        self._stats = EngineStats()
+        self._told = False
+        self._keys = itertools.count()
+        self._resizes: dict[int, asyncio.Future[int]] = {}
+        self._events_fd = child.events_fd
+        self._rest: asyncio.Handle | None = None
+        self._checking: asyncio.Handle | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._loop.add_reader(self._events_fd, self._read_events)
+        self._loop.add_reader(child.ended_fd, self._on_end)
+        self._read_events()
+
+    @classmethod
+    async def start(
+        cls,
+        config: EngineConfig,
+        on_progress: Progress | None = None,
+        *,
+        factory: str = BUILD,
+        standby: Standby | None = None,
+        image: Image | None = None,
+        grant: Grant | None = None,
+    ) -> AsyncEngine:
+        """Start a process and wait until its model is loaded. Cancelling ends the process.
+
+        `factory` ("module:function") builds the engine in the process; a `standby` is that process, and used up, even
+        where this fails. An `image` that is empty is filled by the load, and from one that is filled the model wakes:
+        one that does not fit is refused (ModelError). The caller keeps it. With a `grant` the engine takes that and no
+        more.
+        Raises what the engine could not start for: SourceError, ModelError, MemoryLimitError, UsageError, or
+        EngineDeadError; StandbyDeadError where it ended before it had read what to be.
+        """
+        engine = cls(EngineChild(config, factory, standby=standby, image=image, grant=grant), on_progress)
+        try:
+            await asyncio.shield(engine._ready)
+        except BaseException:
+            await engine.stop()
+            raise
+        return engine
+
+    @property
+    def info(self) -> EngineInfo:
+        """Sizes and names of what was loaded."""
+        return self._ready.result()
+
+    @property
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+        return self._stats
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests can be served."""
+        return self._error is None
+
+    @property
+    def failure(self) -> PlimsollError | None:
+        """Why it can serve nothing any more; None while it can."""
+        return self._error
+
+    @property
+    def pid(self) -> int:
+        """Of the engine's process."""
+        return self._child.pid
+
+    async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of one request as they come, several joined into one for a slow reader.
+
+        Closing it early aborts the request. Of one whose deadline has passed the engine tells; where it does not, the
+        request ends here, a little later. Raises UsageError for a request that cannot be served, EngineDeadError
+        when the engine dies.
+        """
+        if self._error is not None:
+            raise self._error
+        check_request(request, self.info)
+        if request.request_id in self._mailboxes:
+            raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
+        mailbox = self._mailboxes[request.request_id] = Mailbox()
+        self._requests.add(request)
+        giving_up = self._give_up_in_time(request, mailbox)
+        finished = False
+        try:
+            while not finished:
+                output = await mailbox.take()
+                if giving_up is not None:
+                    giving_up.cancel()
+                finished = output.finish_reason is not None
+                yield output
+        finally:
+            if giving_up is not None:
+                giving_up.cancel()
+            del self._mailboxes[request.request_id]
+            if not finished and self.alive:
+                self._child.send(AbortRequests([request.request_id]))
+            self._requests.done(request)
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Let the engine compile constraints, before the first request that has one; told again, it does nothing."""
+        if not self._told:
+            self._child.send(vocabulary)
+            self._told = True
+
+    @property
+    def kv_bytes(self) -> int:
+        """What its KV cache has now; while it shrinks, what it is about to have."""
+        blocks = self._stats.blocks_total
+        return (blocks + 1) * (self.info.kv_bytes // self.info.num_blocks) if blocks else self.info.kv_bytes
+
+    async def resize(self, kv_bytes: int) -> int:
+        """Resize the KV cache to whole blocks of at most `kv_bytes`, without stopping; returns the bytes it has then.
+
+        Returns once what it had more is given back. Blocks in use are moved; where more are in use than are to stay,
+        the cache shrinks as far as it can (`kv_bytes` tells) and by the rest as sequences end. To cancel the wait does
+        not cancel the change; a later change takes its place, and both return what that one came to.
+        Raises UsageError for a size beyond the grant's bounds or for a GPU's cache, EngineDeadError when the engine
+        dies.
+        """
+        if self._error is not None:
+            raise self._error
+        key = next(self._keys)
+        done: asyncio.Future[int] = self._loop.create_future()
+        self._resizes[key] = done
+        self._child.send(Resize(key, kv_bytes))
+        try:
+            return await done
+        finally:
+            del self._resizes[key]
+
+    async def wait_dead(self) -> None:
+        """Return once the engine can serve nothing any more, whoever ended it."""
+        await self._dead.wait()
+
+    async def stop(self, why: PlimsollError | None = None) -> None:
+        """End the process; returns when it is gone. Requests under way get `why`, or an EngineDeadError.
+
+        May be called again, also by others meanwhile: all wait for the same end. Cancelled, it kills the process.
+        """
+        if self._stopping is None:
+            self._stopping = self._loop.create_task(self._stop(why or EngineDeadError("the engine was stopped")))
+        try:
+            await asyncio.shield(self._stopping)
+        except asyncio.CancelledError:
+            self._child.kill()
+            raise
+
+    async def _stop(self, why: PlimsollError) -> None:
+        loaded = self._ready.done() and not self._ready.cancelled() and self._ready.exception() is None
+        self._lose(why)
+        self._child.send(Shutdown())
+        patience = KILL_SECONDS
+        try:
+            await asyncio.wait_for(self._gone.wait(), STOP_SECONDS if loaded else 0)
+        except TimeoutError:
+            self._child.kill()
+            try:
+                await asyncio.wait_for(self._gone.wait(), KILL_SECONDS)
+            except TimeoutError:
+                patience = 0.0  # it was waited for here, where the loop went on meanwhile
+        finally:
+            for descriptor in (self._events_fd, self._child.ended_fd):
+                self._loop.remove_reader(descriptor)
+            for handle in (self._rest, self._checking):
+                if handle is not None:
+                    handle.cancel()
+            self._child.close(patience)
+
+    def _read_events(self) -> None:
+        """Handle what has come. ZeroMQ's descriptor tells of changes only: it must be read until nothing is left."""
+        if self._rest is not None:
+            self._rest.cancel()
+        for _ in range(EVENTS_AT_ONCE):
+            event = self._child.receive()
+            if event is None:
+                return
+            self._handle(event)
+        self._rest = self._loop.call_soon(self._read_events)
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, StepOutputs):
+            self._stats = event.stats
+            for output in event.outputs:
+                if (mailbox := self._mailboxes.get(output.request_id)) is not None:
+                    mailbox.put(output)
+        elif isinstance(event, Resized):
+            self._resized(event)
+        elif isinstance(event, LoadProgress):
+            if self._on_progress is not None:
+                self._on_progress(event.stage, event.fraction)
+        elif isinstance(event, EngineInfo):
+            self._ready.set_result(event)
+            self._check()
+        elif isinstance(event, EngineFailed):
+            self._lose(failure(event))
+
+    def _resized(self, event: Resized) -> None:
+        waiting = self._resizes.get(event.key)
+        if waiting is None or waiting.done():
+            return
+        if event.error is None:
+            waiting.set_result(event.kv_bytes)
+        else:
+            waiting.set_exception(UsageError(event.error))
+
+    def _check(self) -> None:
+        """End an engine that has hung, and look again later."""
+        self._checking = None
+        if not self.alive:
+            return
+        if (error := self._child.check()) is not None:
+            self._lose(error)
+        else:
+            self._checking = self._loop.call_later(CHECK_SECONDS, self._check)
+
+    def _give_up_in_time(self, request: AddRequest, mailbox: Mailbox) -> asyncio.Handle | None:
+        """See to it that a request with a deadline ends, even if the engine never says a word of it."""
+        deadline = request.params.deadline
+        if deadline is None:
+            return None
+
+        def give_up() -> None:
+            # This process may have been late itself: what the engine has said comes first.
+            self._read_events()
+            if mailbox.is_empty and self.alive:
+                error = f"its deadline of {deadline:g} s passed before the first token, and the engine says nothing"
+                mailbox.put(RequestOutput(request.request_id, finish_reason="deadline", error=error))
+                self._child.send(AbortRequests([request.request_id]))
+
+        arrived = request.arrived_ns / 1e9 if request.arrived_ns else self._loop.time()
+        return self._loop.call_at(arrived + deadline + DEADLINE_SECONDS, give_up)
+
+    def _on_end(self) -> None:
+        """The process is gone. If it ended with an error of ours, its reason is still on the way."""
+        self._loop.remove_reader(self._child.ended_fd)
+        self._gone.set()
+        if self._child.owes_a_reason:
+            self._loop.call_later(LAST_WORDS_SECONDS, self._lose_silently)
+        else:
+            self._lose_silently()
+
+    def _lose_silently(self) -> None:
+        self._lose(self._child.death())
+
+    def _lose(self, error: PlimsollError) -> None:
+        """Tell everyone who waits. Only the first reason counts."""
+        if self._error is not None:
+            return
+        self._error = error
+        if not self._ready.done():
+            self._ready.set_exception(error)
+            self._ready.exception()
+        for mailbox in self._mailboxes.values():
+            mailbox.fail(error)
+        for waiting in self._resizes.values():
+            if not waiting.done():
+                waiting.set_exception(error)
+        self._dead.set()

@@ -1,0 +1,153 @@
+"""Requests on their way to an engine's process: a prompt that several of them share goes there once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plimsoll_runtime.engine.protocol.messages import (
+    AddAnswer,
+    AddRequest,
+    Command,
+    DropPrompt,
+    RequestOutput,
+    SharePrompt,
+)
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+
+
+def as_command(request: AddRequest, key: int | None = None) -> AddAnswer:
+    """The message of a request; with `key`, that of a prompt which the engine has."""
+    prompt = Prompt.of(request.prompt_token_ids).to_bytes() if key is None else key
+    return AddAnswer(
+        request.request_id, prompt, request.params, request.cache_salt, request.arrived_ns, request.second_text
+    )
+
+
+@dataclass(slots=True)
+class _Shared:
+    key: int
+    prompt: Prompt
+    users: int
+
+
+class PromptSender:
+    """The client's side: sends a shared prompt with the first of its requests, and has it dropped after the last."""
+
+    def __init__(self, send: Callable[[Command], None]) -> None:
+        self._send = send
+        self._keys = itertools.count()
+        self._shared: dict[int, _Shared] = {}
+
+    def add(self, request: AddRequest) -> None:
+        """Send a request, and its prompt if the engine does not have it."""
+        prompt = request.prompt_token_ids
+        if not request.shares_prompt or not isinstance(prompt, Prompt):
+            self._send(as_command(request))
+            return
+        shared = self._shared.get(id(prompt))
+        if shared is None:
+            shared = self._shared[id(prompt)] = _Shared(next(self._keys), prompt, 0)
+            self._send(SharePrompt(shared.key, prompt.to_bytes()))
+        shared.users += 1
+        self._send(as_command(request, shared.key))
+
+    def done(self, request: AddRequest) -> None:
+        """A request that was added is over."""
+        shared = self._shared.get(id(request.prompt_token_ids))
+        if shared is None:
+            return
+        shared.users -= 1
+        if not shared.users:
+            del self._shared[id(shared.prompt)]
+            self._send(DropPrompt(shared.key))
+
+
+class PromptStore:
+    """The engine's side: the prompts that requests to come may name."""
+
+    def __init__(self) -> None:
+        self._prompts: dict[int, Prompt] = {}
+
+    def __len__(self) -> int:
+        return len(self._prompts)
+
+    def share(self, command: SharePrompt) -> None:
+        """Keep a prompt."""
+        self._prompts[command.key] = Prompt.from_bytes(command.token_ids)
+
+    def drop(self, command: DropPrompt) -> None:
+        """Forget a prompt; requests that have it go on."""
+        del self._prompts[command.key]
+
+    def request(self, command: AddAnswer) -> AddRequest:
+        """The request of a message."""
+        told = command.prompt
+        prompt = self._prompts[told] if isinstance(told, int) else Prompt.from_bytes(told)
+        return AddRequest(
+            command.request_id,
+            prompt,
+            command.params,
+            command.cache_salt,
+            command.arrived_ns,
+            second_text=command.second_text,
+        )
+
+
+class Mailbox:
+    """Outputs of one request, for one reader. One who is slow gets several at once and holds up nobody."""
+
+    __slots__ = ("_error", "_outputs", "_waiter")
+
+    def __init__(self) -> None:
+        self._outputs: list[RequestOutput] = []
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that has come was taken."""
+        return not self._outputs
+
+    def put(self, output: RequestOutput) -> None:
+        """Add an output."""
+        self._outputs.append(output)
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """Nothing will come any more: the reader gets what is there, then the error."""
+        self._error = error
+        self._wake()
+
+    async def take(self) -> RequestOutput:
+        """All that has come since the last time, as one output; waits for it. Raises the error of `fail`."""
+        while not self._outputs:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        outputs, self._outputs = self._outputs, []
+        return joined(outputs)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def joined(outputs: list[RequestOutput]) -> RequestOutput:
+    """Consecutive outputs of one request as one."""
+    if len(outputs) == 1:
+        return outputs[0]
+    first, last = outputs[0], outputs[-1]
+    return RequestOutput(
+        request_id=first.request_id,
+        token_ids=[token for output in outputs for token in output.token_ids],
+        logprobs=[entry for output in outputs for entry in output.logprobs],
+        prompt_logprobs=first.prompt_logprobs,
+        finish_reason=last.finish_reason,
+        stop_token_id=last.stop_token_id,
+        cached_tokens=first.cached_tokens,
+        error=last.error,
+    )

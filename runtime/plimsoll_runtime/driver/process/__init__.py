@@ -1,0 +1,1 @@
+"""an engine's process, from both sides."""

@@ -1,0 +1,317 @@
+"""The engine's own process: commands in, a bounded number between two steps, and one message a step out.
+
+Started as `python -m plimsoll_runtime.driver.process.engine_process`, or forked from a process that has imported
+everything (see `fork_server`), with a socket for its standard input, on which a `Start` record comes (see
+`control_socket`): at once, or when a model wakes. It stays open for as long as the parent lives: its end is ours. (A
+death signal from the kernel would follow the *thread* that started us, not the process.) Signals are the parent's
+business; here they are ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+import zmq
+
+from plimsoll_runtime.driver.clients.requests import PromptStore
+from plimsoll_runtime.driver.process.control_socket import STDIN, ChildEnd
+from plimsoll_runtime.driver.process.handshake import Measure, Needs, Prepare, Ready, Refused, Start
+from plimsoll_runtime.driver.process.heartbeat import Pulse
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.protocol.messages import (
+    AbortRequests,
+    AddAnswer,
+    AddRequest,
+    Command,
+    DropPrompt,
+    EngineFailed,
+    EngineStats,
+    Event,
+    LoadProgress,
+    RequestOutput,
+    ResetPrefixCache,
+    Resize,
+    Resized,
+    SharePrompt,
+    Shutdown,
+    StepOutputs,
+    Vocabulary,
+)
+from plimsoll_runtime.engine.step_timing import StepPhase
+from plimsoll_runtime.errors import DeviceLostError, ErrorKind, PlimsollError, UsageError
+from plimsoll_runtime.execution.device.faults import FaultKind, fault_of
+from plimsoll_runtime.utils.process_exit import end_at_once
+from plimsoll_runtime.weights.image import Image
+
+logger = logging.getLogger(__name__)
+
+Factory = Callable[..., EngineCore]
+"""Of a config and a callback for progress; see `start.Start`."""
+
+NAME = "plimsoll-engine"
+"""By which `ps` and others know the process; the kernel keeps fifteen characters."""
+PARENT_CHECK_SECONDS = 5.0
+"""How often to look whether the parent lives, in case something it has forked still holds our standard input."""
+COMMANDS_AT_ONCE = 128
+BYTES_AT_ONCE = 2**20
+"""Bounds on the commands that are taken between two steps: their number, and bytes after which no more are taken. The
+rest waits for the next step, so that running streams are not held up."""
+PROGRESS_STEP = 0.01
+LINGER_MS = 5000
+
+
+class EngineProcess:
+    """The loop: take commands that are there, step while there is work, wait while there is none."""
+
+    def __init__(self, start: Start, page: int, image: Image | None = None) -> None:
+        self._start = start
+        self._given = {k: v for k, v in (("image", image), ("grant", start.grant)) if v is not None}
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._commands = self._context.socket(zmq.PULL)
+        self._events = self._context.socket(zmq.PUSH)
+        for end in (self._commands, self._events):
+            end.set(zmq.SNDHWM, 0)
+            end.set(zmq.RCVHWM, 0)
+            end.set(zmq.LINGER, LINGER_MS)
+        self._commands.connect(start.commands)
+        self._events.connect(start.events)
+        self._decoder = msgspec.msgpack.Decoder(Command)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._prompts = PromptStore()
+        self._progress = ("", 0.0)
+        self._told = EngineStats()
+        self._resizes: list[int] = []
+        self._pulse = Pulse(page)
+        os.close(page)
+
+    def run(self) -> int:
+        """Load and serve until told to stop; the exit code. What goes wrong is sent to the parent before the end."""
+        try:
+            core = _factory(self._start.factory)(self._start.config, self._report, **self._given)
+            core.on_step = self._pulse.expect
+            # What was loaded stays for good: the collector need not look at it in the middle of a step.
+            gc.collect()
+            gc.freeze()
+            self._send(core.info)
+            while self._take_commands(core):
+                self._step(core)
+        except Exception as error:
+            if not isinstance(error, PlimsollError):
+                logger.exception("the engine failed")
+            return self._fail(_told(error))
+        return 0
+
+    def close(self) -> None:
+        """Let what was said get out, then close."""
+        self._context.destroy(LINGER_MS)
+
+    def _report(self, stage: str, fraction: float) -> None:
+        """Pass on progress where it has visibly changed."""
+        last_stage, last = self._progress
+        if stage != last_stage or fraction >= last + PROGRESS_STEP or last < fraction == 1.0:
+            self._progress = (stage, fraction)
+            self._send(LoadProgress(stage, fraction))
+
+    def _take_commands(self, core: EngineCore) -> bool:
+        """Carry out commands that have come; without work, wait for one. False once it is time to end."""
+        if not core.has_work:
+            self._pulse.rest()
+            self._commands.poll()
+        self._pulse.expect(self._start.config.step_timeout)
+        refused: list[RequestOutput] = []
+        commands = size = 0
+        while commands < COMMANDS_AT_ONCE and size < BYTES_AT_ONCE and (message := self._next_message()) is not None:
+            commands, size = commands + 1, size + len(message)
+            command: Command = self._decoder.decode(message)
+            if isinstance(command, Shutdown):
+                return False
+            refused.extend(self._carry_out(core, command))
+        if refused or not core.has_work:
+            self._tell(refused, core.stats)
+        return True
+
+    def _next_message(self) -> bytes | None:
+        try:
+            message = self._commands.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        self._pulse.took()
+        return message
+
+    def _carry_out(self, core: EngineCore, command: Command) -> list[RequestOutput]:
+        """Do what a command says; what its client hears at once."""
+        if isinstance(command, AddAnswer):
+            return _add(core, self._prompts.request(command))
+        if isinstance(command, AbortRequests):
+            core.abort(command.request_ids)
+        elif isinstance(command, SharePrompt):
+            self._prompts.share(command)
+        elif isinstance(command, DropPrompt):
+            self._prompts.drop(command)
+        elif isinstance(command, ResetPrefixCache):
+            core.reset_prefix_cache()
+        elif isinstance(command, Vocabulary):
+            core.use(command)
+        elif isinstance(command, Resize):
+            self._resize(core, command)
+        return []
+
+    def _resize(self, core: EngineCore, command: Resize) -> None:
+        try:
+            core.resize(command.kv_bytes)
+        except UsageError as error:
+            self._send(Resized(command.key, core.kv_bytes, str(error)))
+        else:
+            self._resizes.append(command.key)
+
+    def _tell_resized(self, core: EngineCore) -> None:
+        """Answer all requests for a new cache size, once the cache has the size that was asked for last."""
+        if self._resizes and not core.resizing:
+            for key in self._resizes:
+                self._send(Resized(key, core.kv_bytes))
+            self._resizes.clear()
+
+    def _step(self, core: EngineCore) -> None:
+        if core.has_work:
+            done = core.step()
+            self._pulse.expect(self._start.config.step_timeout)
+            self._tell(done.outputs, done.stats)
+            self._tell_resized(core)
+            if core.timeline is not None:
+                core.timeline.lap(StepPhase.MESSAGE)
+
+    def _tell(self, outputs: list[RequestOutput], stats: EngineStats) -> None:
+        """Send what is new, if anything is."""
+        if outputs or stats != self._told:
+            self._told = stats
+            self._send(StepOutputs(outputs, stats))
+
+    def _send(self, event: Event) -> None:
+        self._events.send(self._encoder.encode(event))
+
+    def _fail(self, told: EngineFailed) -> int:
+        self._send(told)
+        return ErrorKind(told.kind).exit_code
+
+
+def _add(core: EngineCore, request: AddRequest) -> list[RequestOutput]:
+    """Queue a request; one that cannot be served is answered at once."""
+    try:
+        core.add(request)
+    except UsageError as error:
+        return [RequestOutput(request.request_id, finish_reason="error", error=str(error))]
+    return []
+
+
+def _factory(path: str) -> Factory:
+    module, _, name = path.partition(":")
+    factory: Factory = getattr(importlib.import_module(module), name)
+    return factory
+
+
+def _told(error: Exception) -> EngineFailed:
+    """Of what kind an error is, and what is said of it: a device that has failed before what came of that."""
+    fault = fault_of(error)
+    if not fault.process_can_go_on:
+        return EngineFailed(ErrorKind.DEVICE.value, fault.text, device_lost=not fault.device_can_go_on)
+    if isinstance(error, PlimsollError):
+        return EngineFailed(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
+    kind = ErrorKind.MEMORY if fault.kind is FaultKind.MEMORY else ErrorKind.ENGINE
+    return EngineFailed(kind.value, f"{type(error).__name__}: {error}")
+
+
+def _await_start(lifeline: ChildEnd) -> tuple[Start, list[int]]:
+    """Do as told until told to be a model; ends the process with its parent."""
+    while (taken := lifeline.take()) is not None:
+        order, descriptors = taken
+        if isinstance(order, Start):
+            return order, descriptors
+        if isinstance(order, Prepare):
+            _prepare(order)
+            continue
+        assert isinstance(order, Measure)
+        lifeline.reply(_measured(order))
+    sys.exit(ErrorKind.ENGINE.exit_code)
+
+
+def _prepare(order: Prepare) -> None:
+    # What cannot be imported is told of by the start, which tries it again and has whom to tell.
+    with contextlib.suppress(ImportError, AttributeError):
+        _factory(order.factory)
+
+
+def _measured(order: Measure) -> Needs | Refused:
+    from plimsoll_runtime.driver.estimate import measure
+
+    try:
+        return measure(order.config, order.kv)
+    except PlimsollError as error:
+        return Refused(error.kind.value, str(error), device_lost=isinstance(error, DeviceLostError))
+    except Exception as error:
+        logger.exception("what a model takes cannot be told")
+        return Refused(ErrorKind.ENGINE.value, f"{type(error).__name__}: {error}")
+
+
+def _end_with_parent(parent: int) -> NoReturn:
+    """End this process when the parent has gone, whatever the main thread is doing."""
+    while os.getppid() == parent:
+        readable, _, _ = select.select([STDIN], [], [], PARENT_CHECK_SECONDS)
+        if readable and not os.read(STDIN, 1):
+            break
+    os._exit(ErrorKind.ENGINE.exit_code)
+
+
+def ignore_signals() -> None:
+    """What a terminal or a supervisor sends is for the parent to handle."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def name_process(name: str) -> None:
+    """Take a name that `ps` shows: forked processes have the command line of the one that forked them."""
+    Path("/proc/self/comm").write_text(name)
+
+
+def main() -> int:
+    """Entry point of a process that is started for one model."""
+    ignore_signals()
+    name_process(NAME)
+    return _serve(ChildEnd.from_stdin())
+
+
+def stand_by() -> int:
+    """Entry point of a process that has imported everything: it says so, and waits for its model."""
+    name_process(NAME)
+    lifeline = ChildEnd.from_stdin()
+    lifeline.reply(Ready())
+    return _serve(lifeline)
+
+
+def _serve(lifeline: ChildEnd) -> int:
+    start, (page, *images) = _await_start(lifeline)
+    threading.Thread(target=_end_with_parent, args=(start.parent,), daemon=True).start()
+    logging.basicConfig(level=start.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    process = EngineProcess(start, page, Image(images[0]) if start.has_image else None)
+    try:
+        code = process.run()
+    finally:
+        process.close()
+    if code == ErrorKind.DEVICE.exit_code:
+        end_at_once(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""A page of memory in which an engine's process says until when it will be heard of again.
+
+It costs the engine two stores a step and no message, and whoever reads it has the latest value, even if it did not run
+for a while itself. Both sides' clocks are the machine's monotonic one, which stands still while the machine sleeps.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+_DUE, _TAKEN = range(2)
+"""Words of eight bytes, each written and read whole."""
+
+
+class Beat(NamedTuple):
+    """`due_ns`: by then the engine will have written again (0: it waits for commands). `taken`: commands so far."""
+
+    due_ns: int
+    taken: int
+
+
+class Pulse:
+    """The page, shared by the two processes that have its file descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
+        self._words = memoryview(self._page).cast("q")
+
+    def expect(self, seconds: float) -> None:
+        """The engine is busy, and will write again within `seconds`."""
+        self._words[_DUE] = time.monotonic_ns() + int(seconds * 1e9)
+
+    def rest(self) -> None:
+        """The engine waits for commands, for as long as there are none."""
+        self._words[_DUE] = 0
+
+    def took(self) -> None:
+        """The engine has taken a command."""
+        self._words[_TAKEN] += 1
+
+    def read(self) -> Beat:
+        """What the engine has said last."""
+        return Beat(self._words[_DUE], self._words[_TAKEN])
+
+    def close(self) -> None:
+        """Give the page back; the object is of no use afterwards."""
+        self._words.release()
+        self._page.close()
+
+
+def new_page() -> int:
+    """The descriptor of a page of zeros in memory, to be made a `Pulse` on both sides, and closed."""
+    descriptor = os.memfd_create("plimsoll-pulse")
+    os.ftruncate(descriptor, mmap.PAGESIZE)
+    return descriptor
+
+
+CHECK_SECONDS = 1.0
+"""Between two checks."""
+
+_CHECK_NS = int(CHECK_SECONDS * 1e9)
+
+
+class Watch:
+    """Judges an engine's beats, looked at every `CHECK_SECONDS`.
+
+    Time in which the watcher did not run itself (its process was stopped, or starved, and the engine with it in all
+    likelihood) is no time of the engine's: it is added to what the engine has set itself.
+    """
+
+    def __init__(self, timeout: float, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._timeout_ns = int(timeout * 1e9)
+        self._clock = clock
+        self._checked_ns: int | None = None
+        self._last = Beat(0, 0)
+        self._lost_ns = 0
+        self._left_lying_ns: int | None = None
+
+    def is_hung(self, beat: Beat, sent: int) -> bool:
+        """Whether the engine has hung, by its beat and the number of commands sent to it. Never with timeout 0."""
+        now = self._clock()
+        late = 0 if self._checked_ns is None else now - self._checked_ns - _CHECK_NS
+        self._checked_ns = now
+        if beat != self._last:
+            self._lost_ns, self._left_lying_ns, self._last = 0, None, beat
+        if late > _CHECK_NS:
+            self._lost_ns += late
+        due = beat.due_ns or self._due_to_read(now, sent > beat.taken)
+        return self._timeout_ns > 0 and due is not None and now > due + self._lost_ns
+
+    def _due_to_read(self, now: int, unread: bool) -> int | None:
+        """By when an engine that waits for commands must have taken one that was sent."""
+        if not unread:
+            self._left_lying_ns = None
+            return None
+        if self._left_lying_ns is None:
+            self._left_lying_ns = now
+        return self._left_lying_ns + self._timeout_ns

@@ -1,0 +1,1 @@
+"""offline inference: the LLM class."""

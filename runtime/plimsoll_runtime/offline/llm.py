@@ -1,0 +1,340 @@
+"""Offline use: `LLM(model).generate(prompts, params)`, on the engine that the server runs too.
+
+A model that generates nothing gives vectors, scores or labels instead: `embed`, `score` and `classify`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+import msgspec
+
+from plimsoll_runtime.driver.build.engine import build_engine
+from plimsoll_runtime.driver.build.model_files import find_files
+from plimsoll_runtime.driver.clients.blocking_client import BlockingEngine
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.core import EngineCore
+from plimsoll_runtime.engine.protocol.constraint import ConstraintError
+from plimsoll_runtime.engine.protocol.messages import (
+    AddRequest,
+    EngineInfo,
+    EngineStats,
+    LogprobEntry,
+    RequestOutput,
+    Vocabulary,
+    unpack,
+)
+from plimsoll_runtime.engine.protocol.pooling import Task
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.offline.interrupts import Uninterrupted
+from plimsoll_runtime.offline.pooling import Classification, PoolingCalls, VectorProgress, Vectors
+from plimsoll_runtime.structured.checker import Checker
+from plimsoll_runtime.structured.grammar import check_tokens
+from plimsoll_runtime.structured.vocabulary import vocabulary_of
+from plimsoll_runtime.text.generation_config import Source, recommended
+from plimsoll_runtime.text.output import OutputText
+from plimsoll_runtime.text.pooling import PooledText
+from plimsoll_runtime.text.tokenizer import load_tokenizer
+from plimsoll_runtime.utils.progress import silent
+
+Prompt = str | Sequence[int]
+Message = Mapping[str, Any]
+
+
+class _Progress(Protocol):
+    """A request while it runs."""
+
+    def push(self, output: RequestOutput) -> bool:
+        """Add a step's output; True when the request is over."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """One generated answer. `logprobs` has an entry for each of `token_ids` where they were asked for.
+
+    `finish_reason` is "stop" or "length". Or the answer is cut short and `error` says why: "deadline" (it is empty, as
+    its first token came too late) or "error" (the engine could not go on, as when the logits are not finite).
+    """
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+    logprobs: list[LogprobEntry] | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Generation:
+    """A prompt and what was generated for it. `prompt_logprobs[i]` belongs to prompt token i + 1."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[Completion]
+    prompt_logprobs: list[LogprobEntry] | None = None
+    cached_tokens: int = 0
+
+
+class LLM:
+    """A model, loaded and ready to generate.
+
+    `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id; `options` are those of `EngineConfig`.
+    `generation_config`: whether generation_config.json says how to sample where `generate` and `chat` get no parameters
+    ("model"), or not ("none").
+    With `engine="child"` it computes in a process of its own, which leaves the caller's to its own work: in the
+    caller's, on a CPU, torch has one thread left beside our kernels. A fork of the caller's needs `overlap=False`: the
+    thread that runs steps does not follow there.
+    Raises PlimsollError (SourceError, ModelError, MemoryLimitError, UsageError) when it cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        engine: Literal["here", "child"] = "here",
+        generation_config: Source = "model",
+        **options: Any,
+    ) -> None:
+        config = _config(model, options)
+        files = find_files(config)
+        self._tokenizer = load_tokenizer(files)
+        self._chat_stop = files.chat_stop
+        self._recommended: dict[str, Any] = dict(recommended(files, generation_config))
+        self._kept: EngineCore | BlockingEngine | None = (
+            build_engine(config, silent) if engine == "here" else BlockingEngine(config)
+        )
+        self._checker = Checker()
+        self._ids = itertools.count()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What was loaded: dtype, sizes, backend."""
+        return self._engine.info
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's counters: tokens, prefix hits, preemptions."""
+        return self._engine.stats
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Generation]:
+        """Generate for each prompt (a text or token ids), with one set of parameters or one for each.
+
+        The results stand in the order of the prompts. Raises UsageError for a prompt that cannot be served, before
+        anything is generated.
+        """
+        if (task := self._task) != "generate":
+            raise UsageError(f"the model is served for the task {task}: ask it by {task}()")
+        batch = _as_batch(prompts)
+        chosen = _spread(params if params is not None else SamplingParams(**self._recommended), len(batch))
+        self._check_constraints(chosen)
+        requests = [self._request(prompt, p) for prompt, p in zip(batch, chosen, strict=True)]
+        texts = [prompt if isinstance(prompt, str) else None for prompt in batch]
+        return self._run(requests, texts)
+
+    def chat(
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> list[Generation]:
+        """Generate the next message of each conversation, by the model's own chat template."""
+        batch: Sequence[Any] = conversations
+        if batch and isinstance(batch[0], Mapping):
+            batch = [batch]
+        usual = SamplingParams(max_tokens=None, **self._recommended)
+        chosen = _spread(usual if params is None else params, len(batch))
+        chosen = [msgspec.structs.replace(p, stop=(*p.stop, *self._chat_stop)) for p in chosen]
+        template = self._tokenizer.chat_template
+        if template is None:
+            raise UsageError("the model has no chat template: use generate(), or add chat_template.jinja to its files")
+        prompts = [self._tokenizer.encode(template.render(messages), add_special_tokens=False) for messages in batch]
+        return self.generate(prompts, chosen)
+
+    def embed(
+        self,
+        texts: Prompt | Sequence[Prompt],
+        *,
+        prompt_name: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool = False,
+    ) -> Vectors:
+        """A vector for each text, or row of token ids: float32 [texts, size], in their order.
+
+        `prompt_name`: one of the model's prompts, put before each text. `dimensions`: to how many numbers vectors are
+        cut. `truncate`: whether what is too long is cut. Raises UsageError for what cannot be read, before anything is.
+        """
+        return self._pooling("embed").embed(_as_batch(texts), prompt_name, dimensions, truncate=truncate)
+
+    def score(
+        self,
+        ones: str | Sequence[str],
+        others: str | Sequence[str],
+        *,
+        instruction: str | None = None,
+        truncate: bool = False,
+    ) -> list[float]:
+        """How well each text goes with the one at its place in `others`, or one alone with all of them.
+
+        By a model that reads both, or by the angle between their vectors. `instruction`: how pairs are to be judged,
+        for models that are told. Raises UsageError.
+        """
+        asked, told = ([texts] if isinstance(texts, str) else list(texts) for texts in (ones, others))
+        return self._pooling("score", "embed").score(asked, told, instruction, truncate=truncate)
+
+    def classify(self, texts: str | Sequence[str | tuple[str, str]], *, truncate: bool = False) -> list[Classification]:
+        """The labels of each text, or pair of texts. Raises UsageError."""
+        return self._pooling("classify").classify([texts] if isinstance(texts, str) else texts, truncate=truncate)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix (only while nothing is being generated)."""
+        with Uninterrupted():
+            self._engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        """End the engine: its memory, process and folder are given back, and the object is of no use afterwards."""
+        if isinstance(self._kept, BlockingEngine):
+            self._kept.stop()
+        self._kept = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _engine(self) -> EngineCore | BlockingEngine:
+        if self._kept is None:
+            raise UsageError("this LLM was closed; make another one")
+        return self._kept
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        return vocabulary_of(self._tokenizer, self.info.vocab_size, self.info.eos_token_ids)
+
+    def _check_constraints(self, chosen: Sequence[SamplingParams]) -> None:
+        constraints = dict.fromkeys(params.constraint for params in chosen if params.constraint is not None)
+        try:
+            for constraint in constraints:
+                self._checker.check(constraint)
+                check_tokens(constraint, self.info.vocab_size)
+            if constraints or any(params.thought is not None for params in chosen):
+                self._engine.use(self._vocabulary)
+        except ConstraintError as error:
+            raise UsageError(f"the constraint {error}") from error
+
+    @property
+    def _task(self) -> Task:
+        return "generate" if self.info.pooling is None else self.info.pooling.task
+
+    def _pooling(self, *tasks: Task) -> PoolingCalls:
+        """For a model that serves one of the tasks. Raises UsageError."""
+        if self.info.pooling is None or self._task not in tasks:
+            raise UsageError(
+                f"the model is served for the task {self._task}, and this wants {' or '.join(tasks)}: ask it by "
+                f"{self._task}(), or load it with another task=..."
+            )
+        return PoolingCalls(self._tokenizer, self.info, self._vectors)
+
+    def _vectors(self, texts: Sequence[PooledText]) -> list[bytes]:
+        """What came of each text. Raises ModelError where the model could compute none."""
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        requests = [AddRequest(str(next(self._ids)), text.ids, params, second_text=text.second) for text in texts]
+        found = {request.request_id: VectorProgress() for request in requests}
+        self._drive(requests, found)
+        return [progress.vector() for progress in found.values()]
+
+    def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
+        ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return AddRequest(request_id=str(next(self._ids)), prompt_token_ids=ids, params=params)
+
+    def _run(self, requests: Sequence[AddRequest], texts: Sequence[str | None]) -> list[Generation]:
+        found = {
+            r.request_id: _GenerationProgress(r, text, self._tokenizer) for r, text in zip(requests, texts, strict=True)
+        }
+        self._drive(requests, found)
+        return [progress.result for progress in found.values()]
+
+    def _drive(self, requests: Sequence[AddRequest], progress_of: Mapping[str, _Progress]) -> None:
+        """Run requests until all are over; each output is pushed to the one that it belongs to."""
+        engine, under_way = self._engine, dict(progress_of)
+        # Ctrl-C comes between two steps. A child is waited for, however long it takes, so there it comes at any time,
+        # but while the child is told something.
+        with Uninterrupted(hold=isinstance(engine, EngineCore)) as held:
+            try:
+                for request in requests:
+                    with Uninterrupted():
+                        engine.add(request)
+                while under_way:
+                    held.let_in()
+                    for output in engine.step().outputs:
+                        progress = under_way.get(output.request_id)
+                        if progress is None or not progress.push(output):
+                            continue
+                        del under_way[output.request_id]
+                        if output.finish_reason is None:
+                            with Uninterrupted():
+                                engine.abort([output.request_id])
+            finally:
+                with Uninterrupted():
+                    engine.abort(list(under_way))
+
+
+class _GenerationProgress:
+    """A request for generated tokens while it runs."""
+
+    def __init__(self, request: AddRequest, text: str | None, tokenizer: Any) -> None:
+        wanted = request.params.logprobs is not None
+        self._completion = Completion(logprobs=[] if wanted else None)
+        self._output = OutputText(request.params, tokenizer)
+        self.result = Generation(text, list(request.prompt_token_ids), [self._completion])
+
+    def push(self, output: RequestOutput) -> bool:
+        """Add a step's output; True when the request is over."""
+        if output.error is not None:
+            self._completion.finish_reason, self._completion.error = output.finish_reason, output.error
+            return True
+        delta = self._output.push(output)
+        completion = self._completion
+        completion.text += delta.text
+        completion.token_ids.extend(delta.token_ids)
+        if completion.logprobs is not None:
+            completion.logprobs.extend(output.logprobs[: len(delta.token_ids)])
+        if output.prompt_logprobs is not None:
+            self.result.prompt_logprobs = list(unpack(output.prompt_logprobs))
+        self.result.cached_tokens = max(self.result.cached_tokens, output.cached_tokens)
+        completion.finish_reason, completion.stop_reason = delta.finish_reason, delta.stop_reason
+        return delta.finish_reason is not None
+
+
+def _config(model: str, options: Mapping[str, Any]) -> EngineConfig:
+    known = set(EngineConfig.__struct_fields__) - {"model", "offline"}
+    if unknown := sorted(set(options) - known):
+        raise UsageError(f"unknown option {', '.join(unknown)}; LLM takes {', '.join(sorted(known))}")
+    try:
+        return msgspec.convert({"model": model, "offline": True, **options}, EngineConfig)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"an option of LLM is of the wrong kind: {error}") from error
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def _spread(params: SamplingParams | Sequence[SamplingParams], count: int) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * count
+    if len(params) != count:
+        raise UsageError(f"{len(params)} sampling params for {count} prompts; give one, or one for each prompt")
+    return list(params)

@@ -1,0 +1,1 @@
+"""empty package: where collectives go (docs/design/20261127-ten-changes.md)."""

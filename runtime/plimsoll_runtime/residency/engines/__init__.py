@@ -1,0 +1,1 @@
+"""how a host runs engines."""

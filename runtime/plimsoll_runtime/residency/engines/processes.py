@@ -1,0 +1,289 @@
+"""Engines in earnest: a process for each resident model, images in memfds, one that stands by, and one that forks them.
+
+The host's own process never imports torch, unless there is an accelerator whose memory must be asked for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from plimsoll_runtime.driver.hub_fetch import HubFetch
+from plimsoll_runtime.driver.process.handshake import Grant as EngineGrant
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.errors import DeviceLostError, UsageError
+from plimsoll_runtime.execution.device.faults import fault_of
+from plimsoll_runtime.execution.memory.system import cgroup_limit, footprint
+from plimsoll_runtime.residency.engines.base import Device, Found, Look, Started
+from plimsoll_runtime.residency.engines.base import Image as ImageProtocol
+from plimsoll_runtime.residency.engines.pressure import host_memory_left, judge, read_stalls
+from plimsoll_runtime.residency.engines.standby_pool import Spare
+from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.sizes import Sizes, size_text
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec, access_of, engine_config, least_kv
+from plimsoll_runtime.utils.threads import in_daemon_thread
+from plimsoll_runtime.weights.files import ModelFiles
+from plimsoll_runtime.weights.image import Image
+from plimsoll_runtime.weights.sources.hub import Access
+from plimsoll_runtime.weights.sources.resolve import resolve
+
+FETCH_BYTES = 64 * 2**20
+"""Of one: 25 MiB were measured before it reads anything, and it reads up to eight files in pieces of 10 MB."""
+
+
+class Fetches:
+    """`left` says how many bytes of memory are left. Used by any thread."""
+
+    def __init__(self, left: Callable[[], int]) -> None:
+        self._left = left
+        self._lock = threading.Lock()
+        self._under_way = set[HubFetch]()
+
+    def new(self) -> HubFetch:
+        """One that waits until there is room for it."""
+        return HubFetch(self)
+
+    def enter(self, fetch: HubFetch) -> bool:
+        """Whether it may begin: what those under way have not taken yet is theirs."""
+        with self._lock:
+            if self._under_way:
+                owed = sum(max(0, FETCH_BYTES - other.anonymous) for other in self._under_way)
+                if self._left() < owed + FETCH_BYTES:
+                    return False
+            self._under_way.add(fetch)
+            return True
+
+    def leave(self, fetch: HubFetch) -> None:
+        """It has ended."""
+        with self._lock:
+            self._under_way.remove(fetch)
+
+    @property
+    def anonymous(self) -> int:
+        """Bytes of memory that all of them have of their own."""
+        with self._lock:
+            return sum(fetch.anonymous for fetch in self._under_way)
+
+
+ACCELERATORS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Where the drivers of NVIDIA and AMD are, and Windows' own in WSL: without any, torch need not be asked for a GPU."""
+PROCESSES_DIFFER = 1.05
+"""Two processes that have imported the same differ by 0.3 % of 300 MiB, measured; the rest is for what comes later."""
+COPIED_BYTES = 32 * 2**20
+"""What an engine comes to write of the memory that it shares with others: measured 14 MiB after 1,700 steps and 650
+requests, 12 of them while it loaded."""
+
+logger = logging.getLogger(__name__)
+
+
+class MemoryImage:
+    """A memfd, and whether it was filled: asked of its header until it was."""
+
+    def __init__(self, image: Image) -> None:
+        self.image = image
+        self._complete = False
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that its pages take."""
+        return self.image.nbytes
+
+    @property
+    def complete(self) -> bool:
+        """Whether an engine has filled it to its end."""
+        self._complete = self._complete or self.image.header() is not None
+        return self._complete
+
+    def close(self) -> None:
+        """Give it up; its memory is free once no engine maps it."""
+        self.image.close()
+
+
+class Processes:
+    """`Engines` of this machine. `limit`: bytes of a CPU's memory that the runtime may take in all, where less is free.
+
+    A container's limit need not be given: what it leaves is measured. `device`: as `EngineConfig.device` has it. What
+    it means here is decided once, and every engine is told.
+    """
+
+    def __init__(self, limit: int | None = None, device: str = "auto") -> None:
+        self._limit = limit
+        self._wanted = device
+        self._spare = Spare()
+        self._fetches = Fetches(host_memory_left)
+        self._capacity = self._line = 0
+        self._server_bytes = self._engine_bytes = 0
+        self._accelerated = False
+
+    async def open(self, line: float, sleepers: int) -> Device:
+        """Start what stands by and what forks; the capacity is what is free with them, and what the runtime takes.
+
+        Raises UsageError where the sleepers would leave nothing of a CPU's memory, and DeviceLostError where there must
+        be a GPU and is none, or it has failed.
+        """
+        server, standby = await self._spare.footprints()
+        self._server_bytes = int(server * PROCESSES_DIFFER)
+        self._engine_bytes = standby + COPIED_BYTES
+        looked_for = self._wanted == "cuda" or (self._wanted == "auto" and any(map(Path.exists, ACCELERATORS)))
+        gpu, findings = await in_daemon_thread(partial(_gpu, self._wanted)) if looked_for else (None, ())
+        self._accelerated = gpu is not None
+        if gpu is not None:
+            device = gpu
+        else:
+            # What is free and what is taken are looked at one after the other: together they may be more than there is.
+            bounds = (host_memory_left() + self._own(), self._limit, cgroup_limit())
+            limit = min(bound for bound in bounds if bound is not None)
+            if sleepers >= limit:
+                raise UsageError(
+                    f"the sleepers are to have {size_text(sleepers)}, but there are {size_text(limit)} in all; models "
+                    "that are awake need the rest"
+                )
+            device = Device("cpu", _cpu_name(), limit - sleepers, shared=True, findings=findings)
+        self._capacity, self._line = device.capacity, int(device.capacity * line)
+        return device
+
+    def look(self) -> Look:
+        """What is free on the device, what the runtime itself takes of it, and the pressure."""
+        if self._accelerated:
+            left = _gpu_left()
+            return Look(left, 0, judge(left, self._capacity, self._line, None))
+        left = host_memory_left()
+        return Look(left, self._own(), judge(left, self._capacity, self._line, read_stalls()))
+
+    async def find(self, name: ModelName, spec: ModelSpec) -> Found:
+        """Fetch its files, and have the standby read their headers. Cancelled, the fetch ends too."""
+        files = await self._files(engine_config(spec), access_of(name, spec))
+        least = least_kv(spec)
+        needs = await self._spare.needs(self._config(spec, files), least)
+        kv_minimum = max(needs.kv_least, least or 0)
+        sizes = Sizes(
+            image=needs.image,
+            weights=needs.private if self._accelerated else needs.image + needs.private,
+            workspace=needs.workspace + self._process,
+            kv_minimum=kv_minimum,
+            kv_useful=max(kv_minimum, needs.kv_most),
+        )
+        return Found(sizes, files)
+
+    def image(self, name: ModelName, size: int) -> ImageProtocol:
+        """An empty memfd of so many bytes."""
+        return MemoryImage(Image.create(size, str(name)))
+
+    async def start(
+        self, name: ModelName, spec: ModelSpec, found: Found, image: ImageProtocol | None, grant: Grant
+    ) -> Started:
+        """The standby becomes the engine; another takes its place once the engine answers."""
+        assert image is None or isinstance(image, MemoryImage)
+        sizes = found.sizes
+        granted = EngineGrant(
+            weights=grant.weights,
+            workspace=grant.workspace - self._process,
+            kv=grant.kv,
+            kv_least=0 if self._accelerated else min(sizes.kv_minimum, grant.kv),
+            kv_most=0 if self._accelerated else max(sizes.kv_useful, grant.kv),
+        )
+        config = self._config(spec, found.files)
+        memory = None if image is None else image.image
+        engine = await self._spare.engine(config, memory, granted)
+        info = engine.info
+        workspace = info.workspace_bytes + (0 if self._accelerated else max(self._engine_bytes, info.overhead_bytes))
+        # What was predicted is what the next wake is checked against: only more counts.
+        measured = Grant(
+            max(grant.weights, info.weight_bytes), max(grant.workspace, workspace), min(grant.kv, engine.kv_bytes)
+        )
+        return Started(engine, measured, 0 if image is None else image.nbytes)
+
+    async def close(self) -> None:
+        """End the process that stands by, and the one that forks."""
+        await self._spare.close()
+
+    async def _files(self, config: EngineConfig, access: Access | None) -> ModelFiles:
+        fetch = self._fetches.new()
+        try:
+            return await in_daemon_thread(lambda: resolve(config.model, config.revision, access=access, fetch=fetch))
+        finally:
+            fetch.call_off()
+
+    def _config(self, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
+        """What an engine is told: its files, and the device whose memory it is granted."""
+        config = msgspec.structs.replace(engine_config(spec), device="cuda" if self._accelerated else "cpu")
+        return _with_files(config, files)
+
+    @property
+    def _process(self) -> int:
+        """What an engine's process takes of the device before it has a model."""
+        return 0 if self._accelerated else self._engine_bytes
+
+    def _own(self) -> int:
+        """What this process, the one that stands by, the one that forks and those that fetch take, or soon will."""
+        standing = self._server_bytes + self._engine_bytes
+        return footprint(os.getpid()).anonymous + standing + self._fetches.anonymous
+
+
+def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:
+    """What was found is what is measured and loaded, without a hub that may have another by now, and without a token.
+
+    A demo model's files do not say how its answers end: it is found again by its name, here on this machine.
+    """
+    if config.model.startswith("demo://"):
+        return config
+    path = files.weights[0] if files.format == "gguf" else files.root
+    return msgspec.structs.replace(config, model=str(path), revision=None)
+
+
+def _cpu_name() -> str:
+    """As the kernel says; empty where it says nothing."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+
+
+def _gpu(wanted: str) -> tuple[Device | None, tuple[str, ...]]:
+    """The first one, None where torch finds none, and what there is to say of them; drivers may take seconds to answer.
+
+    Raises DeviceLostError where it has failed, or where `wanted` is "cuda" and there is none.
+    """
+    import torch
+
+    from plimsoll_runtime.execution.device.gpus import device_name, log_findings
+    from plimsoll_runtime.execution.device.select import choose
+
+    with _told_as_lost():
+        device, found = choose(wanted), log_findings()
+        if device.type == "cpu":
+            logger.warning("torch finds no GPU, though there is a driver for one: models run on the CPU")
+            return None, found
+        capacity = int(torch.accelerator.get_memory_info(device)[1])
+        name = device_name(device)
+    return Device(device.type, name, capacity, shared=False, elastic=False, findings=found), found
+
+
+def _gpu_left() -> int:
+    """Free bytes of it. Raises DeviceLostError where it has failed."""
+    import torch
+
+    from plimsoll_runtime.execution.memory.kv_budget import free_memory
+
+    with _told_as_lost():
+        return free_memory(torch.device("cuda"))
+
+
+@contextmanager
+def _told_as_lost() -> Iterator[None]:
+    """Raises DeviceLostError for whatever a device fails with: no kernel runs here, whose fault it could be."""
+    try:
+        yield
+    except RuntimeError as error:
+        fault = fault_of(error)
+        if fault.process_can_go_on:
+            raise
+        raise DeviceLostError(fault.text) from error

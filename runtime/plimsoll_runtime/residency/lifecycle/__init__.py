@@ -1,0 +1,1 @@
+"""drives models between sleep levels."""

@@ -1,0 +1,128 @@
+"""From Resident to InHost or OnDisk: requests in flight end, the process ends, and its memory is free."""
+
+from __future__ import annotations
+
+import asyncio
+
+from plimsoll_runtime.errors import DeviceLostError
+from plimsoll_runtime.residency.engines.base import Engine, Resident
+from plimsoll_runtime.residency.lifecycle.failures import Failures
+from plimsoll_runtime.residency.model import Model
+from plimsoll_runtime.residency.planner.actions import DropImage, Sleep
+from plimsoll_runtime.residency.planner.eviction import make_room
+from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.states import Level, State
+
+
+async def ended(engine: Engine) -> None:
+    """End an engine, and wait for that even if this task is cancelled meanwhile: its memory is not free before."""
+    stopping = asyncio.ensure_future(engine.stop())
+    cancelled = False
+    while not stopping.done():
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            cancelled = True
+    stopping.result()
+    if cancelled:
+        raise asyncio.CancelledError
+
+
+class Sleeping:
+    """Puts models to sleep, and gives their images up."""
+
+    def __init__(self, state: HostState, failures: Failures, steering: Steering) -> None:
+        self._state = state
+        self._failures = failures
+        self._steering = steering
+
+    def evict(self, model: Model, action: Sleep) -> None:
+        """As the plan says."""
+        state = self._state
+        state.clock = max(state.clock, action.value)
+        state.counters.evictions += 1
+        state.journal.decide(model.name, "Evicted", action.why)
+        if action.level is Level.ON_DISK:
+            model.rest = Level.ON_DISK
+        self.drain(model, action.why, yielding=action.level is not Level.ON_DISK, told=True)
+
+    def drain(self, model: Model, why: str, *, yielding: bool = False, told: bool = False) -> None:
+        """Hold new requests, and end its process once those in flight have ended. `told`: the decision was noted."""
+        assert model.resident is not None
+        state = self._state
+        lived = state.now - model.since
+        model.yielding = yielding
+        model.become(State.DRAINING, why, state.now)
+        state.changed(model)
+        model.task = state.tasks.spawn(self._put_to_sleep(model, model.resident, why, lived, told=told))
+
+    def drop(self, model: Model, action: DropImage) -> None:
+        """Give its image up, as the plan says."""
+        self._state.clock = max(self._state.clock, action.value)
+        self._state.counters.drops += 1
+        self.give_up_image(model, action.why)
+
+    def give_up_image(self, model: Model, why: str) -> None:
+        """From InHost to OnDisk."""
+        assert model.image is not None
+        state = self._state
+        model.image.close()
+        model.image = None
+        state.memory.sleepers.take(model.name)
+        model.become(State.ON_DISK, why, state.now)
+        state.journal.decide(model.name, "Unloaded", why)
+        state.changed(model)
+
+    def asleep(self, model: Model, why: str) -> None:
+        """Its process is gone: give its memory back, and keep its image if that is worth its room.
+
+        Who waits for the memory wakes first: if he sleeps in an image himself, that leaves the sleepers its room.
+        """
+        state, memory = self._state, self._state.memory
+        comer = model.view(memory.device.grants[model.name], state.now, elastic=state.elastic)
+        memory.release(model.name)
+        model.resident, model.task, model.kv_wanted = None, None, None
+        image = model.image
+        to_disk = model.rest is Level.ON_DISK or model.leaving or model.next_spec is not None
+        size = 0 if image is None or to_disk or not image.complete else image.nbytes
+        self._steering.replan()
+        if memory.shared and size:
+            for drop in make_room(state.view(), comer, size, memory.sleepers.free) or ():
+                self.drop(state.models[drop.name], drop)
+        if not memory.keep(model.name, size) and image is not None:
+            image.close()
+            model.image = None
+        model.become(State.IN_HOST if model.image is not None else State.ON_DISK, why, state.now)
+        state.changed(model)
+        self._steering.kick()
+
+    async def watch(self, model: Model, resident: Resident) -> None:
+        """See its engine die, should it; who has requests on it hears of that from the engine.
+
+        One that dies of its device takes the host along.
+        """
+        await resident.engine.wait_dead()
+        if isinstance(resident.engine.failure, DeviceLostError):
+            self._failures.lose_device(resident.engine.failure)
+        if model.resident is resident and model.state is State.RESIDENT:
+            self.drain(model, f"its engine died: {resident.engine.failure}")
+
+    async def _put_to_sleep(self, model: Model, resident: Resident, why: str, lived: float, *, told: bool) -> None:
+        state = self._state
+        await resident.drained()
+        model.yielding, model.stopping = False, True
+        if model.resizing is not None:
+            model.resizing.cancel()
+        death = resident.engine.failure
+        await ended(resident.engine)
+        model.stopping = False
+        state.counters.sleeps += 1
+        self.asleep(model, why)
+        if death is not None:
+            state.counters.deaths += 1
+            if resident.has_served or lived > state.settings.longest_back_off:
+                model.failures = 0  # it was no failure to load
+            self._failures.back_off(model, death)
+        elif not told and not model.leaving:
+            state.journal.decide(model.name, "Asleep", why)
+        self._steering.advance(model)

@@ -1,0 +1,259 @@
+"""Drives models between disk and device as the plan says, and keeps the ledgers true while they go.
+
+All of it runs on one event loop: a ledger changes between two awaits, never across one. A model has at most one task
+that changes its state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+
+from plimsoll_runtime.errors import DeviceLostError, PlimsollError
+from plimsoll_runtime.residency.engines.base import Resident
+from plimsoll_runtime.residency.errors import HostError, Refused
+from plimsoll_runtime.residency.lifecycle.failures import Failures
+from plimsoll_runtime.residency.lifecycle.fetch import Fetching
+from plimsoll_runtime.residency.lifecycle.sleep import Sleeping
+from plimsoll_runtime.residency.lifecycle.wake import Serving, Waking
+from plimsoll_runtime.residency.model import Model
+from plimsoll_runtime.residency.planner.actions import Action, DropImage, Refuse, Resize, Resume, Sleep, Wait, Wake
+from plimsoll_runtime.residency.planner.plan import plan
+from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.states import Level, State
+
+logger = logging.getLogger(__name__)
+
+
+class Resizing:
+    """Resizes KV caches."""
+
+    def __init__(self, state: HostState, steering: Steering) -> None:
+        self._state = state
+        self._steering = steering
+
+    def begin(self, model: Model, kv: int) -> None:
+        """Bring the cache of a resident model to so many bytes. What it grows by must be free."""
+        assert model.resident is not None
+        device = self._state.memory.device
+        grant = device.grants[model.name]
+        if kv > grant.kv:
+            device.change(model.name, grant.with_kv(kv))
+        model.kv_wanted = kv
+        model.resizing = self._state.tasks.spawn(self._resize(model, model.resident, kv))
+
+    def settle(self, model: Model) -> None:
+        """What a cache has given back by now is free, where none is being resized."""
+        model.kv_floor = 0
+        if model.resident is not None and model.kv_wanted is None and not model.stopping:
+            self._settle(model, model.resident)
+
+    async def _resize(self, model: Model, resident: Resident, kv: int) -> None:
+        try:
+            await resident.engine.resize(kv)
+            self._state.counters.resizes += 1
+        except PlimsollError as error:
+            logger.warning("%s's KV cache stays as it is: %s", model.name, error)
+        finally:
+            if model.resident is resident:
+                model.kv_wanted, model.resizing = None, None
+        if model.resident is resident and not model.stopping:
+            self._settle(model, resident)
+            if resident.engine.kv_bytes > kv:
+                model.kv_floor = resident.engine.kv_bytes
+            self._steering.kick()
+
+    def _settle(self, model: Model, resident: Resident) -> None:
+        """The ledger follows a KV cache that has shrunk; it never grows without a grant."""
+        device = self._state.memory.device
+        grant = device.grants[model.name]
+        if resident.engine.kv_bytes < grant.kv:
+            device.change(model.name, grant.with_kv(resident.engine.kv_bytes))
+
+
+logger = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Plans, and has plans and operations carried out. It is the `Steering` of those who do."""
+
+    def __init__(self, state: HostState) -> None:
+        self._state = state
+        self._failures = Failures(state, self)
+        self._serving = Serving(state)
+        self._fetching = Fetching(state, self._failures, self)
+        self._sleeping = Sleeping(state, self._failures, self)
+        self._waking = Waking(state, self._serving, self._sleeping, self._failures, self)
+        self._resizing = Resizing(state, self)
+        self._kicked: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Look at the memory, and go on to do so regularly."""
+        self._look()
+        self._state.tasks.spawn(self._keep_looking())
+
+    async def close(self) -> None:
+        """End everything: tasks first, then engines."""
+        state = self._state
+        state.closing = True
+        for handle in (self._kicked, self._timer):
+            if handle is not None:
+                handle.cancel()
+        for model in state.models.values():
+            model.waiters.refuse(Refused("host_closing", "the server is shutting down; try another one", 1.0))
+        await state.tasks.cancel()
+        residents = [model.resident for model in state.models.values() if model.resident is not None]
+        await asyncio.gather(*(resident.engine.stop(state.loss.error) for resident in residents))
+        for model in state.models.values():
+            self._let_go(model)
+        state.models.clear()
+
+    def kick(self) -> None:
+        """See `Steering`."""
+        if self._kicked is None and not self._state.closing:
+            self._kicked = self._state.loop.call_soon(self.replan)
+
+    def replan(self, *, relieve: bool = False) -> None:
+        """See `Steering`. `relieve`: the memory was looked at anew."""
+        if self._kicked is not None:
+            self._kicked.cancel()
+            self._kicked = None
+        state = self._state
+        if state.closing:
+            return
+        found = plan(state.view(relieve=relieve), state.settings)
+        for action in found.actions:
+            self._apply(state.models[action.name], action)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if found.look_at == math.inf else state.loop.call_at(found.look_at, self.kick)
+
+    def advance(self, model: Model) -> None:
+        """See `Steering`."""
+        state = self._state
+        if state.closing or state.models.get(model.name) is not model:
+            return
+        unloading = model.leaving or model.next_spec is not None
+        level = Level.ON_DISK if unloading else model.rest
+        if level is not None:
+            self._towards_sleep(model, level, unloading=unloading)
+        if not model.leaving and model.state is State.ABSENT and model.task is None and model.retry_at <= state.now:
+            self._fetching.begin(model)
+        self.kick()
+
+    def enter(self, model: Model) -> Resident:
+        """A request on a resident model begins."""
+        return self._serving.enter(model)
+
+    def leave(self, resident: Resident) -> None:
+        """A request has ended."""
+        resident.leave()
+        if resident.active == 0:
+            self.kick()
+
+    def _apply(self, model: Model, action: Action) -> None:
+        match action:
+            case Wake():
+                self._waking.begin(model, action)
+            case Sleep():
+                self._sleeping.evict(model, action)
+            case Resume():
+                self._resume(model, action)
+            case DropImage():
+                self._sleeping.drop(model, action)
+            case Resize():
+                self._resizing.begin(model, action.kv)
+            case Refuse():
+                self._failures.refuse(model, action)
+            case Wait():
+                model.why = action.why
+
+    def _resume(self, model: Model, action: Resume) -> None:
+        assert model.task is not None
+        assert model.resident is not None
+        if model.resident.engine.failure is not None:
+            return  # it died a moment ago: what drains it ends it, and nobody would watch it any more
+        model.task.cancel()
+        model.task, model.yielding = None, False
+        model.become(State.RESIDENT, action.why, self._state.now)
+        self._serving.let_in(model)
+
+    def _towards_sleep(self, model: Model, level: Level, *, unloading: bool) -> None:
+        if model.state in (State.FETCHING, State.WAKING) and unloading and model.task is not None:
+            self._call_off(model, model.task)
+        elif model.state is State.RESIDENT:
+            why = "it is to be removed" if model.leaving else "its spec has changed" if unloading else "put to sleep"
+            self._sleeping.drain(model, why)
+        elif model.state is State.DRAINING:
+            model.yielding = False
+        elif model.state is State.IN_HOST and level is Level.ON_DISK:
+            self._sleeping.give_up_image(model, "its image is given up")
+        if model.state in (State.ON_DISK, State.ABSENT) or (model.state is State.IN_HOST and level is Level.IN_HOST):
+            model.rest = None
+            if model.leaving:
+                self._forget(model)
+            elif model.next_spec is not None:
+                self._take_next_spec(model, model.next_spec)
+
+    def _call_off(self, model: Model, task: asyncio.Task[None]) -> None:
+        """Cancel a task, once, and not before it has begun: one that never ran cleans nothing up."""
+        if model.called_off is not task:
+            model.called_off = task
+            self._state.loop.call_soon(task.cancel)
+
+    def _forget(self, model: Model) -> None:
+        del self._state.models[model.name]
+        for operation, _ in model.operations:
+            operation.end()
+        self._state.journal.decide(model.name, "Unloaded", "removed")
+
+    def _take_next_spec(self, model: Model, spec: ModelSpec) -> None:
+        """Nothing of the old one is in memory: begin anew with the new one."""
+        model.spec, model.next_spec, model.found = spec, None, None
+        model.error, model.unfit, model.failures, model.retry_at = None, None, 0, -math.inf
+        model.measured_load = model.measured_wake = False
+        if model.state is State.ON_DISK:
+            model.become(State.ABSENT, "its spec has changed", self._state.now)
+
+    def _let_go(self, model: Model) -> None:
+        """The host ends: nothing of it stays in memory or in the ledgers."""
+        memory = self._state.memory
+        if model.name in memory.device.grants:
+            memory.release(model.name)
+        if model.name in memory.sleepers.images:
+            memory.sleepers.take(model.name)
+        if model.image is not None:
+            model.image.close()
+        for operation, _ in model.operations:
+            operation.end(HostError("the server is shutting down"))
+
+    async def _keep_looking(self) -> None:
+        """A look that fails ends nothing: the next one may tell more, and what waits for a model waits for it."""
+        failing = False
+        while self._state.loss.error is None:
+            await asyncio.sleep(self._state.settings.check_seconds)
+            try:
+                self._look()
+                self.replan(relieve=True)
+            except DeviceLostError as error:
+                self._failures.lose_device(error)
+            except Exception as error:
+                if not failing:
+                    logger.exception("the memory cannot be looked at; it is tried again every few seconds")
+                failing = True
+                logger.debug("the memory cannot be looked at: %s", error)
+            else:
+                failing = False
+
+    def _look(self) -> None:
+        """Measure the memory."""
+        state, seen = self._state, self._state.engines.look()
+        state.memory.device.reserve(seen.reserved)
+        if seen.pressure is not state.pressure:
+            state.pressure = seen.pressure
+            state.journal.note()
+        for model in state.models.values():
+            self._resizing.settle(model)

@@ -1,0 +1,1 @@
+"""pure: which models are awake."""

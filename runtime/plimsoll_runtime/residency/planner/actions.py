@@ -1,0 +1,144 @@
+"""What a plan may say. Each action has its reason, for people."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from plimsoll_runtime.residency.ledger import Grant
+from plimsoll_runtime.residency.planner.view import ModelView
+from plimsoll_runtime.residency.sizes import size_text
+from plimsoll_runtime.residency.spec import ModelName
+from plimsoll_runtime.residency.states import Level
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Grant it memory, which is free, and bring it there, from its image or from disk."""
+
+    name: ModelName
+    grant: Grant
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Let its requests end, hold new ones, then take its memory back. `value` is what it was worth."""
+
+    name: ModelName
+    level: Level
+    value: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """It drains for nobody any more: go on."""
+
+    name: ModelName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropImage:
+    """Give up the image of a model that sleeps; its files stay."""
+
+    name: ModelName
+    value: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Shrink or grow its KV cache to so many bytes. What it grows by is free."""
+
+    name: ModelName
+    kv: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """It cannot be had: tell those who wait for it. `code` is that of `errors.Refused`, or of DoesNotFit."""
+
+    name: ModelName
+    code: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It is wanted and not to be had yet; `until` is when that may change by time alone."""
+
+    name: ModelName
+    why: str
+    until: float = math.inf
+
+
+Action = Wake | Sleep | Resume | DropImage | Resize | Refuse | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, in this order, and the time at which to look again though nothing has happened."""
+
+    actions: tuple[Action, ...]
+    look_at: float = math.inf
+
+
+_MINUTE, _HOUR = 60, 3600
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    >>> duration(0.84), duration(45), duration(745), duration(7200)
+    ('0.8 s', '45 s', '12 min', '2.0 h')
+    """
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    if seconds < 2 * _MINUTE:
+        return f"{seconds:.0f} s"
+    return f"{seconds / _MINUTE:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
+
+
+def idle(model: ModelView, now: float) -> str:
+    """How long nobody has used it."""
+    return "never used" if model.last_used == -math.inf else f"{duration(now - model.last_used)} idle"
+
+
+def evicted(victim: ModelView, wanted: ModelView, now: float, clock: float) -> str:
+    """It is worth less than what needs its room."""
+    return (
+        f"evicted {victim.name} for {wanted.name}: value {victim.value:.4g} against {wanted.value_at(clock):.4g}, "
+        f"{idle(victim, now)}, reload {duration(victim.reload_seconds)}"
+    )
+
+
+def turned(victim: ModelView, wanted: ModelView, now: float) -> str:
+    """It has had its turn."""
+    return (
+        f"evicted {victim.name}: it is {wanted.name}'s turn, which waits for {duration(now - (wanted.asked or now))}; "
+        f"awake for {duration(now - victim.since)}, reload {duration(victim.reload_seconds)}"
+    )
+
+
+def woken(model: ModelView, now: float) -> str:
+    """Somebody asked for it."""
+    if model.waiting == 0:
+        return "woken: it is pinned" if model.pinned else "woken by an operation"
+    count = "a request" if model.waiting == 1 else f"{model.waiting} requests"
+    since = now - (model.asked or now)
+    return f"woken for {count}" + (f" after {duration(since)}" if since >= 1 else "")
+
+
+def never_fits(model: ModelView, line: int, reserved: int, pinned: int) -> str:
+    """Whatever is evicted."""
+    sizes = model.sizes
+    kept = f" and {size_text(pinned)} pinned models" if pinned else ""
+    return (
+        f"{model.name} needs {size_text(sizes.least)} (weights {size_text(sizes.weights)}, workspace "
+        f"{size_text(sizes.workspace)}, KV cache {size_text(sizes.kv_minimum)}), but of the line of "
+        f"{size_text(line)} the runtime itself takes {size_text(reserved)}{kept}; give the pod more memory, or the "
+        "model a smaller minimumKv, maxModelLen or maxBatchTokens"
+    )

@@ -1,0 +1,175 @@
+"""What a host has and knows, for those who change it: models, ledgers, the clock of values, the pressure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from plimsoll_runtime.errors import DeviceLostError
+from plimsoll_runtime.residency.engines.base import Engines
+from plimsoll_runtime.residency.errors import NotPlaced
+from plimsoll_runtime.residency.ledger import Memory
+from plimsoll_runtime.residency.model import Model
+from plimsoll_runtime.residency.planner.view import HostView, Pressure
+from plimsoll_runtime.residency.report import Counters, Journal, ModelReport
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.spec import ModelName
+from plimsoll_runtime.residency.states import HOLDS_DEVICE, State
+
+
+class Loss:
+    """Of a host's device; `error` is None as long as there is none."""
+
+    def __init__(self) -> None:
+        self.error: DeviceLostError | None = None
+        self._came = asyncio.Event()
+
+    def tell(self, error: DeviceLostError) -> bool:
+        """It is lost; whether that is news. Only the first reason counts."""
+        if self.error is not None:
+            return False
+        self.error = error
+        self._came.set()
+        return True
+
+    async def wait(self) -> None:
+        """Return once the device is lost."""
+        await self._came.wait()
+
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The tasks of one host."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin something."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def cancel(self) -> None:
+        """Cancel all of them, and what they begin while they end; return once nothing is under way."""
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the host failed", exc_info=error)
+
+
+@dataclass(slots=True, eq=False)
+class HostState:
+    """`clock` is that of retention values, `elastic` whether KV caches can shrink and grow.
+
+    `closing`: nothing is begun any more, for the host ends or has lost its device.
+
+    Everything in it changes between two awaits, never across one.
+    """
+
+    engines: Engines
+    settings: Settings
+    memory: Memory
+    journal: Journal
+    counters: Counters
+    elastic: bool
+    models: dict[ModelName, Model] = field(default_factory=dict)
+    pressure: Pressure = Pressure.NONE
+    clock: float = 0.0
+    closing: bool = False
+    loss: Loss = field(default_factory=Loss)
+    tasks: Tasks = field(default_factory=Tasks)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    @property
+    def now(self) -> float:
+        """The loop's time."""
+        return self.loop.time()
+
+    def view(self, *, relieve: bool = False) -> HostView:
+        """What a plan is made of."""
+        device, grants, now = self.memory.device, self.memory.device.grants, self.now
+        found = (model for model in self.models.values() if model.found is not None)
+        return HostView(
+            now=now,
+            models=tuple(model.view(grants.get(model.name), now, elastic=self.elastic) for model in found),
+            line=device.line,
+            reserved=device.reserved,
+            free=device.free,
+            shared=self.memory.shared,
+            clock=self.clock,
+            pressure=self.pressure,
+            relieve=relieve,
+        )
+
+    def model(self, name: ModelName) -> Model:
+        """One that is placed here. Raises NotPlaced."""
+        model = self.models.get(name)
+        if model is None or model.leaving:
+            raise NotPlaced(f"{name} is not placed on this host")
+        return model
+
+    def entry(self, model: Model) -> ModelReport:
+        """What a report says of a model."""
+        return model.report(self.memory.device.grants.get(model.name), self.now, self.journal.wall())
+
+    def changed(self, model: Model) -> None:
+        """A state is another: operations may have come to their end, and others want to know.
+
+        While another spec is to take the place of this one, states are those of what goes: no operation is about them.
+        """
+        self.journal.note()
+        if model.next_spec is not None:
+            return
+        for operation, goals in model.operations:
+            if model.state in goals:
+                operation.end()
+        model.operations = [(operation, goals) for operation, goals in model.operations if not operation.done]
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError or LedgerError where records contradict each other."""
+        self.memory.check_integrity()
+        assert self.memory.device.grants.keys() | self.memory.sleepers.images.keys() <= self.models.keys()
+        for model in self.models.values():
+            self._check(model)
+
+    def _check(self, model: Model) -> None:
+        name, images = model.name, self.memory.sleepers.images
+        awake = model.state in HOLDS_DEVICE
+        assert (name in self.memory.device.grants) is awake, f"{name} is {model.state}"
+        assert (model.resident is not None) is (model.state in (State.RESIDENT, State.DRAINING)), name
+        assert (model.image is not None) or model.state is not State.IN_HOST, name
+        assert model.image is None or awake or model.state is State.IN_HOST, name
+        if self.memory.shared:
+            assert (name in images) is (model.state is State.IN_HOST), name
+        else:
+            # One that wakes has paid for its image a moment before there is one.
+            assert model.image is None or name in images, name
+            assert model.image is not None or name not in images or model.state is State.WAKING, name
+        if model.state is State.RESIDENT and model.resident is not None and len(model.waiters):
+            assert model.resident.engine.failure is not None, name
+
+
+class Steering(Protocol):
+    """All of it is level-triggered: to ask once more does no harm."""
+
+    def advance(self, model: Model) -> None:
+        """Bring a model on towards what operations want of it."""
+
+    def kick(self) -> None:
+        """Plan anew soon."""
+
+    def replan(self) -> None:
+        """Plan anew at once, and do as the plan says."""

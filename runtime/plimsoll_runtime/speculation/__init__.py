@@ -1,0 +1,1 @@
+"""empty package: where drafters go (same note)."""
