@@ -74,8 +74,8 @@ chart: setup ## Make the chart's schema, README and CRD copies anew
 
 .PHONY: reference
 reference: setup ## Make the API's reference in docs/api.md anew, and the gateway's copy of it
-	@$(BIN)/python -m plimsoll_runtime.api.about.reference docs/api.md
-	@$(BIN)/python -m plimsoll_runtime.api.about.gateway_pages operator/plimsoll_gateway/pages
+	@$(BIN)/python -m plimsoll_runtime.api.openapi.markdown docs/api.md
+	@$(BIN)/python -m plimsoll_runtime.api.openapi.gateway_pages operator/plimsoll_gateway/pages
 
 .PHONY: constraints
 constraints: setup ## Pin in constraints.txt what .venv holds

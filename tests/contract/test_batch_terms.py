@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from plimsoll_gateway import headers
 from plimsoll_gateway.asked import BYTES_PER_TOKEN, USUAL_ANSWER, read_asked
 from plimsoll_gateway.keys.record import read_key
-from plimsoll_runtime.api.batches import allowance
+from plimsoll_runtime.api.batches import limits
 
 HASH = "sha256:" + "0" * 64
 LIMITS = st.none() | st.integers(1, 10**6)
 
 
 def test_both_have_the_same_names_and_numbers() -> None:
-    assert headers.BATCH.decode() == allowance.HEADER
-    assert (BYTES_PER_TOKEN, USUAL_ANSWER) == (allowance.BYTES_PER_TOKEN, allowance.USUAL_ANSWER)
+    assert headers.BATCH.decode() == limits.HEADER
+    assert (BYTES_PER_TOKEN, USUAL_ANSWER) == (limits.BYTES_PER_TOKEN, limits.USUAL_ANSWER)
 
 
 @given(requests=LIMITS, tokens=LIMITS, share=st.integers(0, 90), batches=st.none() | st.integers(1, 1000))
@@ -38,7 +38,7 @@ def test_no_minute_has_more_than_the_key_may(
         return
     text = key.batch.header(key.name)
     assert b"\n" not in text
-    terms = allowance.read_terms(text.decode("latin-1"))
+    terms = limits.read_terms(text.decode("latin-1"))
     assert terms is not None
     assert (terms.key, terms.models) == ("team", ("caf\u00e9*", "a\nb"))
     assert terms.at_once == batches or batches is None
@@ -61,7 +61,7 @@ def test_both_expect_the_same_of_an_answer(bounds: dict[str, int]) -> None:
     body = {"model": "m", "messages": [], **bounds}
     asked = read_asked("/v1/chat/completions", memoryview(json.dumps(body).encode()))
     line = json.dumps({"custom_id": "1", "body": body}).encode()
-    assert allowance.expected_tokens(line, generates=True) - 1 - len(line) // 4 == asked.answer_tokens
+    assert limits.expected_tokens(line, generates=True) - 1 - len(line) // 4 == asked.answer_tokens
 
 
 def test_a_list_of_models_that_no_header_has_room_for_makes_no_batches() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from plimsoll_gateway.limits import BODY_BYTES as OF_GATEWAY
-from plimsoll_runtime.api.app import MODEL_ROUTES
-from plimsoll_runtime.api.batches.routes import BatchRoutes, batch_routes
-from plimsoll_runtime.api.http.body_limits import BODY_BYTES as OF_RUNTIME
+from plimsoll_runtime.api.batches.endpoint import BatchRoutes, batch_routes
+from plimsoll_runtime.api.server.app import MODEL_ROUTES
+from plimsoll_runtime.api.server.limits import BODY_BYTES as OF_RUNTIME
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20}

@@ -14,8 +14,8 @@ from plimsoll_gateway.filing import filed_at
 from plimsoll_gateway.limits import MODEL_PATHS
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
 from plimsoll_gateway.places import kept_at
-from plimsoll_runtime.api.about.docs import POLICY as PAGES_POLICY
-from plimsoll_runtime.api.about.gateway_pages import files, gateway_document
+from plimsoll_runtime.api.openapi.gateway_pages import files, gateway_document
+from plimsoll_runtime.api.openapi.html import POLICY as PAGES_POLICY
 
 FOLDER = Path(__file__).parents[2] / "operator" / "plimsoll_gateway" / "pages"
 

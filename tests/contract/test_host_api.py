@@ -8,17 +8,17 @@ import msgspec
 import pytest
 from host_support.fake_host import FakeHost
 
-from plimsoll_runtime.api.hosting import requests
-from plimsoll_runtime.api.hosting.app import build_host_app
-from plimsoll_runtime.api.hosting.models import HostModels
-from plimsoll_runtime.api.hosting.schema import document, text
-from plimsoll_runtime.api.hosting.tokens import Guard
+from plimsoll_runtime.api.host import requests
+from plimsoll_runtime.api.host.access import Guard
+from plimsoll_runtime.api.host.app import build_host_app
+from plimsoll_runtime.api.host.document import document, text
+from plimsoll_runtime.api.host.models import HostModels
 from plimsoll_runtime.residency.report import Report
 from plimsoll_runtime.residency.states import Level, State
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docs" / "host-api.json"
-WRITE = "python -m plimsoll_runtime.api.hosting.schema > docs/host-api.json"
+WRITE = "python -m plimsoll_runtime.api.host.document > docs/host-api.json"
 DESIGN = ROOT / "docs" / "design" / "20261122-residency.md"
 
 

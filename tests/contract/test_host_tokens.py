@@ -14,9 +14,9 @@ from host_support.fake_host import FakeHost
 
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_runtime.api.hosting.app import build_host_app
-from plimsoll_runtime.api.hosting.models import HostModels
-from plimsoll_runtime.api.hosting.tokens import Guard, TokenHashes
+from plimsoll_runtime.api.host.access import Guard, TokenHashes
+from plimsoll_runtime.api.host.app import build_host_app
+from plimsoll_runtime.api.host.models import HostModels
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "host-api.json").read_text())
 ROUTES: list[dict[str, Any]] = SCHEMA["routes"]

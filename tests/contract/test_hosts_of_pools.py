@@ -18,9 +18,8 @@ from plimsoll_operator.identity import CONTAINER, HOST_PORT, ObjectKey
 from plimsoll_operator.pools.host_key import HostKey
 from plimsoll_operator.pools.spec import read_pool
 from plimsoll_operator.reasons import Reason
-from plimsoll_runtime.api.hosting.config import HostConfig
-from plimsoll_runtime.api.hosting.server import HostServer, make_guard
-from plimsoll_runtime.api.http.listening import listen
+from plimsoll_runtime.api.host.server import HostConfig, HostServer, make_guard
+from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import DeviceLostError

@@ -10,7 +10,7 @@ import pytest
 from chart_support.helm import NoHelmError, find_helm, render
 
 from plimsoll_gateway.app import PROBES
-from plimsoll_runtime.api.about.gateway_pages import gateway_document
+from plimsoll_runtime.api.openapi.gateway_pages import gateway_document
 
 DOCS = Path(__file__).parents[2] / "docs" / "gateway.md"
 INSIDE = PROBES | {"/demand"}

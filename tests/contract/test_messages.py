@@ -16,13 +16,12 @@ from plimsoll_gateway.errors import Refusal, code_of, told_by_replica
 from plimsoll_gateway.keys.keyring import given_key
 from plimsoll_gateway.quota.usage import Meter
 from plimsoll_gateway.relay import NO_SUCH_MODEL
-from plimsoll_runtime.api.about import models
-from plimsoll_runtime.api.about import offers as offers_of_runtime
-from plimsoll_runtime.api.callers.keys import ApiKeys
-from plimsoll_runtime.api.http import dialect as of_runtime
+from plimsoll_runtime.api.endpoints import models
+from plimsoll_runtime.api.http import errors as of_runtime
 from plimsoll_runtime.api.http.errors import ApiError, json_response, unavailable
-from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import END
+from plimsoll_runtime.api.model_directory import unknown_model
+from plimsoll_runtime.api.openapi import document as offers_of_runtime
 from plimsoll_runtime.api.schemas.message_events import (
     BlockToolUse,
     MessageAnswer,
@@ -32,7 +31,8 @@ from plimsoll_runtime.api.schemas.message_events import (
     Ping,
     Stopped,
 )
-from plimsoll_runtime.api.table import unknown_model
+from plimsoll_runtime.api.server.credentials import ApiKeys
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 PATHS = ["/", "/v1", "/v1/messages", "/v1/messages/", "/v1/messages/x", "/v1/messagesx", "/v1/models", "/v1/models/m"]
 PATHS += ["/v1/modelsx", "/v1/chat/completions", "/v1/audio/speech", "/v1/moderations", "/v2/audio", "/audio/v1/x"]

@@ -4,9 +4,8 @@ import pytest
 
 from plimsoll_gateway.errors import code_of
 from plimsoll_gateway.relay import NO_SUCH_MODEL
-from plimsoll_runtime.api.hosting.refusals import as_api_errors
-from plimsoll_runtime.api.http.dialect import OPENAI
-from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.host.errors import as_api_errors
+from plimsoll_runtime.api.http.errors import OPENAI, ApiError
 from plimsoll_runtime.residency.errors import NotPlaced
 
 

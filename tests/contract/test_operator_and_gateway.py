@@ -31,7 +31,7 @@ from plimsoll_operator.rollout import Rollout
 from plimsoll_operator.spec import SpecError, read_spec
 from plimsoll_operator.stores import read_files, read_responses
 from plimsoll_operator.template import Template
-from plimsoll_runtime.api.batches.options import BatchOptions
+from plimsoll_runtime.api.server.limits import BatchOptions
 from plimsoll_runtime.cli.host import host_config
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.local.admission import admit

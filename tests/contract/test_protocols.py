@@ -11,7 +11,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from plimsoll_gateway import protocol as of_gateway
-from plimsoll_runtime.api.http import protocol as of_runtime
+from plimsoll_runtime.api.server import listener as of_runtime
 
 Protocol = type[of_gateway.PatientProtocol] | type[of_runtime.PatientProtocol]
 HEAD_SECONDS = 20

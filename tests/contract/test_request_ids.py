@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from plimsoll_gateway.headers import request_id as gateway_id
-from plimsoll_runtime.api.callers.access import request_id as runtime_id
+from plimsoll_runtime.api.server.access import request_id as runtime_id
 
 
 @given(wanted=st.binary(max_size=130) | st.from_regex(rb"[A-Za-z0-9._:/-]{1,70}\n?", fullmatch=True))

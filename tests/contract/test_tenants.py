@@ -10,10 +10,10 @@ from starlette.datastructures import Headers
 from plimsoll_gateway import credential, headers, places
 from plimsoll_gateway.keys.record import NAME
 from plimsoll_gateway.route.loads import Report, read_report
-from plimsoll_runtime.api.callers import gateways
-from plimsoll_runtime.api.callers.gateways import Gateways
-from plimsoll_runtime.api.load import header as load
-from plimsoll_runtime.api.responses import ids
+from plimsoll_runtime.api import served_model as load
+from plimsoll_runtime.api.responses import errors
+from plimsoll_runtime.api.server import credentials
+from plimsoll_runtime.api.server.credentials import Gateways
 
 TOKEN = "a-credential-for-both-sides"
 
@@ -24,12 +24,12 @@ def fields_of(voucher: headers.Voucher) -> dict[str, str]:
 
 
 def test_both_have_the_same_names() -> None:
-    assert headers.TENANT.decode() == gateways.TENANT_HEADER == gateways.BELIEVED_HEADER
-    assert headers.CREDENTIAL.decode() == gateways.CREDENTIAL_HEADER
+    assert headers.TENANT.decode() == credentials.TENANT_HEADER == credentials.BELIEVED_HEADER
+    assert headers.CREDENTIAL.decode() == credentials.CREDENTIAL_HEADER
     assert headers.LOAD.decode() == load.LOAD_HEADER
-    assert headers.PLACE.decode() == ids.PLACE_HEADER
-    assert places.NOWHERE == ids.NOWHERE
-    assert places.place_in({"previous_response_id": memoryview(b'"%s"' % ids.response_id({}).encode())}) == ""
+    assert headers.PLACE.decode() == errors.PLACE_HEADER
+    assert places.NOWHERE == errors.NOWHERE
+    assert places.place_in({"previous_response_id": memoryview(b'"%s"' % errors.response_id({}).encode())}) == ""
 
 
 @given(tenant=st.from_regex(NAME, fullmatch=True))
@@ -50,8 +50,8 @@ def test_what_is_a_credential_for_one_is_one_for_the_other(
         taken = None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     try:
-        known: tuple[bytes, ...] = gateways.tokens_of(file)
-    except gateways.GatewayTokensError:
+        known: tuple[bytes, ...] = credentials.tokens_of(file)
+    except credentials.GatewayTokensError:
         known = ()
     assert not known or taken == known[0]
     assert taken is None or len(lines) > 1 or known == (taken,)

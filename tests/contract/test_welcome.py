@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_gateway.pages import welcome as gateway
-from plimsoll_runtime.api.about import welcome as runtime
-from plimsoll_runtime.api.about.gateway_pages import ABOUT, TITLE
-from plimsoll_runtime.api.schemas.answers import Welcome
+from plimsoll_runtime.api.openapi import welcome as runtime
+from plimsoll_runtime.api.openapi.gateway_pages import ABOUT, TITLE
+from plimsoll_runtime.api.schemas.outputs import Welcome
 
 HOSTILE = st.text(
     st.sampled_from("ab.:-_/[]0'\"<>&$`;\\|\n ") | st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12

@@ -16,18 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plimsoll_runtime.api.http.body import Head, parse, read_body, read_head, read_rest
-from plimsoll_runtime.api.http.disconnect import unless_gone
+from plimsoll_runtime.api.http.concurrency import offload, unless_gone
+from plimsoll_runtime.api.http.deadlines import in_time, too_late_is_told
 from plimsoll_runtime.api.http.errors import json_response
-from plimsoll_runtime.api.http.ignored import ignored, refuse_unknown
-from plimsoll_runtime.api.http.lateness import in_time, too_late_is_told
-from plimsoll_runtime.api.http.offload import offload
-from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import Comment, Events, open_stream
-from plimsoll_runtime.api.load.header import load_of
+from plimsoll_runtime.api.http.unknown_fields import ignored, refuse_unknown
+from plimsoll_runtime.api.model_directory import GENERATES, ModelTable, Tasks, check_task
 from plimsoll_runtime.api.schemas.sampling import ModelFields
-from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.table import ModelTable
-from plimsoll_runtime.api.tasks import GENERATES, Tasks, check_task
+from plimsoll_runtime.api.served_model import ServedModel, load_of
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 BodyT = TypeVar("BodyT", bound=ModelFields)
 

@@ -94,9 +94,9 @@ def run(args: argparse.Namespace) -> int:
 
 def batch_config(args: argparse.Namespace) -> BatchConfig:
     """The record of the whole command line. Raises UsageError."""
-    from plimsoll_runtime.api.batches.line import ENDPOINTS
+    from plimsoll_runtime.api.batches.lines import ENDPOINTS
     from plimsoll_runtime.api.batches.offline import BatchConfig
-    from plimsoll_runtime.api.config import default_name
+    from plimsoll_runtime.api.server.config import default_name
 
     # "chat" for /v1/chat/completions, "embeddings" for /v1/embeddings
     paths = {path.rpartition("/v1/")[2].partition("/")[0]: path for path in ENDPOINTS}

@@ -26,7 +26,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.api.hosting.config import HostConfig
+    from plimsoll_runtime.api.host.server import HostConfig
     from plimsoll_runtime.residency.settings import Settings
     from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 
@@ -76,14 +76,14 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal or an error ends it; returns the exit code. Raises UsageError."""
     config, settings = host_config(args), host_settings(args)
-    from plimsoll_runtime.api.hosting.run import serve_host
+    from plimsoll_runtime.api.host.server import serve_host
 
     return serve_host(config, settings)
 
 
 def host_config(args: argparse.Namespace) -> HostConfig:
     """What the server is told. Raises UsageError."""
-    from plimsoll_runtime.api.hosting.config import TOKENS_VARIABLE, HostConfig
+    from plimsoll_runtime.api.host.server import TOKENS_VARIABLE, HostConfig
 
     return HostConfig(
         host=args.host,

@@ -26,7 +26,7 @@ from plimsoll_runtime.cli.server_options import (
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.api.config import ServerConfig
+    from plimsoll_runtime.api.server.config import ServerConfig
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -59,14 +59,14 @@ def run(args: argparse.Namespace) -> int:
     check_folder(config.engine)
     # The engine's process imports torch while this one imports the server.
     with contextlib.closing(Standby.spawn(threads=config.engine.threads, factory=BUILD)) as standby:
-        from plimsoll_runtime.api.server import serve
+        from plimsoll_runtime.api.server.server import serve
 
         return serve(config, standby)
 
 
 def server_config(args: argparse.Namespace) -> ServerConfig:
     """The record of everything that the command line and the environment say. Raises UsageError."""
-    from plimsoll_runtime.api.config import ServerConfig, default_name
+    from plimsoll_runtime.api.server.config import ServerConfig, default_name
 
     names = tuple(args.name or [default_name(args.model)])
     if len(set(names)) < len(names):

@@ -8,14 +8,22 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plimsoll_runtime.api.batches.options import FILES_BYTES, LINES_AT_ONCE, BatchOptions
-from plimsoll_runtime.api.http.body_limits import BODY_BYTES, OPTION, VARIABLE, BodyLimits, limits_with
-from plimsoll_runtime.api.responses.store import USUAL, Bounds
+from plimsoll_runtime.api.responses.memory_store import USUAL, Bounds
+from plimsoll_runtime.api.server.limits import (
+    BODY_BYTES,
+    FILES_BYTES,
+    LINES_AT_ONCE,
+    OPTION,
+    VARIABLE,
+    BatchOptions,
+    BodyLimits,
+    limits_with,
+)
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.api.http.door import Door
+    from plimsoll_runtime.api.server.listener import Door
 
 DAY_SECONDS = 86_400.0
 
@@ -183,7 +191,7 @@ def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
 
 def door(args: argparse.Namespace) -> Door:
     """How the server meets those who come. Raises UsageError."""
-    from plimsoll_runtime.api.http.door import Door
+    from plimsoll_runtime.api.server.listener import Door
 
     if (args.tls_certificate is None) != (args.tls_key is None):
         raise UsageError("--tls-certificate and --tls-key go together: give both, or none")

@@ -1,6 +1,7 @@
 """The process that fetches one snapshot of a hub for `hub_fetch`.
 
-Started as `python -m plimsoll_runtime.driver.hub_fetch_process`. It ends as soon as its standard input does: it was called off, or whoever started it is gone.
+Started as `python -m plimsoll_runtime.driver.hub_fetch_process`. It ends as soon as its standard input
+does: it was called off, or whoever started it is gone.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from plimsoll_runtime.offline.pooling import Classification, PoolingCalls, Vecto
 from plimsoll_runtime.structured.checker import Checker
 from plimsoll_runtime.structured.grammar import check_tokens
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
-from plimsoll_runtime.text.generation_config import Source, recommended
+from plimsoll_runtime.text.generation_config import GenerationConfigSource, recommended
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.pooling import PooledText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
@@ -98,7 +98,7 @@ class LLM:
         model: str,
         *,
         engine: Literal["here", "child"] = "here",
-        generation_config: Source = "model",
+        generation_config: GenerationConfigSource = "model",
         **options: Any,
     ) -> None:
         config = _config(model, options)

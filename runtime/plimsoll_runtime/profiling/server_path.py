@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from plimsoll_runtime.api.http.dialect import json_line
-from plimsoll_runtime.api.schemas.answers import CompletionAnswer, CompletionChoice
+from plimsoll_runtime.api.http.errors import json_line
+from plimsoll_runtime.api.schemas.outputs import CompletionAnswer, CompletionChoice
 from plimsoll_runtime.engine.protocol.messages import AddRequest, StepOutputs
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
 from plimsoll_runtime.text.output import OutputText

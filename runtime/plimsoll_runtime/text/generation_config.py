@@ -10,7 +10,7 @@ from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.files import ModelFiles
 
 FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-Source = Literal["model", "none"]
+GenerationConfigSource = Literal["model", "none"]
 """Of defaults: the model's recommendations, or none (--generation-config)."""
 LARGEST_TOP_K = 2**31 - 1
 WHAT_TO_DO = "correct it in the files, or ignore its sampling settings with --generation-config none"
@@ -19,7 +19,7 @@ Recommended = Mapping[str, float]
 """Values by the names of `SamplingParams`."""
 
 
-def recommended(files: ModelFiles, source: Source = "model") -> Recommended:
+def recommended(files: ModelFiles, source: GenerationConfigSource = "model") -> Recommended:
     """Defaults for requests that leave these fields out; empty for the source "none".
 
     `do_sample` is not read: a temperature counts whether or not it is set, as in vLLM. Raises ModelError for a value

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from plimsoll_runtime.api.batches.offline import BatchConfig
-from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.text.tokenizer import load_tokenizer
 from plimsoll_runtime.utils.progress import Progress

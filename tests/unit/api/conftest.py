@@ -18,12 +18,12 @@ import pytest
 import pytest_asyncio
 from safetensors.numpy import save_file
 
-from plimsoll_runtime.api.config import ServerConfig
-from plimsoll_runtime.api.http.listening import listen
-from plimsoll_runtime.api.load.room import Room
-from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.server import Server
-from plimsoll_runtime.api.state import ServerState
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.server.config import ServerConfig
+from plimsoll_runtime.api.server.listener import listen
+from plimsoll_runtime.api.server.queue_limit import Room
+from plimsoll_runtime.api.server.server import Server
+from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import (
     AddRequest,

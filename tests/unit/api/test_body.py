@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.http import values
-from plimsoll_runtime.api.http.body import parse, read_head
+from plimsoll_runtime.api.endpoints.tokenize import DetokenizeRequest
+from plimsoll_runtime.api.http import body
+from plimsoll_runtime.api.http.body import MAX_VALUES, parse, read_head
+from plimsoll_runtime.api.http.concurrency import LONG_BODY
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.http.offload import LONG_BODY
-from plimsoll_runtime.api.http.values import MAX_VALUES
 from plimsoll_runtime.api.schemas.completions import CompletionRequest
-from plimsoll_runtime.api.schemas.tokens import DetokenizeRequest
 
 
 @pytest.mark.parametrize(
@@ -79,11 +78,11 @@ JSON = st.recursive(
 def test_values_are_counted_as_they_are_decoded(value: Any, ascii_only: bool) -> None:
     data = json.dumps(value, ensure_ascii=ascii_only).encode()
     count = counted(value)
-    with mock.patch.object(values, "MAX_VALUES", count):
-        values.check_values(data)
+    with mock.patch.object(body, "MAX_VALUES", count):
+        body.check_values(data)
     if count:
-        with mock.patch.object(values, "MAX_VALUES", count - 1), pytest.raises(ApiError, match="more than"):
-            values.check_values(data)
+        with mock.patch.object(body, "MAX_VALUES", count - 1), pytest.raises(ApiError, match="more than"):
+            body.check_values(data)
 
 
 def counted(value: Any) -> int:

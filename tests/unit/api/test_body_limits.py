@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from plimsoll_runtime.api.batches import upload
-from plimsoll_runtime.api.batches.options import BatchOptions
-from plimsoll_runtime.api.batches.vault import Vault
-from plimsoll_runtime.api.http.body_limits import BODY_BYTES, KEPT_APART, OPTION, VARIABLE, limits_with
+from plimsoll_runtime.api.batches.file_store import Vault
+from plimsoll_runtime.api.server.limits import BODY_BYTES, KEPT_APART, OPTION, VARIABLE, BatchOptions, limits_with
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import UsageError

@@ -141,7 +141,7 @@ async def test_prompt_logprobs_by_token(running: Any) -> None:
 
 
 async def test_more_scores_than_an_answer_may_hold_are_refused(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plimsoll_runtime.api.generating.prompts.MAX_PROMPT_SCORES", 24)
+    monkeypatch.setattr("plimsoll_runtime.api.generation.prompts.MAX_PROMPT_SCORES", 24)
     asked = {"prompt": [[72, 105], [72, 105]], "n": 2, "extra_body": {"prompt_logprobs": 2}}
     assert len((await create(running, **asked)).choices) == 4
     with pytest.raises(

@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from plimsoll_runtime.api.batches.options import BatchOptions
+from plimsoll_runtime.api.server.limits import BatchOptions
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -17,9 +17,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from cluster.pki import Authority, Identity
-from plimsoll_runtime.api.http.door import Certificate, Door
-from plimsoll_runtime.api.http.listening import HttpServer, listen
-from plimsoll_runtime.api.http.logs import JsonLines
+from plimsoll_runtime.api.server.listener import Certificate, Door, HttpServer, JsonLines, listen
 from plimsoll_runtime.errors import UsageError
 
 BODY = {"model": "fake", "prompt": "Hi", "max_tokens": 1}
@@ -72,7 +70,7 @@ async def serving(door: Door) -> AsyncIterator[tuple[HttpServer, int]]:
 async def test_a_certificate_is_renewed_while_the_server_runs(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plimsoll_runtime.api.http.listening.CERTIFICATE_TICKS", 1)
+    monkeypatch.setattr("plimsoll_runtime.api.server.listener.CERTIFICATE_TICKS", 1)
     door = installed(authority, "one", tmp_path)
     async with serving(door) as (server, port):
         assert await subject(authority, port) == "one"
@@ -122,7 +120,7 @@ async def test_without_origins_no_page_may(run_server: Any) -> None:
 
 async def test_a_request_s_line_has_fields(run_server: Any, caplog: pytest.LogCaptureFixture) -> None:
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-    with caplog.at_level(logging.INFO, logger="plimsoll_runtime.api.callers.access"):
+    with caplog.at_level(logging.INFO, logger="plimsoll_runtime.api.server.access"):
         async with run_server() as running, running.http() as http:
             headers = {"X-Request-Id": "mine", "traceparent": f"00-{trace}-00f067aa0ba902b7-01"}
             await http.post("/v1/completions", json=BODY, headers=headers)

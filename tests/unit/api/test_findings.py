@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from plimsoll_runtime.api.findings import write_findings
+from plimsoll_runtime.api.server.server import write_findings
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 

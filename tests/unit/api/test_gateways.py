@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.callers.gateways import Gateways, GatewayTokensError
-from plimsoll_runtime.api.callers.keys import LOOK_SECONDS
-from plimsoll_runtime.api.callers.tenants import Tenants, salted
 from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.server.credentials import LOOK_SECONDS, Gateways, GatewayTokensError, Tenants, salted
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import UsageError

@@ -9,16 +9,14 @@ import pytest
 from starlette.requests import Request
 
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.generating.choices import Wanted, plan_choices
-from plimsoll_runtime.api.generating.generation import Generation
-from plimsoll_runtime.api.generating.pieces import Piece
-from plimsoll_runtime.api.generating.usage import UsageMeter
-from plimsoll_runtime.api.http.body_limits import BodyLimits
+from plimsoll_runtime.api.generation.choices import Piece, UsageMeter, Wanted, plan_choices
+from plimsoll_runtime.api.generation.generation import Generation
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.model_directory import OneModel
 from plimsoll_runtime.api.schemas.sampling import ModelFields
-from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.table import OneModel
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.server.limits import BodyLimits
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.concurrency import LONG_BODY
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.http.ignored import LIMIT, ignored, refuse_unknown
-from plimsoll_runtime.api.http.offload import LONG_BODY
+from plimsoll_runtime.api.http.unknown_fields import LIMIT, ignored, refuse_unknown
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 
 HELLO = {"role": "user", "content": "Hi"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.image_parts import LEFT_OUT
+from plimsoll_runtime.api.schemas.parts import LEFT_OUT
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import running_server, template

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.callers.keys import LOOK_SECONDS, ApiKeys
 from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.server.credentials import LOOK_SECONDS, ApiKeys
 
 BODY = {"model": "fake", "prompt": "Hi", "max_tokens": 1}
 

@@ -10,9 +10,9 @@ from typing import Any
 import openai
 import pytest
 
-from plimsoll_runtime.api import server as server_module
-from plimsoll_runtime.api.config import ServerConfig
-from plimsoll_runtime.api.http.listening import listen
+from plimsoll_runtime.api.server import server as server_module
+from plimsoll_runtime.api.server.config import ServerConfig
+from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import RequestOutput

@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from gateway_support.front import gateway_before
 
-from plimsoll_runtime.api.http.dialect import dialect_of
-from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.http.errors import ApiError, dialect_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api import endpoint, tokens
-from plimsoll_runtime.api.http.offload import LONG_BODY, SHORT_BODY, offload
+from plimsoll_runtime.api import endpoint
+from plimsoll_runtime.api.endpoints import tokenize
+from plimsoll_runtime.api.http.concurrency import LONG_BODY, SHORT_BODY, offload
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -53,7 +54,7 @@ def worked_in(running: Any, monkeypatch: pytest.MonkeyPatch) -> set[threading.Th
 
         monkeypatch.setattr(target, name, watched)
 
-    for module in (endpoint, tokens):
+    for module in (endpoint, tokenize):
         watch(module, "read_head")
         watch(module, "read_rest")
     for name in ("encode", "decode"):

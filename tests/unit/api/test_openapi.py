@@ -12,20 +12,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from plimsoll_runtime.api.about.docs import page
-from plimsoll_runtime.api.about.openapi import OPERATIONS, document
-from plimsoll_runtime.api.app import build_app
-from plimsoll_runtime.api.callers.access import Access
+from plimsoll_runtime.api.endpoints.messages import chat_of as chat_of_messages
 from plimsoll_runtime.api.http.body import parse
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.messages.translation import chat_of as chat_of_messages
+from plimsoll_runtime.api.openapi.document import OPERATIONS, document
+from plimsoll_runtime.api.openapi.html import page
 from plimsoll_runtime.api.responses.items import taken
-from plimsoll_runtime.api.responses.translate import chat_of as chat_of_response
+from plimsoll_runtime.api.responses.translation import chat_of as chat_of_response
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.messages import Conversation
 from plimsoll_runtime.api.schemas.pooling import PoolingFields
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
-from plimsoll_runtime.api.state import ServerState
+from plimsoll_runtime.api.server.access import Access
+from plimsoll_runtime.api.server.app import build_app
+from plimsoll_runtime.api.server.state import ServerState
 
 DOCUMENT = document()
 HELLO = {"role": "user", "content": "Hi"}

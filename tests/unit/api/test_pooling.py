@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from jsonschema import Draft202012Validator
 
-from plimsoll_runtime.api.about.openapi import document
+from plimsoll_runtime.api.openapi.document import document
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

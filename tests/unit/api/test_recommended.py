@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.config import ServerConfig
-from plimsoll_runtime.api.loading import load_model
-from plimsoll_runtime.api.state import ServerState
+from plimsoll_runtime.api.server.config import ServerConfig
+from plimsoll_runtime.api.server.model_loader import load_model
+from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.text.generation_config import Source
+from plimsoll_runtime.text.generation_config import GenerationConfigSource
 
 SAID = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5}
 USUAL = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -61,7 +61,7 @@ async def test_without_a_recommendation_they_have_openais(run_server: Any, path:
 
 @pytest.mark.parametrize(("source", "expected"), [("model", {"temperature": 0.25}), ("none", {})])
 async def test_the_server_reads_them_with_the_model(
-    source: Source, expected: dict[str, float], tiny_model: Path, tmp_path: Path, make_engine: Any
+    source: GenerationConfigSource, expected: dict[str, float], tiny_model: Path, tmp_path: Path, make_engine: Any
 ) -> None:
     copy(tiny_model, tmp_path, '{"temperature": 0.25}')
     config = ServerConfig(EngineConfig(model=str(tmp_path)), ("m",), generation_config=source)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from plimsoll_runtime.api.about.openapi import OPERATIONS
-from plimsoll_runtime.api.about.reference import reference, renewed
+from plimsoll_runtime.api.openapi.document import OPERATIONS
+from plimsoll_runtime.api.openapi.markdown import reference, renewed
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"

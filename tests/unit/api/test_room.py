@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.load.departures import DepartureRate
-from plimsoll_runtime.api.load.room import Room, Seats
+from plimsoll_runtime.api.server.queue_limit import DepartureRate, Room, Seats
 
 LIMIT = 3
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from plimsoll_runtime import __version__
 from plimsoll_runtime.api.http import body as body_module
-from plimsoll_runtime.api.http import protocol as protocol_module
+from plimsoll_runtime.api.server import listener as protocol_module
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -206,7 +206,7 @@ async def test_the_log_has_a_line_for_each_request_and_no_prompt(
         await http.post("/v1/completions", json={"model": "fake", "prompt": "a secret"})
         await http.get("/health")
         await http.get("/v1/mod\u00e4ls")
-    lines = [r.getMessage() for r in caplog.records if r.name == "plimsoll_runtime.api.callers.access"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "plimsoll_runtime.api.server.access"]
     assert len(lines) == 2
     assert "POST /v1/completions 200" in lines[0]
     assert "9 prompt tokens (16 cached), 7 generated, stop" in lines[0]

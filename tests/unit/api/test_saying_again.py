@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from plimsoll_runtime.api.generating.earlier_calls import forms_of
+from plimsoll_runtime.api.generation.prompts import forms_of
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from .conftest import Running, running_server, template

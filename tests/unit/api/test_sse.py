@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from operator_support.virtual_time import run
 
-from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import STALLED_SECONDS, EventStream
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 
 class Number(msgspec.Struct, frozen=True, tag=True):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.callers.tenants import Tenants, salted
+from plimsoll_runtime.api.server.credentials import Tenants, salted
 
 KEYS = ("one", "other", "ключ")
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -22,7 +22,7 @@ def test_each_key_has_a_name_of_its_own_that_does_not_hold_it() -> None:
 
 def test_a_name_is_the_same_after_a_restart() -> None:
     """For what an earlier run left on the disk."""
-    code = "from plimsoll_runtime.api.callers.tenants import Tenants; print(Tenants().of('one'))"
+    code = "from plimsoll_runtime.api.server.credentials import Tenants; print(Tenants().of('one'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == Tenants().of("one")
 

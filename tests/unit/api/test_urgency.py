@@ -9,7 +9,7 @@ import msgspec
 import openai
 import pytest
 
-from plimsoll_runtime.api.http.lateness import HEADER
+from plimsoll_runtime.api.http.deadlines import HEADER
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -16,7 +16,7 @@ from fuzz.requests import GENERATOR, Fuzzed, Known, Requests, request
 from fuzz.run import alike
 from fuzz.values import Values
 from fuzz.wire import Answer
-from plimsoll_runtime.api.about.openapi import document
+from plimsoll_runtime.api.openapi.document import document
 
 DOCUMENT = document()
 KINDS = 11

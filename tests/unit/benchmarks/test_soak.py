@@ -13,10 +13,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from plimsoll_runtime.api.load.metrics import Metrics
-from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.state import ServerState
-from plimsoll_runtime.api.table import OneModel
+from plimsoll_runtime.api.model_directory import OneModel
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.server.state import ServerState
+from plimsoll_runtime.api.telemetry.metrics import Metrics
 from plimsoll_runtime.engine.protocol.messages import EngineStats
 from plimsoll_runtime.engine.scheduler.policies import POLICIES
 from serving import models

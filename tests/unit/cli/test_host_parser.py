@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.hosting.config import HostConfig
+from plimsoll_runtime.api.host.server import HostConfig
 from plimsoll_runtime.cli import host as host_module
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser, main

@@ -8,7 +8,7 @@ import string
 import pytest
 
 from plimsoll_gateway import errors
-from plimsoll_runtime.api.table import unknown_model
+from plimsoll_runtime.api.model_directory import unknown_model
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.utils.suggestions import did_you_mean
 

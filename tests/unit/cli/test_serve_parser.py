@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.config import ServerConfig, default_name
-from plimsoll_runtime.api.generating.choices import MAX_SEQUENCES
-from plimsoll_runtime.api.load.room import MAX_WAITING, MAX_WAITING_TOKENS
-from plimsoll_runtime.api.served import MAX_LOGIT_BIAS
+from plimsoll_runtime.api.generation.choices import MAX_SEQUENCES
+from plimsoll_runtime.api.served_model import MAX_LOGIT_BIAS
+from plimsoll_runtime.api.server.config import ServerConfig, default_name
+from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import EngineConfig

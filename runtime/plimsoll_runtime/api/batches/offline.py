@@ -9,17 +9,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from plimsoll_runtime.api.batches.answering import Answering
-from plimsoll_runtime.api.batches.line import Terms
-from plimsoll_runtime.api.batches.table import COLUMNS, rows_of
-from plimsoll_runtime.api.image_parts import ImageParts
-from plimsoll_runtime.api.load.room import Room
-from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.table import OneModel
+from plimsoll_runtime.api.batches.executor import Answering
+from plimsoll_runtime.api.batches.lines import Terms
+from plimsoll_runtime.api.model_directory import OneModel
+from plimsoll_runtime.api.schemas.parts import ImageParts
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.server.queue_limit import Room
 from plimsoll_runtime.batch.inputs import InputFile, checked_kind, find_inputs
 from plimsoll_runtime.batch.job import ALL, Answered, Row, Shard, check_same, describe, id_of
 from plimsoll_runtime.batch.output_paths import JSONL, Places, kind_of
@@ -29,10 +28,89 @@ from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.text.generation_config import Source, recommended
+from plimsoll_runtime.text.generation_config import GenerationConfigSource, recommended
 from plimsoll_runtime.utils.heap import seldom_collected
 from plimsoll_runtime.utils.progress import Progress, silent
 from plimsoll_runtime.utils.threads import quick_switches
+
+COLUMNS: Mapping[str, type] = {
+    "custom_id": str,
+    "choice": int,
+    "text": str,
+    "finish_reason": str,
+    "prompt_tokens": int,
+    "completion_tokens": int,
+}
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    tool_calls: msgspec.Raw | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int
+    finish_reason: str | None = None
+    message: _Message | None = None
+    text: str | None = None
+
+    @property
+    def words(self) -> str | None:
+        """What was said; where nothing was but tools were called, the calls as JSON."""
+        if self.message is None:
+            return self.text
+        calls = self.message.tool_calls
+        return bytes(calls).decode() if self.message.content is None and calls is not None else self.message.content
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Body(msgspec.Struct):
+    """`data` and `results` are of answers that have vectors, scores, ranks or labels."""
+
+    usage: _Usage
+    choices: list[_Choice] = []
+    data: list[msgspec.Raw] = []
+    results: list[msgspec.Raw] = []
+
+    @property
+    def rows(self) -> list[_Choice]:
+        """Its choices; what is none, as JSON."""
+        others = enumerate(self.data or self.results)
+        return self.choices or [_Choice(index, text=bytes(each).decode()) for index, each in others]
+
+
+class _Response(msgspec.Struct):
+    body: _Body
+
+
+class _Line(msgspec.Struct):
+    custom_id: str
+    response: _Response
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def rows_of(line: bytes) -> list[dict[str, Any]]:
+    """A row for each choice, vector, score or label. The tokens are those of all its choices."""
+    answer = _decoder.decode(line)
+    usage = answer.response.body.usage
+    return [
+        {
+            "custom_id": answer.custom_id,
+            "choice": choice.index,
+            "text": choice.words,
+            "finish_reason": choice.finish_reason,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+        }
+        for choice in answer.response.body.rows
+    ]
+
 
 UNBOUNDED = 2**62
 AHEAD = 2
@@ -59,7 +137,7 @@ class BatchConfig:
     restart: bool = False
     tool_format: str | None = None
     reasoning_format: str | None = None
-    generation_config: Source = "model"
+    generation_config: GenerationConfigSource = "model"
     image_parts: ImageParts = "refuse"
 
 

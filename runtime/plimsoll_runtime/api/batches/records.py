@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from pydantic import Field
 
-from plimsoll_runtime.api.batches.allowance import KeyTerms
+from plimsoll_runtime.api.batches.limits import KeyTerms
 from plimsoll_runtime.api.schemas.sampling import Lenient
 from plimsoll_runtime.batch.job import Tally
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from plimsoll_runtime.api.batches.file_store import Vault
+from plimsoll_runtime.api.batches.job import Shift, Work
 from plimsoll_runtime.api.batches.records import FINAL, BatchFault, KeptBatch
-from plimsoll_runtime.api.batches.vault import Vault
-from plimsoll_runtime.api.batches.work import Shift, Work
 from plimsoll_runtime.batch.store import BusyError, Store
 from plimsoll_runtime.errors import UsageError
 

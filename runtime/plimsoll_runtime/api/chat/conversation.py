@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from plimsoll_runtime.api.chat.calling import Calling, calling
-from plimsoll_runtime.api.chat.reading import AnswerReader
-from plimsoll_runtime.api.chat.thinking import (
+from plimsoll_runtime.api.chat.output_reader import AnswerReader
+from plimsoll_runtime.api.chat.reasoning import (
     LEVEL,
     NO_WISH,
     USUAL,
@@ -22,17 +21,22 @@ from plimsoll_runtime.api.chat.thinking import (
     unheard_effort,
     variables_of,
 )
-from plimsoll_runtime.api.generating.choices import Wanted, plan_choices
-from plimsoll_runtime.api.generating.generation import Answers, Generation
-from plimsoll_runtime.api.generating.prompts import check_params, encode_text, render_chat, variables_known
-from plimsoll_runtime.api.generating.truncation import truncation_of
-from plimsoll_runtime.api.generating.unenforced import CHAT, Fields, KeptTo, instead_of_form, tell, tell_of_form
-from plimsoll_runtime.api.generating.usage import UsageMeter
-from plimsoll_runtime.api.http.ignored import with_more
-from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.chat.tools import Calling, calling
+from plimsoll_runtime.api.generation.choices import UsageMeter, Wanted, plan_choices
+from plimsoll_runtime.api.generation.generation import Answers, Generation
+from plimsoll_runtime.api.generation.prompts import (
+    check_params,
+    encode_text,
+    render_chat,
+    truncation_of,
+    variables_known,
+)
+from plimsoll_runtime.api.generation.schema_warnings import CHAT, Fields, KeptTo, instead_of_form, tell, tell_of_form
+from plimsoll_runtime.api.http.unknown_fields import with_more
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 

@@ -9,14 +9,13 @@ from functools import partial
 from msgspec import UNSET, UnsetType
 
 from plimsoll_runtime.api.chat.conversation import converse
-from plimsoll_runtime.api.chat.reading import AnswerReader
+from plimsoll_runtime.api.chat.output_reader import AnswerReader
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.generating.generation import Generation
-from plimsoll_runtime.api.generating.logprobs import chat_logprobs, prompt_logprobs
-from plimsoll_runtime.api.generating.pieces import Piece
-from plimsoll_runtime.api.generating.usage import UsageMeter
-from plimsoll_runtime.api.http.record import RequestRecord
-from plimsoll_runtime.api.schemas.answers import (
+from plimsoll_runtime.api.generation.choices import Piece, UsageMeter
+from plimsoll_runtime.api.generation.generation import Generation
+from plimsoll_runtime.api.generation.logprobs import chat_logprobs, prompt_logprobs
+from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.outputs import (
     INCOMPLETE,
     CallAnswer,
     CallDelta,
@@ -30,8 +29,8 @@ from plimsoll_runtime.api.schemas.answers import (
     FunctionCall,
     PromptLogprobs,
 )
-from plimsoll_runtime.api.schemas.chat import ChatRequest
-from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.text.output import TextDelta
 from plimsoll_runtime.tools.base import CallBegins, Part, Reasoning, Text
 from plimsoll_runtime.version import FINGERPRINT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import suppress
 from http import HTTPStatus
@@ -13,17 +14,53 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
-from plimsoll_runtime.api.http.body_limits import OPTION, body_limit
-from plimsoll_runtime.api.http.disconnect import ClientGoneError
+from plimsoll_runtime.api.http.concurrency import LONG_BODY, ClientGoneError
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.http.offload import LONG_BODY
-from plimsoll_runtime.api.http.values import MAX_VALUES, check_values
-from plimsoll_runtime.api.schemas import response_input, response_tools
+from plimsoll_runtime.api.schemas import response_input, response_request
 from plimsoll_runtime.api.schemas.constraints import FORMATS
 from plimsoll_runtime.api.schemas.messages import BLOCKS, CHOICES, THOUGHTS
 from plimsoll_runtime.api.schemas.parts import PART_FORMS, PARTS, TEXT
 from plimsoll_runtime.api.schemas.tools import ALLOWED, NAMED, WORD
+from plimsoll_runtime.api.server.limits import OPTION, body_limit
 from plimsoll_runtime.errors import UNREADABLE
+
+MAX_VALUES = 500_000
+"""Texts, lists and objects in one body, names of fields included."""
+_PIECE = 2**20
+_MARKS = (b'"', b"[", b"{")
+_BEGIN = re.compile(rb'["\[{]')
+_TEXT = re.compile(rb'(?:[^"\\]{1,1024}+|\\.){0,1024}+', re.DOTALL)
+"""A part of a text: one match over 30 MB of escapes would hold up other threads for 0.8 s."""
+
+
+def check_values(data: bytes | bytearray) -> None:
+    """Raises ApiError (400) when the body holds more than `MAX_VALUES`."""
+    if _marks(data) <= MAX_VALUES:
+        return
+    # Most of those marks may stand within texts: only now are they told apart.
+    count = at = 0
+    while (begin := _BEGIN.search(data, at)) is not None:
+        count, at = count + 1, begin.end()
+        if count > MAX_VALUES:
+            raise ApiError(
+                f"The body holds more than {MAX_VALUES} texts, lists and objects; send fewer at once.",
+                code="body_too_large",
+            )
+        if begin[0] == b'"':
+            at = _end_of_text(data, at) + 1
+
+
+def _end_of_text(data: bytes | bytearray, at: int) -> int:
+    """Where the quote stands that ends the text, or where the body does."""
+    while (part := _TEXT.match(data, at)) is not None and part.end() > at:
+        at = part.end()
+    return at
+
+
+def _marks(data: bytes | bytearray) -> int:
+    """In pieces, between which other threads may run."""
+    return sum(data.count(mark, at, at + _PIECE) for at in range(0, len(data), _PIECE) for mark in _MARKS)
+
 
 IDLE_SECONDS = 60.0
 """How long a body may pause: a client that stalls would otherwise count as a request in flight for ever."""
@@ -165,7 +202,7 @@ _FORMS = {
     *PART_FORMS.values(),
     *FORMATS.values(),
     *response_input.FORMS,
-    *response_tools.FORMS,
+    *response_request.FORMS,
     *BLOCKS.values(),
     *CHOICES.values(),
     *THOUGHTS.values(),

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.responses import Response
+from starlette.types import Scope
 
-from plimsoll_runtime.api.schemas.answers import ErrorAnswer, ErrorDetails
+from plimsoll_runtime.api.schemas.message_events import (
+    AnthropicError,
+    AnthropicErrorBody,
+    AnthropicErrorDetails,
+    Ping,
+)
+from plimsoll_runtime.api.schemas.outputs import ErrorAnswer, ErrorDetails
+from plimsoll_runtime.api.schemas.response_events import ErrorEvent
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 RETRY_AFTER = 5
 """Seconds after which a client may try again while the server is loading or draining."""
@@ -56,3 +68,117 @@ def json_response(body: Any, status: int = HTTPStatus.OK, headers: Mapping[str, 
     return Response(
         msgspec.json.encode(body), status_code=status, media_type="application/json", headers=dict(headers or {})
     )
+
+
+MESSAGES, MODELS = "/v1/messages", "/v1/models"
+VERSION = "anthropic-version"
+"""A header that Anthropic's clients always send. The paths of the models are theirs and OpenAI's."""
+ANTHROPIC_OVERLOADED = 529
+"""What Anthropic's clients are told in place of 503."""
+_ANTHROPIC_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+# JSON escapes the other characters at which str.splitlines() splits: they are control characters below U+0020.
+_LINE_ENDS = tuple((character.encode(), b"\\u%04x" % ord(character)) for character in "\x85\u2028\u2029")
+
+
+def _error(error: ApiError) -> msgspec.Struct:
+    return error.body
+
+
+def _status(error: ApiError) -> int:
+    return error.status
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """`error` is the body of an answer that is an error, and `status` its HTTP status. `broken` is the last event of a
+    stream that breaks off; None where that is the error as well. Where events are `named`, a line of its own says the
+    tag of each that has one. `end`: the data of the event that ends every stream; None where streams just end. `alive`:
+    an event that keeps a stream open which waits; None where a comment does. `id_header`: one more header that says a
+    request's id.
+    """
+
+    error: Callable[[ApiError], msgspec.Struct] = _error
+    broken: Callable[[ApiError], msgspec.Struct] | None = None
+    status: Callable[[ApiError], int] = _status
+    named: bool = False
+    end: bytes | None = b"[DONE]"
+    alive: msgspec.Struct | None = None
+    id_header: str | None = None
+
+    def response(self, error: ApiError) -> Response:
+        """The answer that tells a client about an error."""
+        return json_response(self.error(error), self.status(error), error.headers)
+
+    def last_words(self, error: ApiError) -> bytes:
+        """The event that ends a stream that breaks off, as it is sent."""
+        return self.event((self.broken or self.error)(error))
+
+    def event(self, event: msgspec.Struct) -> bytes:
+        """An event of a stream, as it is sent."""
+        data, tag = b"data: " + json_line(event), event.__struct_config__.tag
+        return f"event: {tag}\n".encode() + data if self.named and isinstance(tag, str) else data
+
+
+def json_line(event: msgspec.Struct) -> bytes:
+    """JSON that is one line for every client, also for those that split text at Unicode's line ends."""
+    data = msgspec.json.encode(event)
+    if data.isascii():
+        return data
+    for raw, escape in _LINE_ENDS:
+        data = data.replace(raw, escape)
+    return data
+
+
+def _response_error(error: ApiError) -> msgspec.Struct:
+    """Of a response that never began: one that did ends with an event of its own."""
+    return ErrorEvent(sequence_number=0, code=error.code, message=error.message, param=error.param)
+
+
+def _anthropic_error(request_id: str | None, error: ApiError) -> AnthropicError:
+    kind = _ANTHROPIC_KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return AnthropicError(AnthropicErrorBody(kind, error.message, AnthropicErrorDetails(error.code)), request_id)
+
+
+def _anthropic_status(error: ApiError) -> int:
+    return ANTHROPIC_OVERLOADED if error.status == HTTPStatus.SERVICE_UNAVAILABLE else error.status
+
+
+OPENAI = Dialect()
+ANTHROPIC = Dialect(
+    error=partial(_anthropic_error, None),
+    status=_anthropic_status,
+    named=True,
+    end=None,
+    alive=Ping(),
+    id_header="request-id",
+)
+"""The errors of a request have its id, too: see `dialect_of`."""
+_OTHERS: Mapping[str, Dialect] = {"/v1/responses": Dialect(broken=_response_error, named=True, end=None)}
+"""By the beginning of the path."""
+
+
+def dialect_of(scope: Scope) -> Dialect:
+    """The dialect of a request's path, whether or not there is such a path."""
+    path: str = scope["path"]
+    if speaks_anthropic(scope):
+        record: RequestRecord | None = scope.get("plimsoll.record")
+        return replace(ANTHROPIC, error=partial(_anthropic_error, None if record is None else record.request_id))
+    return next((dialect for start, dialect in _OTHERS.items() if path.startswith(start)), OPENAI)
+
+
+def speaks_anthropic(scope: Scope) -> bool:
+    """Whether a request is one of Anthropic's clients."""
+    path: str = scope["path"]
+    if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
+        return True
+    return (path == MODELS or path.startswith(f"{MODELS}/")) and VERSION in Headers(scope=scope)

@@ -14,10 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from plimsoll_runtime.api.http.dialect import Dialect, dialect_of
-from plimsoll_runtime.api.http.disconnect import ClientGoneError, unless_gone
-from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.http.record import RequestRecord
+from plimsoll_runtime.api.http.concurrency import ClientGoneError, unless_gone
+from plimsoll_runtime.api.http.errors import ApiError, Dialect, dialect_of
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 logger = logging.getLogger(__name__)
 

@@ -6,21 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from plimsoll_runtime.api.image_parts import why_refused
-from plimsoll_runtime.api.responses.errors import item_not_found
-from plimsoll_runtime.api.responses.ids import item_id, response_of_item
-from plimsoll_runtime.api.responses.store import Kept
-from plimsoll_runtime.api.schemas.parts import REFUSAL, ImagePart
-from plimsoll_runtime.api.schemas.response_input import (
-    GivenCall,
-    GivenItem,
-    GivenMessage,
-    GivenOutput,
-    GivenPart,
-    GivenReasoning,
-    GivenReference,
-)
-from plimsoll_runtime.api.schemas.response_items import (
+from plimsoll_runtime.api.responses.errors import item_id, item_not_found, response_of_item
+from plimsoll_runtime.api.responses.memory_store import Kept
+from plimsoll_runtime.api.schemas.parts import REFUSAL, ImagePart, why_refused
+from plimsoll_runtime.api.schemas.response import (
     FunctionCallItem,
     FunctionOutputItem,
     InputText,
@@ -30,6 +19,15 @@ from plimsoll_runtime.api.schemas.response_items import (
     ReasoningItem,
     ReasoningText,
     SummaryText,
+)
+from plimsoll_runtime.api.schemas.response_input import (
+    GivenCall,
+    GivenItem,
+    GivenMessage,
+    GivenOutput,
+    GivenPart,
+    GivenReasoning,
+    GivenReference,
 )
 from plimsoll_runtime.api.schemas.sampling import invalid
 

@@ -9,8 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from plimsoll_runtime.api.responses.ids import item_id
-from plimsoll_runtime.api.schemas.answers import ChatLogprob
+from plimsoll_runtime.api.responses.errors import item_id
+from plimsoll_runtime.api.schemas.outputs import ChatLogprob
+from plimsoll_runtime.api.schemas.response import (
+    FunctionCallItem,
+    MessageItem,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    Status,
+    SummaryText,
+)
 from plimsoll_runtime.api.schemas.response_events import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -27,16 +37,6 @@ from plimsoll_runtime.api.schemas.response_events import (
     SummaryPartDone,
     TextDelta,
     TextDone,
-)
-from plimsoll_runtime.api.schemas.response_items import (
-    FunctionCallItem,
-    MessageItem,
-    OutputItem,
-    OutputText,
-    ReasoningItem,
-    ReasoningText,
-    Status,
-    SummaryText,
 )
 from plimsoll_runtime.tools.arguments import is_whole
 

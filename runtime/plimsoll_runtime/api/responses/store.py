@@ -1,87 +1,116 @@
-"""Where responses are kept: a shelf with a bound on their number, their bytes and their age.
-
-What was used least recently goes first, of those who have more than an even share (see `shares`). A response is used
-when it is kept, and when a conversation goes on from it or from what came of it.
-"""
+"""Keeps responses on a shelf and finds them again. A shelf that is a file is asked in a thread of its own."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.responses.errors import previous_not_found
+from plimsoll_runtime.api.responses.memory_store import Bounds, Kept, MemoryShelf, Shelf
+from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf
+from plimsoll_runtime.api.schemas.sampling import invalid
+
+logger = logging.getLogger(__name__)
+
+MAX_TURNS = 1000
+MAX_TURN_BYTES = 32 * 2**20
+"""The most turns that a conversation may go on from, and their most bytes in all: what a request may usually have."""
+
+ResultT = TypeVar("ResultT")
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a shelf may hold. `seconds`: how long after its last use a response is there. `share`: how much of the whole
-    one owner may have.
-    """
+class Keeper:
+    """Keeps responses, and finds them for whom they belong to."""
 
-    count: int = 10_000
-    bytes: int = 64 * 2**20
-    seconds: float = 30 * 86_400
-    share: float = 1.0
+    def __init__(self, bounds: Bounds, file: Path | None = None) -> None:
+        """In memory, unless there is a `file`. Raises UsageError where that cannot be used."""
+        self._shelf: Shelf = MemoryShelf(bounds) if file is None else SqliteShelf(file, bounds)
+        self._thread = None if file is None else ThreadPoolExecutor(1, thread_name_prefix="responses")
 
-    @property
-    def count_of_one(self) -> int:
-        """Responses that one owner may have."""
-        return max(1, int(self.count * self.share))
+    async def put(self, kept: Kept) -> bool:
+        """Keep it, in place of what has its id; whether it is kept."""
+        try:
+            there = await self._do(partial(self._shelf.put, kept))
+        except sqlite3.Error:
+            logger.exception("response %s cannot be kept", kept.id)
+            return False
+        if not there:
+            logger.warning("response %s is not kept: there is no room for its %d bytes", kept.id, kept.size)
+        return there
 
-    @property
-    def bytes_of_one(self) -> int:
-        """Bytes that they may have."""
-        return int(self.bytes * self.share)
-
-
-USUAL = Bounds()
-OVERHEAD = 512
-"""Bytes that a response takes beside its texts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """One response. `response` is its JSON as it is told, `input` the JSON of its own input's items, `previous` the id
-    of the one that it goes on from. `events` are what its stream told, packed, where it can be followed again.
-    `running`: it had not ended when it was kept.
-    """
-
-    id: str
-    owner: str
-    previous: str | None
-    response: bytes
-    input: bytes
-    events: bytes = b""
-    running: bool = False
-
-    @property
-    def size(self) -> int:
-        """Bytes that it counts for."""
-        return OVERHEAD + len(self.response) + len(self.input) + len(self.events)
-
-
-class Shelf(Protocol):
-    """Used by one thread at a time."""
-
-    def put(self, kept: Kept) -> bool:
-        """Keep it, in place of what has its id. False where there is no room for it beside what others have a right to;
-        then it is not there, and nothing else went for it.
-        """
-
-    def get(self, response: str, owner: str) -> Kept | None:
+    async def get(self, response: str, owner: str) -> Kept | None:
         """The one of that id, if it is the owner's."""
+        return await self._do(partial(self._shelf.get, response, owner))
 
-    def use(self, responses: Sequence[str]) -> None:
-        """They were used now, the last of them last. Those that are not there do not count."""
-
-    def delete(self, response: str, owner: str) -> bool:
+    async def delete(self, response: str, owner: str) -> bool:
         """Forget it, if it is the owner's; whether it was there."""
+        return await self._do(partial(self._shelf.delete, response, owner))
 
-    def close(self) -> None:
-        """Nothing is asked of it any more."""
+    async def turns(self, last: str, owner: str) -> list[Kept]:
+        """The turns of a conversation up to the `last`, which is used by that. Raises ApiError (400) where one is not
+        there, or where they are too many.
+        """
+        return await self._do(partial(self._turns, last, owner))
 
-    def check_integrity(self) -> None:
-        """Raises AssertionError where its records contradict each other, or a bound is not kept."""
+    async def several(self, responses: Sequence[str], owner: str) -> dict[str, Kept]:
+        """Those of the owner that are there, by their ids. Raises ApiError (400) where they are too much."""
+        if not responses:  # as for most requests, which need not wait for the thread
+            return {}
+        return await self._do(partial(self._several, responses, owner))
+
+    async def close(self) -> None:
+        """Nothing is asked of it any more. Waits for what it does."""
+        await self._do(self._shelf.close)
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    async def _do(self, work: Callable[[], ResultT]) -> ResultT:
+        if self._thread is None:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _several(self, responses: Sequence[str], owner: str) -> dict[str, Kept]:
+        found: dict[str, Kept] = {}
+        size = 0
+        for response in responses:
+            kept = self._shelf.get(response, owner)
+            if kept is not None:
+                found[response] = kept
+                size += kept.size
+            if size > MAX_TURN_BYTES:
+                raise invalid("input", f"what it refers to has more than {MAX_TURN_BYTES} bytes; send the items")
+        return found
+
+    def _turns(self, last: str, owner: str) -> list[Kept]:
+        turns: list[Kept] = []
+        size, wanted = 0, last
+        while True:
+            kept = self._shelf.get(wanted, owner)
+            if kept is None:
+                raise previous_not_found(wanted)
+            turns.append(kept)
+            size += kept.size
+            if len(turns) > MAX_TURNS or size > MAX_TURN_BYTES:
+                raise _too_long(last)
+            if kept.previous is None:
+                break
+            wanted = kept.previous
+        turns.reverse()
+        self._shelf.use([kept.id for kept in turns])
+        return turns
 
 
-Clock = Callable[[], float]
-"""Seconds since the epoch."""
+def _too_long(response: str) -> ApiError:
+    return ApiError(
+        f"The conversation up to '{response}' has more than {MAX_TURNS} turns, or {MAX_TURN_BYTES} bytes; begin anew, "
+        "with what counts of it in 'input'.",
+        param="previous_response_id",
+        code="conversation_too_long",
+    )

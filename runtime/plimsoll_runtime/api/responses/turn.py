@@ -12,24 +12,22 @@ from typing import cast
 import msgspec
 
 from plimsoll_runtime.api.chat.conversation import converse, tokens_of
-from plimsoll_runtime.api.generating.generation import Generation
-from plimsoll_runtime.api.generating.unenforced import Fields
+from plimsoll_runtime.api.generation.generation import Generation
+from plimsoll_runtime.api.generation.schema_warnings import Fields
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.http.ignored import refuse_unknown
-from plimsoll_runtime.api.http.record import RequestRecord
 from plimsoll_runtime.api.http.sse import Events
-from plimsoll_runtime.api.responses.answers import ResponseAnswers
-from plimsoll_runtime.api.responses.draft import Draft
+from plimsoll_runtime.api.http.unknown_fields import refuse_unknown
+from plimsoll_runtime.api.responses.builder import Draft, ResponseAnswers
 from plimsoll_runtime.api.responses.errors import FIELDS, in_terms_of_responses
 from plimsoll_runtime.api.responses.items import packed, refuse_images
+from plimsoll_runtime.api.responses.memory_store import Kept
 from plimsoll_runtime.api.responses.output import Output
-from plimsoll_runtime.api.responses.store import Kept
-from plimsoll_runtime.api.responses.translate import converted
-from plimsoll_runtime.api.schemas.response import Response
+from plimsoll_runtime.api.responses.translation import converted
+from plimsoll_runtime.api.schemas.response import Item, Response
 from plimsoll_runtime.api.schemas.response_events import Failed
-from plimsoll_runtime.api.schemas.response_items import Item
 from plimsoll_runtime.api.schemas.response_request import ResponseRequest
-from plimsoll_runtime.api.served import ServedModel
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 
 logger = logging.getLogger(__name__)
 _FIELDS = Fields("text.format.schema", "tools[{}].parameters", FIELDS["reasoning_effort"], FIELDS["verbosity"])

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from plimsoll_runtime.api.image_parts import ImageParts, why_refused
-from plimsoll_runtime.api.schemas.parts import REFUSAL, Content, ImagePart
+from plimsoll_runtime.api.schemas.parts import REFUSAL, Content, ImagePart, ImageParts, why_refused
 from plimsoll_runtime.api.schemas.sampling import (
     EMPTY,
     EMPTY_VALUES,

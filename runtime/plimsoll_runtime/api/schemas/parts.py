@@ -6,9 +6,24 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from plimsoll_runtime.api.image_parts import IMAGE_KINDS, LEFT_OUT
 from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
+
+ImageParts = Literal["refuse", "describe"]
+"""An image is a 400, or the model is told that one was left out."""
+IMAGE_KINDS = ("image_url", "input_image", "image")
+"""What chats, responses and messages call the type of such a part."""
+LEFT_OUT = "[An image was left out: this model reads text only.]"
+"""What a model is shown in place of one."""
+
+
+def why_refused(noun: str, kind: str) -> str:
+    """In words for the client; `noun`: what its API calls a part."""
+    return (
+        f"a {noun} of the type {kind!r} is not supported: this model reads text only. Leave it out; a server that is "
+        "started with --image-parts describe tells the model that an image was left out"
+    )
+
 
 MAX_PARTS = 4096
 TEXT, PARTS = "(text)", "(parts)"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from plimsoll_runtime.api.schemas.answers import ChatLogprob
-from plimsoll_runtime.api.schemas.response import Response
-from plimsoll_runtime.api.schemas.response_items import OutputItem, OutputText, ReasoningText, SummaryText
+from plimsoll_runtime.api.schemas.outputs import ChatLogprob
+from plimsoll_runtime.api.schemas.response import OutputItem, OutputText, ReasoningText, Response, SummaryText
 
 
 class Numbered(msgspec.Struct, kw_only=True, tag_field="type"):

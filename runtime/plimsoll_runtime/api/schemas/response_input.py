@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from plimsoll_runtime.api.image_parts import IMAGE_KINDS
 from plimsoll_runtime.api.schemas.chat import MAX_MESSAGES
 from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.parts import (
+    IMAGE_KINDS,
     MAX_PARTS,
     PART_FORMS,
     PARTS,
@@ -19,7 +19,7 @@ from plimsoll_runtime.api.schemas.parts import (
     RefusalPart,
     content_form,
 )
-from plimsoll_runtime.api.schemas.response_items import Status
+from plimsoll_runtime.api.schemas.response import Status
 from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
 from plimsoll_runtime.api.schemas.tools import CalledArguments
 

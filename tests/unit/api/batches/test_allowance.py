@@ -15,11 +15,11 @@ from gateway_support.keys import CREDENTIAL, Keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.batches import allowance as module
-from plimsoll_runtime.api.batches import work
-from plimsoll_runtime.api.batches.allowance import MINUTE, Allowance, KeyTerms, expected_tokens, read_terms
-from plimsoll_runtime.api.batches.options import BatchOptions
+from plimsoll_runtime.api.batches import job
+from plimsoll_runtime.api.batches import limits as module
+from plimsoll_runtime.api.batches.limits import MINUTE, Allowance, KeyTerms, expected_tokens, read_terms
 from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.server.limits import BatchOptions
 
 from .test_batches import begin, ended, line, lines_of
 
@@ -154,7 +154,7 @@ async def test_of_many_that_come_at_once_no_more_are_open(through_gateway: Any) 
 
 async def test_lines_wait_for_their_minute(through_gateway: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 100 requests a minute 5 are for batches, and 2 for each of two that may be open."""
-    monkeypatch.setattr(work, "KEEP_SECONDS", 0.05)
+    monkeypatch.setattr(job, "KEEP_SECONDS", 0.05)
     monkeypatch.setattr(module, "MINUTE", 1e6)
     monkeypatch.setattr(module, "BEGINS_AFTER", 0.0)
 

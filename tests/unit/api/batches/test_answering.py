@@ -11,12 +11,12 @@ import msgspec
 import pytest
 from batch_support.mirror import Loader, Mirror
 
-from plimsoll_runtime.api.batches.answering import Answering
-from plimsoll_runtime.api.batches.line import Terms
+from plimsoll_runtime.api.batches.executor import Answering
+from plimsoll_runtime.api.batches.lines import Terms
 from plimsoll_runtime.api.batches.offline import BatchConfig
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
-from plimsoll_runtime.api.served import ServedModel
-from plimsoll_runtime.api.table import OneModel
+from plimsoll_runtime.api.model_directory import OneModel
+from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.batch.job import Row
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError

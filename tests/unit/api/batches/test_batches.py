@@ -16,11 +16,11 @@ import pytest
 from gateway_support.front import gateway_before
 from gateway_support.keys import CREDENTIAL, Keys
 
-from plimsoll_runtime.api.batches.checking import MAX_FAULTS
-from plimsoll_runtime.api.batches.options import BatchOptions
+from plimsoll_runtime.api.batches.file_store import BATCHES, WORK, Vault
+from plimsoll_runtime.api.batches.job import MOST_TRIES
+from plimsoll_runtime.api.batches.lines import MAX_FAULTS
 from plimsoll_runtime.api.batches.records import FINAL
-from plimsoll_runtime.api.batches.vault import BATCHES, WORK, Vault
-from plimsoll_runtime.api.batches.work import MOST_TRIES
+from plimsoll_runtime.api.server.limits import BatchOptions
 from plimsoll_runtime.batch.job import Tally
 from plimsoll_runtime.batch.journal import Journal, Mark
 from plimsoll_runtime.batch.store import JOURNAL

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.batches.multipart import (
+from plimsoll_runtime.api.batches.upload import (
     MAX_HEADERS,
     MAX_PARTS,
     MultipartError,

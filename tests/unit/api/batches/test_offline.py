@@ -24,10 +24,9 @@ import zstandard
 from batch_support.mirror import Loader, Silent
 
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.api.batches.line import CHAT
-from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, run_batch
-from plimsoll_runtime.api.batches.table import rows_of
-from plimsoll_runtime.api.image_parts import LEFT_OUT, ImageParts
+from plimsoll_runtime.api.batches.lines import CHAT
+from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, rows_of, run_batch
+from plimsoll_runtime.api.schemas.parts import LEFT_OUT, ImageParts
 from plimsoll_runtime.batch.job import Shard
 from plimsoll_runtime.batch.output_paths import Places
 from plimsoll_runtime.batch.reader import Prompting

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.hosting import requests as requests_module
+from plimsoll_runtime.api.host import requests as requests_module
 from plimsoll_runtime.errors import MemoryLimitError, SourceError
 from plimsoll_runtime.residency.errors import DoesNotFit, Refused
 from plimsoll_runtime.residency.spec import ModelName

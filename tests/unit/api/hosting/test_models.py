@@ -11,7 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from plimsoll_runtime.api.http.offload import LONG_BODY
+from plimsoll_runtime.api.http.concurrency import LONG_BODY
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, Refused
 
@@ -314,7 +314,7 @@ async def test_the_log_says_which_model(hosting: Any, caplog: pytest.LogCaptureF
     await complete(hosting, "first")
     async with hosting.http() as http:
         await http.post("/v1/completions", json={"model": "a\nb", "prompt": ""})
-    lines = [record.getMessage() for record in caplog.records if record.name == "plimsoll_runtime.api.callers.access"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "plimsoll_runtime.api.server.access"]
     assert [line.rpartition(", model ")[2] for line in lines] == ["first", "-"]
 
 

@@ -9,10 +9,9 @@ import httpx
 import pytest
 from residency_support.engines import FakeEngines
 
-from plimsoll_runtime.api.hosting import run as run_module
-from plimsoll_runtime.api.hosting.config import HostConfig
-from plimsoll_runtime.api.hosting.server import HostServer, make_guard
-from plimsoll_runtime.api.http.listening import listen
+from plimsoll_runtime.api.host import server as run_module
+from plimsoll_runtime.api.host.server import HostConfig, HostServer, make_guard
+from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.errors import DeviceLostError, UsageError
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec

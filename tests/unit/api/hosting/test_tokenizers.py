@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.api.hosting.tokenizers import FAILED_SECONDS, Failure, Source, Tokenizers
+from plimsoll_runtime.api.host.tokenizers import FAILED_SECONDS, Failure, Tokenizers, TokenizerSource
 from plimsoll_runtime.errors import ModelError
 
-ONE, OTHER = Source("hf://org/one", None), Source("hf://org/one", "v2")
+ONE, OTHER = TokenizerSource("hf://org/one", None), TokenizerSource("hf://org/one", "v2")
 FILES: Any = object()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.hosting.tokens import FILE_LIMIT, Guard, TokenFile, TokenHashes
+from plimsoll_runtime.api.host.access import FILE_LIMIT, Guard, TokenFile, TokenHashes
 from plimsoll_runtime.errors import UsageError
 
 

@@ -10,9 +10,8 @@ import openai
 import pytest
 from residency_support.engines import Behaviour, FakeEngines
 
-from plimsoll_runtime.api.hosting.config import HostConfig
-from plimsoll_runtime.api.hosting.server import HostServer
-from plimsoll_runtime.api.http.listening import listen
+from plimsoll_runtime.api.host.server import HostConfig, HostServer
+from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.errors import DeviceLostError, EngineDeadError
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.settings import Settings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from plimsoll_runtime.api.responses.store import Bounds
+from plimsoll_runtime.api.responses.memory_store import Bounds
 
 if TYPE_CHECKING:
     from tests.unit.api.responses.conftest import Talk

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.api.responses.output import Output
+from plimsoll_runtime.api.schemas.response import FunctionCallItem, MessageItem, OutputItem, ReasoningItem
 from plimsoll_runtime.api.schemas.response_events import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -27,7 +28,6 @@ from plimsoll_runtime.api.schemas.response_events import (
     TextDelta,
     TextDone,
 )
-from plimsoll_runtime.api.schemas.response_items import FunctionCallItem, MessageItem, OutputItem, ReasoningItem
 
 RESPONSE = "resp_" + "a" * 44
 TEXT = st.sampled_from(["a", "bc", " ", "\n", " d", ""])

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.responses import keeper as keeper_module
-from plimsoll_runtime.api.responses.keeper import Keeper
-from plimsoll_runtime.api.responses.memory import MemoryShelf
-from plimsoll_runtime.api.responses.sqlite import SqliteShelf
-from plimsoll_runtime.api.responses.store import OVERHEAD, Bounds, Kept
+from plimsoll_runtime.api.responses import store as keeper_module
+from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, Kept, MemoryShelf
+from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf
+from plimsoll_runtime.api.responses.store import Keeper
 from plimsoll_runtime.errors import UsageError
 
 BOUNDS = Bounds(count=4, bytes=4 * OVERHEAD + 60, seconds=100)
@@ -180,8 +179,8 @@ def test_only_the_servers_user_may_read_the_file(shelf: SqliteShelf, path: Path)
 @pytest.mark.usefixtures("shelf")
 def test_one_server_has_a_file(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from plimsoll_runtime.api.responses.store import USUAL;"
-        "from plimsoll_runtime.api.responses.sqlite import SqliteShelf; SqliteShelf(Path(sys.argv[1]), USUAL)"
+        "import sys; from pathlib import Path; from plimsoll_runtime.api.responses.memory_store import USUAL;"
+        "from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf; SqliteShelf(Path(sys.argv[1]), USUAL)"
     )
     command = [sys.executable, "-c", code, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -192,8 +191,9 @@ def test_one_server_has_a_file(path: Path) -> None:
 
 def test_what_a_crash_leaves_is_read(path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from plimsoll_runtime.api.responses.store import USUAL, Kept;"
-        "from plimsoll_runtime.api.responses.sqlite import SqliteShelf; shelf = SqliteShelf(Path(sys.argv[1]), USUAL);"
+        "import os, sys; from pathlib import Path; from plimsoll_runtime.api.responses.memory_store import USUAL, Kept;"
+        "from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf;"
+        "shelf = SqliteShelf(Path(sys.argv[1]), USUAL);"
         "shelf.put(Kept('resp_1', 'a', None, b'{}', b'[]')); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60, check=False)

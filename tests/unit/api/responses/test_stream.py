@@ -10,8 +10,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from plimsoll_runtime.api.http.dialect import dialect_of
-from plimsoll_runtime.api.http.errors import unavailable
+from plimsoll_runtime.api.http.errors import dialect_of, unavailable
 from plimsoll_runtime.engine.protocol.messages import RequestOutput
 
 from .conftest import EVENTS

@@ -20,7 +20,7 @@ from gateway_support.keys import CREDENTIAL, Keys
 from port_support.held import held_port
 
 from plimsoll_gateway.places import place_of
-from plimsoll_runtime.api.responses import ids
+from plimsoll_runtime.api.responses import errors
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 from ..conftest import running_server
@@ -168,8 +168,8 @@ async def test_a_replica_that_ends_fails_its_streams(front: Front) -> None:
 
 
 async def test_both_sides_write_ids_the_same_way() -> None:
-    response = ids.response_id({ids.PLACE_HEADER: place_of("r")})
+    response = errors.response_id({errors.PLACE_HEADER: place_of("r")})
     assert re.fullmatch(r"resp_[0-9a-f]{44}", response)
     assert response.startswith(f"resp_{place_of('r')}")
     for kind in ("msg", "fc", "fco", "rs"):
-        assert ids.response_of_item(ids.item_id(kind, response, 4097)) == response
+        assert errors.response_of_item(errors.item_id(kind, response, 4097)) == response

@@ -10,13 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.api.generating.context_length import TOO_LONG
+from plimsoll_runtime.api.generation.prompts import TOO_LONG
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import renamed
-from plimsoll_runtime.api.responses.messages import messages_of, turn_starts, without_oldest
-from plimsoll_runtime.api.responses.translate import chat_of, check_calls, converted
+from plimsoll_runtime.api.responses.translation import (
+    chat_of,
+    check_calls,
+    converted,
+    messages_of,
+    turn_starts,
+    without_oldest,
+)
 from plimsoll_runtime.api.schemas.chat import ChatRequest
-from plimsoll_runtime.api.schemas.response_items import (
+from plimsoll_runtime.api.schemas.response import (
     FunctionCallItem,
     FunctionOutputItem,
     InputText,

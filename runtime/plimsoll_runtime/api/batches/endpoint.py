@@ -1,0 +1,232 @@
+"""/v1/files and /v1/batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+import msgspec
+from prometheus_client import Counter
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from plimsoll_runtime.api.batches.file_store import BATCHES, DATA, FILES, Vault
+from plimsoll_runtime.api.batches.job import Shift
+from plimsoll_runtime.api.batches.limits import HEADER, Pace, read_terms, too_many_open
+from plimsoll_runtime.api.batches.lines import ENDPOINTS
+from plimsoll_runtime.api.batches.records import (
+    CANCELLING,
+    FINAL,
+    INPUT,
+    WINDOW_SECONDS,
+    BatchAnswer,
+    BatchList,
+    BatchRequest,
+    FileDeleted,
+    FileList,
+    KeptBatch,
+    KeptFile,
+)
+from plimsoll_runtime.api.batches.upload import receive_file
+from plimsoll_runtime.api.batches.worker import Worker
+from plimsoll_runtime.api.http.body import parse, read_body
+from plimsoll_runtime.api.http.errors import ApiError, json_response
+from plimsoll_runtime.api.http.queries import PageQuery
+from plimsoll_runtime.api.http.unknown_fields import ignored
+from plimsoll_runtime.api.model_directory import ModelTable, Route
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.server.credentials import is_gateways
+from plimsoll_runtime.api.server.limits import BatchOptions
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+
+MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
+"""How many entries a list has at most, and how many batches where its request does not say."""
+
+
+class BatchRoutes:
+    """The endpoints: each answers a request, or raises ApiError or ClientGoneError. Without a vault all answer 501."""
+
+    def __init__(self, vault: Vault | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
+        self._kept = vault
+        self._worker = worker
+
+    @property
+    def _vault(self) -> Vault:
+        if self._kept is None:
+            raise ApiError(
+                "This server keeps no files: start it with --files-dir, a folder for them.",
+                status=HTTPStatus.NOT_IMPLEMENTED,
+                code="files_not_kept",
+                headers={"x-should-retry": "false"},
+            )
+        return self._kept
+
+    async def upload(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """Take a file."""
+        return json_response(await receive_file(request, self._vault, record.owner))
+
+    async def list_files(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """The owner's files."""
+        query = PageQuery(request.query_params, MOST_FILES, MOST_FILES)
+        kept = await asyncio.to_thread(self._vault.files, record.owner)
+        purpose = request.query_params.get("purpose")
+        told = [each.told for each in kept if purpose in (None, each.told.purpose)]
+        page = query.page(told)
+        return json_response(FileList(page.items, page.more, page.first_id, page.last_id))
+
+    async def show_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """One of them."""
+        name = request.path_params["file_id"]
+        return json_response((await asyncio.to_thread(self._vault.file, record.owner, name)).told)
+
+    async def delete_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """Delete one of them."""
+        name = request.path_params["file_id"]
+        await asyncio.to_thread(self._vault.drop_file, record.owner, name)
+        return json_response(FileDeleted(name))
+
+    async def file_content(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """What is in one of them."""
+        name = request.path_params["file_id"]
+        kept = await asyncio.to_thread(self._vault.file, record.owner, name)
+        path = self._vault.path(record.owner, FILES, name, DATA)
+        return FileResponse(path, media_type="application/octet-stream", filename=kept.told.filename)
+
+    async def create_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """Make a batch of a file."""
+        vault = self._vault
+        body = parse(await read_body(request), BatchRequest)
+        record.ignored = ignored(body)
+        if body.endpoint not in ENDPOINTS:
+            raise invalid("endpoint", f"it must be one of {', '.join(ENDPOINTS)}")
+        file = (await asyncio.to_thread(_input_of, vault, record.owner, body.input_file_id)).told
+        if file.purpose != INPUT:
+            raise invalid("input_file_id", f"the file's purpose is '{file.purpose}' and must be '{INPUT}'")
+        now = int(time.time())
+        told = BatchAnswer(
+            id=vault.new_id(BATCHES),
+            endpoint=body.endpoint,
+            input_file_id=file.id,
+            created_at=now,
+            expires_at=now + WINDOW_SECONDS,
+            metadata=body.metadata,
+        )
+        terms = read_terms(request.headers.get(HEADER)) if is_gateways(record.owner) else None
+        await asyncio.to_thread(_keep_new, vault, KeptBatch(told, record.owner, record.tenant, terms=terms))
+        self._look()
+        return json_response(told)
+
+    async def list_batches(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """The owner's batches."""
+        query, vault = PageQuery(request.query_params, USUAL_BATCHES, MOST_BATCHES), self._vault
+        told = await asyncio.to_thread(lambda: [_shown(vault, each) for each in vault.batches(record.owner)])
+        page = query.page(told)
+        return json_response(BatchList(page.items, page.more, page.first_id, page.last_id))
+
+    async def show_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """One of them."""
+        kept = await self._batch(request, record)
+        return json_response(await asyncio.to_thread(_shown, self._vault, kept))
+
+    async def cancel_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
+        """End one of them early."""
+        kept = await self._batch(request, record)
+        if kept.told.status in FINAL:
+            raise ApiError(
+                f"The batch '{kept.told.id}' is {kept.told.status} and cannot be cancelled.",
+                status=HTTPStatus.CONFLICT,
+                code="batch_has_ended",
+                headers={"x-should-retry": "false"},
+            )
+        await asyncio.to_thread(self._vault.cancel, kept)
+        self._look()
+        return json_response(await asyncio.to_thread(_shown, self._vault, kept))
+
+    async def _batch(self, request: Request, record: RequestRecord) -> KeptBatch:
+        return await asyncio.to_thread(self._vault.batch, record.owner, request.path_params["batch_id"])
+
+    def _look(self) -> None:
+        if (worker := self._worker()) is not None:
+            worker.look()
+
+
+def _shown(vault: Vault, kept: KeptBatch) -> BatchAnswer:
+    """What a client sees: a batch that was cancelled and has not ended yet is about to be."""
+    told = kept.told
+    if told.status not in FINAL and (at := vault.cancelled_at(kept.owner, told.id)) is not None:
+        return msgspec.structs.replace(told, status=CANCELLING, cancelling_at=at)
+    return told
+
+
+def _input_of(vault: Vault, owner: str, name: str) -> KeptFile:
+    try:
+        return vault.file(owner, name)
+    except ApiError as error:
+        raise ApiError(error.message, status=error.status, param="input_file_id", code=error.code) from error
+
+
+def _keep_new(vault: Vault, kept: KeptBatch) -> None:
+    """Raises ApiError (429) where as many of its key are open as may be."""
+    terms = kept.terms
+    with vault.making(kept.owner):
+        if terms is not None:
+            others = (each.terms for each in vault.batches(kept.owner) if each.told.status not in FINAL)
+            if sum(other is not None and other.key == terms.key for other in others) >= terms.at_once:
+                raise too_many_open(terms)
+        vault.keep_batch(kept)
+
+
+def batch_routes(routes: BatchRoutes) -> tuple[Route, ...]:
+    """Method, path and endpoint of each."""
+    return (
+        ("POST", "/v1/files", routes.upload),
+        ("GET", "/v1/files", routes.list_files),
+        ("GET", "/v1/files/{file_id}", routes.show_file),
+        ("DELETE", "/v1/files/{file_id}", routes.delete_file),
+        ("GET", "/v1/files/{file_id}/content", routes.file_content),
+        ("POST", "/v1/batches", routes.create_batch),
+        ("GET", "/v1/batches", routes.list_batches),
+        ("GET", "/v1/batches/{batch_id}", routes.show_batch),
+        ("POST", "/v1/batches/{batch_id}/cancel", routes.cancel_batch),
+    )
+
+
+logger = logging.getLogger(__name__)
+
+
+class BatchService:
+    """One server's, from before its models are there to its end. None of `options`: it keeps no files."""
+
+    def __init__(self, options: BatchOptions | None) -> None:
+        """Raises UsageError for a folder that cannot be used."""
+        self._options = options
+        self._vault = None if options is None else Vault(options.folder, options.most_bytes)
+        self._worker: Worker | None = None
+        self._working: asyncio.Task[None] | None = None
+        self.lines = Counter(
+            "plimsoll_batch_lines", "Lines of batches, by what became of them.", ("model", "outcome"), registry=None
+        )
+        self.routes = BatchRoutes(self._vault, lambda: self._worker)
+
+    def start(self, models: ModelTable, live: Callable[[], int]) -> None:
+        """Work, once there are models; `live`: how many requests of clients are in flight."""
+        if self._options is None or self._vault is None:
+            return
+        pace = Pace(self._options.at_once, live)
+        self._worker = Worker(self._vault, Shift(models, pace, self._options.shared, self.lines))
+        self._working = asyncio.create_task(self._worker.run())
+        self._working.add_done_callback(_log_failure)
+
+    async def stop(self) -> None:
+        """Put the work down: it is taken up again by whoever starts next."""
+        if self._working is not None:
+            self._working.cancel()
+            await asyncio.wait({self._working})
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("batches are not worked on any more", exc_info=error)

@@ -1,0 +1,274 @@
+"""One line of a batch: which endpoint it asks for what, in OpenAI's form or as a plain body, and its answer's line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from plimsoll_runtime.api.batches.records import BatchFault
+from plimsoll_runtime.api.chat.endpoint import chat
+from plimsoll_runtime.api.endpoint import Endpoint
+from plimsoll_runtime.api.endpoints.completions import completions
+from plimsoll_runtime.api.endpoints.embeddings import embeddings
+from plimsoll_runtime.api.endpoints.scoring import classify, rerank, score
+from plimsoll_runtime.api.http.body import parse
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.schemas.sampling import ModelFields, invalid
+from plimsoll_runtime.batch.job import Row
+from plimsoll_runtime.errors import UNREADABLE
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+SCORE, RERANK, CLASSIFY = "/v1/score", "/v1/rerank", "/v1/classify"
+ENDPOINTS: Mapping[str, Endpoint[Any]] = {
+    CHAT: chat,
+    COMPLETIONS: completions,
+    EMBEDDINGS: embeddings,
+    SCORE: score,
+    RERANK: rerank,
+    CLASSIFY: classify,
+}
+"""What a line may ask."""
+_ASKED_BY = {"messages": CHAT, "prompt": COMPLETIONS, "input": EMBEDDINGS, "text_1": SCORE, "query": RERANK}
+"""Which endpoint a body is for that does not say so, by a field that it has."""
+_FORM = frozenset({"custom_id", "method", "url", "body"})
+MAX_ID = 512
+
+Fields = dict[str, msgspec.Raw]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all lines of a batch.
+
+    `job` names it in its answers' ids, and `created` is their time. `endpoint`: what lines ask that do not say; where
+    `strict`, all of them say it, in OpenAI's form. `defaults`: fields of the bodies that lack them, as JSON. `seed`:
+    each line without one gets its own, made of this. `tenant`: whose the batch is. `sourced`: errors say where in
+    which file their row stands.
+    """
+
+    job: str
+    created: int
+    endpoint: str | None = None
+    strict: bool = False
+    defaults: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    seed: int | None = None
+    tenant: str = ""
+    sourced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A line whose body is still to be checked."""
+
+    custom_id: str
+    endpoint: Endpoint[Any]
+    fields: Fields
+
+    @property
+    def model(self) -> str | None:
+        """Which model is asked; None where no text says it."""
+        try:
+            return msgspec.json.decode(self.fields.get("model", msgspec.Raw(b"null")), type=str | None)
+        except UNREADABLE:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that was read and checked."""
+
+    custom_id: str
+    endpoint: Endpoint[Any]
+    body: ModelFields
+
+
+class LineResponse(msgspec.Struct):
+    """What the endpoint would have answered over HTTP; `ignored` is the header with fields that nothing here knows."""
+
+    status_code: int
+    request_id: str
+    body: Any
+    ignored: str | UnsetType = UNSET
+
+
+class LineFault(msgspec.Struct):
+    """Why a line was never asked."""
+
+    code: str
+    message: str
+
+
+class Source(msgspec.Struct):
+    """Where a row stands."""
+
+    file: str
+    line: int
+
+
+class LineAnswer(msgspec.Struct):
+    """A line of a batch's output or errors."""
+
+    id: str
+    custom_id: str
+    response: LineResponse | None
+    error: LineFault | None = None
+    source: Source | UnsetType = UNSET
+
+
+def custom_id_of(row: Row) -> str:
+    """What names the line, where it can be read at all."""
+    fallback = f"row-{row.index}"
+    try:
+        given = msgspec.json.decode(row.data, type=dict[str, msgspec.Raw]).get("custom_id")
+        return fallback if given is None else msgspec.json.decode(given, type=str)[:MAX_ID]
+    except UNREADABLE:
+        return fallback
+
+
+def read_form(row: Row, terms: Terms) -> Form:
+    """Which endpoint a row asks, and the body before it is checked. Raises ApiError (400)."""
+    if row.fault is not None:
+        raise ApiError(f"The line {row.fault}.", code="invalid_line")
+    fields = _object(row.data, "The line")
+    custom_id = _custom_id(fields.pop("custom_id", None), terms) or f"row-{row.index}"
+    url = terms.endpoint
+    if terms.strict or ("body" in fields and fields.keys() <= _FORM):
+        url = _url(fields, terms)
+        fields = _object(fields.get("body", msgspec.Raw(b"null")), "'body'")
+    elif url is None:
+        url = next((url for name, url in _ASKED_BY.items() if name in fields), None)
+        if url is None:
+            raise ApiError(f"The line has none of {', '.join(_ASKED_BY)}, nor a body.", code="invalid_line")
+    return Form(custom_id, ENDPOINTS[url], {**terms.defaults, **fields})
+
+
+def read_line(row: Row, terms: Terms) -> Line:
+    """What a row asks, checked. Raises ApiError (400) that says what is wrong with it."""
+    form = read_form(row, terms)
+    fields, endpoint = form.fields, form.endpoint
+    if terms.seed is not None and "seed" in endpoint.schema.model_fields:
+        fields.setdefault("seed", msgspec.Raw(b"%d" % _seed(terms.seed, row.index)))
+    body = parse(msgspec.json.encode(fields), endpoint.schema)
+    if body.stream:
+        raise invalid("stream", "a batch has no streams")
+    return Line(form.custom_id, endpoint, body)
+
+
+def answer_line(row: Row, custom_id: str, terms: Terms, status: int, body: msgspec.Struct, ignored: str) -> bytes:
+    """The line that tells an answer, or an error."""
+    request_id = request_id_of(row, terms)
+    answer = LineAnswer(f"batch_req_{request_id}", custom_id, LineResponse(status, request_id, body, ignored or UNSET))
+    if terms.sourced and status != HTTPStatus.OK:
+        answer.source = Source(row.file, row.line)
+    return msgspec.json.encode(answer)
+
+
+def unasked_line(row: Row, terms: Terms, fault: LineFault) -> bytes:
+    """The line that tells why a row was never asked."""
+    return msgspec.json.encode(LineAnswer(f"batch_req_{request_id_of(row, terms)}", custom_id_of(row), None, fault))
+
+
+def request_id_of(row: Row, terms: Terms) -> str:
+    """The same whenever the row is asked."""
+    return f"{terms.job}-{row.index}"
+
+
+def _object(data: bytes | msgspec.Raw, what: str) -> Fields:
+    try:
+        return msgspec.json.decode(data, type=Fields)
+    except UNREADABLE as error:
+        raise ApiError(f"{what} is no JSON object: {error}.", code="invalid_line") from error
+
+
+def _text(value: msgspec.Raw | None, name: str) -> str | None:
+    if value is None:
+        return None
+    try:
+        return msgspec.json.decode(value, type=str)
+    except UNREADABLE as error:
+        raise invalid(name, "it must be a text") from error
+
+
+def _custom_id(value: msgspec.Raw | None, terms: Terms) -> str | None:
+    given = _text(value, "custom_id")
+    if given is None:
+        if terms.strict:
+            raise ApiError("Missing required parameter: 'custom_id'.", param="custom_id", code="invalid_line")
+    elif not 1 <= len(given) <= MAX_ID:
+        raise invalid("custom_id", f"it must have 1 to {MAX_ID} characters")
+    return given
+
+
+def _url(fields: Fields, terms: Terms) -> str:
+    """The endpoint of a line in OpenAI's form."""
+    if unknown := sorted(fields.keys() - _FORM):
+        raise ApiError(f"Unknown parameter: '{unknown[0][:200]}'.", param=unknown[0][:200], code="unknown_parameter")
+    method, url = _text(fields.get("method"), "method"), _text(fields.get("url"), "url") or terms.endpoint
+    if method not in (None, "POST"):
+        raise invalid("method", "it must be POST")
+    if url is None or url not in ENDPOINTS:
+        raise invalid("url", f"it must be one of {', '.join(ENDPOINTS)}")
+    if terms.strict and url != terms.endpoint:
+        raise invalid("url", f"all lines of this batch are for {terms.endpoint}")
+    return url
+
+
+def _seed(seed: int, index: int) -> int:
+    return int.from_bytes(sha256(b"%d:%d" % (seed, index)).digest()[:7], "big")
+
+
+MAX_LINES = 50_000
+"""As many as OpenAI takes. `plimsoll batch` has no bound."""
+MAX_FAULTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a file has: its lines, the model that all of them ask, and the first things that are wrong with them."""
+
+    lines: int
+    model: str | None
+    faults: list[BatchFault]
+
+
+def check_lines(rows: Iterable[Row], terms: Terms) -> Checked:
+    """Look at every line. What is wrong with a request itself is for its answer to say; here it is about the file."""
+    faults: list[BatchFault] = []
+    seen: set[str] = set()
+    lines, model = 0, None
+    for row in rows:
+        lines += 1
+        if lines > MAX_LINES:
+            faults.append(BatchFault("too_many_tasks", f"The file has more than {MAX_LINES} lines.", line=row.line))
+            break
+        fault, asked = _fault(row, terms, seen)
+        model = model or asked
+        if fault is None and asked != model:
+            message = f"This line asks '{asked}' and the first one '{model}'; a batch is for one model."
+            fault = BatchFault("mismatched_model", message, "body.model", row.line)
+        if fault is not None:
+            faults.append(fault)
+            if len(faults) == MAX_FAULTS:
+                break
+    if not lines:
+        faults.append(BatchFault("empty_file", "The file has no lines.", "input_file_id"))
+    return Checked(lines, model, faults)
+
+
+def _fault(row: Row, terms: Terms, seen: set[str]) -> tuple[BatchFault | None, str | None]:
+    """What is wrong with a line's form, and the model that it asks."""
+    try:
+        form = read_form(row, terms)
+    except ApiError as error:
+        return BatchFault(error.code or "invalid_line", error.message, error.param, row.line), None
+    if form.custom_id in seen:
+        message = f"The custom_id '{form.custom_id}' stands in the file before."
+        return BatchFault("duplicate_custom_id", message, "custom_id", row.line), None
+    seen.add(form.custom_id)
+    return None, form.model

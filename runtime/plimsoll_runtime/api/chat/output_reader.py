@@ -1,0 +1,112 @@
+"""One answer of a chat while it grows: its text becomes thoughts, words for the user and calls of tools."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from plimsoll_runtime.api.chat.reasoning import Thinking
+from plimsoll_runtime.api.chat.tools import Calling
+from plimsoll_runtime.text.output import TextDelta
+from plimsoll_runtime.tools.arguments import is_whole
+from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, Text
+
+
+@dataclass(slots=True)
+class Call:
+    """A call while it grows. `is_cut`: the answer has ended, and the arguments are not whole."""
+
+    name: str
+    id: str = field(default_factory=lambda: f"call_{uuid.uuid4().hex[:24]}")
+    arguments: list[str] = field(default_factory=list)
+    is_cut: bool = False
+
+
+class AnswerReader:
+    """Reads one answer and keeps what it says. Where nothing can be `called` and the model writes no thoughts, every
+    text is words.
+    """
+
+    def __init__(self, called: Calling | None, thinking: Thinking | None = None) -> None:
+        self._called = called
+        self._reasoning = None if thinking is None else thinking.format.parser(opened=thinking.opened)
+        self._tools = None if called is None else called.format.parser(called.callable)
+        self._words: list[str] = []
+        self._thoughts: list[str] = []
+        self._last: TextDelta | None = None
+        self.calls: list[Call] = []
+
+    def push(self, delta: TextDelta) -> Sequence[Part]:
+        """What a step adds. The delta that has a finish reason is the last."""
+        self._last = delta
+        is_last = delta.finish_reason is not None
+        parts = self._parts(delta.text, last=is_last)
+        for part in parts:
+            if isinstance(part, Text):
+                self._words.append(part.text)
+            elif isinstance(part, Reasoning):
+                self._thoughts.append(part.text)
+            elif isinstance(part, CallBegins):
+                self.calls.append(Call(part.name))
+            elif isinstance(part, Arguments):
+                self.calls[part.index].arguments.append(part.text)
+        if is_last:
+            for call in self.calls:
+                call.is_cut = not is_whole("".join(call.arguments))
+        return parts
+
+    def _parts(self, text: str, *, last: bool) -> Sequence[Part]:
+        """What more text says: thoughts are told apart first, and calls in what is left."""
+        parts: Sequence[Part] = (Text(text),) if text else ()
+        if self._reasoning is not None:
+            parts = [*(self._reasoning.push(text) if text else ()), *(self._reasoning.finish() if last else ())]
+        if self._tools is None:
+            return parts
+        found: list[Part] = []
+        for part in parts:
+            found += self._tools.push(part.text) if isinstance(part, Text) else (part,)
+        return [*found, *self._tools.finish()] if last else found
+
+    @property
+    def thoughts(self) -> str:
+        """What the model has thought so far."""
+        return "".join(self._thoughts)
+
+    @property
+    def words(self) -> str:
+        """The text for the user so far."""
+        return "".join(self._words)
+
+    @property
+    def old(self) -> bool:
+        """Whether calls are told in the fields that OpenAI had before."""
+        return self._called is not None and self._called.old
+
+    @property
+    def begun(self) -> bool:
+        """Whether a step has added anything yet, were it an empty text."""
+        return self._last is not None
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Why the answer ended, by what it has called: by calls if the last one is whole."""
+        reason = self._ended.finish_reason
+        if reason != "stop" or not self.ends_by_calls or self._called is None or self._called.by_name:
+            return reason
+        return "function_call" if self.old else "tool_calls"
+
+    @property
+    def ends_by_calls(self) -> bool:
+        """Whether something is called, and the last call is whole. Known once the answer has ended."""
+        return bool(self.calls) and not self.calls[-1].is_cut
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or token id that ended it."""
+        return self._ended.stop_reason
+
+    @property
+    def _ended(self) -> TextDelta:
+        assert self._last is not None, "an answer has at least one piece"
+        return self._last

@@ -1,0 +1,196 @@
+"""A chat in which the model may think: what its template is told of that, and where thoughts stand in the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from plimsoll_runtime.api.chat.tools import Calling
+from plimsoll_runtime.api.generation.prompts import template_of, variables_known
+from plimsoll_runtime.api.schemas.chat import ChatRequest
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.engine.protocol.sampling_params import Thought
+from plimsoll_runtime.reasoning.base import ReasoningFormat
+from plimsoll_runtime.reasoning.registry import fitting, named
+from plimsoll_runtime.text.chat_template import ChatTemplateError
+from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.tools.base import UnknownFormat
+
+SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the variable that says whether the model thinks at all."""
+LEVEL, BUDGET = "reasoning_effort", "thinking_budget"
+OFF, USUAL = "none", "medium"
+"""OpenAI's levels for no thoughts, and of requests that say nothing: what a model without levels does by itself."""
+
+# The tokens of formats' own texts: encoding them anew cost each request of a model that thinks 20 us a text.
+_encoded: WeakKeyDictionary[Tokenizer, dict[str, tuple[int, ...]]] = WeakKeyDictionary()
+
+# Looking for other packages' formats reads what is installed: once for a template or a name, not for each request.
+_fitting = lru_cache(64)(fitting)
+_named = lru_cache(64)(named)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client wishes of any model's thinking; a model that does not think ignores it. A field that is None wishes
+    nothing.
+
+    `budget`: how many tokens thoughts may have; `effort`: how much of it, one of OpenAI's levels.
+    """
+
+    thinks: bool | None = None
+    budget: int | None = None
+    effort: str | None = None
+
+
+NO_WISH = Wish()
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How the model writes its thoughts, whether the prompt has begun one, and what its engine is told of them."""
+
+    format: ReasoningFormat
+    opened: bool
+    thought: Thought
+    special: bool
+
+
+def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | None:
+    """That of the server's choice, else of the chat template; None where the model writes no thoughts. Raises
+    ApiError."""
+    try:
+        if model.reasoning_format is not None:
+            return _named(model.reasoning_format)
+        return _fitting(template_of(model).source(tools=tools))
+    except UnknownFormat as error:
+        raise invalid("model", str(error)) from error
+    except ChatTemplateError as error:
+        raise invalid("messages", str(error)) from error
+
+
+def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bool) -> dict[str, Any]:
+    """What the chat template is told beside the messages: the client's own variables, and what its fields say of
+    thinking. Raises ApiError for a level that the template cannot be told."""
+    known = variables_known(model, tools=tools)
+    said: dict[str, Any] = {}
+    if wish.thinks is not None:
+        said |= dict.fromkeys(known.intersection(SWITCHES), wish.thinks)
+    if wish.effort is not None and LEVEL in known:
+        said |= _wished(wish.effort, model, tools=tools)
+    if body.reasoning_effort is not None:
+        said |= _effort(body.reasoning_effort, known, model, tools=tools)
+    budget = _budget(body, wish, model)
+    if budget is not None and BUDGET in known:
+        said[BUDGET] = budget
+    return said | (body.chat_template_kwargs or {})
+
+
+def unheard_effort(body: ChatRequest, model: ServedModel, *, tools: bool) -> str | None:
+    """Why the chat template cannot be told the level that a request asks for; None if it can, or none is asked for.
+
+    A level is a hint: agents send one to every model.
+    """
+    known = variables_known(model, tools=tools)
+    if body.reasoning_effort is None or LEVEL in known:
+        return None
+    if known.isdisjoint(SWITCHES):
+        return "this model's chat template knows no levels of thinking, and cannot switch it off"
+    if body.reasoning_effort in (OFF, USUAL):
+        return None
+    return f"this model's chat template knows no levels: {OFF!r} switches thinking off, {USUAL!r} on"
+
+
+def thinking(body: ChatRequest, model: ServedModel, wish: Wish, called: Calling | None, prompt: str) -> Thinking | None:
+    """None where the model writes no thoughts. Raises ApiError."""
+    form = reasoning_format(model, tools=called is not None)
+    if form is None:
+        if body.most_thoughts is not None:
+            raise invalid(body.budget_field, "how this model writes thoughts is not known: see --reasoning-format")
+        return None
+    opened = form.opened_by(prompt) or _is_within(body, form)
+    thought = _thought(form, model.tokenizer, called, opened=opened, budget=_budget(body, wish, model))
+    if prompt.rstrip().endswith(form.marks.end):  # the prompt has ended the answer's thought before it began
+        thought = msgspec.structs.replace(thought, opening=None)
+    marks = _ids(model.tokenizer, form.marks.begin + form.marks.end)
+    return Thinking(form, opened, thought, not model.tokenizer.special_ids.isdisjoint(marks))
+
+
+def _budget(body: ChatRequest, wish: Wish, model: ServedModel) -> int | None:
+    given = (body.most_thoughts, wish.budget, model.thinking_budget)
+    return next((budget for budget in given if budget is not None), None)
+
+
+def _effort(effort: str, known: frozenset[str], model: ServedModel, *, tools: bool) -> dict[str, Any]:
+    """A level, in the template's words. A template with a switch alone is told whether to think. Raises ApiError for a
+    level that is none of the model's.
+    """
+    switch = next((name for name in SWITCHES if name in known), None)
+    if LEVEL in known:
+        form = reasoning_format(model, tools=tools)
+        levels = None if form is None else form.efforts
+        if levels is not None and effort not in levels:
+            raise invalid(LEVEL, f"this model knows the levels {', '.join(levels)}, and no {effort!r}")
+        return {LEVEL: effort} | ({} if switch is None else {switch: effort != OFF})
+    return {} if switch is None else {switch: effort != OFF}
+
+
+def _wished(effort: str, model: ServedModel, *, tools: bool) -> dict[str, Any]:
+    """A level that the model knows; nothing where it has others."""
+    form = reasoning_format(model, tools=tools)
+    levels = None if form is None else form.efforts
+    return {LEVEL: effort} if levels is None or effort in levels else {}
+
+
+def _is_within(body: ChatRequest, form: ReasoningFormat) -> bool:
+    """Whether the message that the answer continues ends within a thought."""
+    content = body.messages[-1].content
+    if not body.continue_final_message or not isinstance(content, str):
+        return False
+    return content.rfind(form.marks.begin) > content.rfind(form.marks.end)
+
+
+def _thought(
+    form: ReasoningFormat, tokenizer: Tokenizer, called: Calling | None, *, opened: bool, budget: int | None
+) -> Thought:
+    marks = form.marks
+    then = _firsts(tokenizer, marks.then if called is not None else marks.then[:1])
+    closing = [(token,) for token in _ids(tokenizer, marks.closing)]
+    answer = marks.answer
+    if answer is not None and called is not None and called.format.name == form.name:
+        answer = ()  # its grammar of calls says where thoughts are
+    gap = "" if called is not None and not called.required else marks.gap  # words may have any white space
+    barred = (tokenizer.token_id(text) for text in marks.implied)
+    return Thought(
+        begin=marks.begin.encode(),
+        end=marks.end.encode(),
+        open=opened,
+        anywhere=marks.anywhere,
+        budget=budget,
+        closing=(*closing, then) if then else tuple(closing),
+        answer=None if answer is None else tuple(text.encode() for text in answer),
+        steer=None if marks.steer is None else (marks.steer[0].encode(), _firsts(tokenizer, marks.steer[1])),
+        opening=tokenizer.token_id(marks.begin) if marks.answer is None else None,
+        gap=_ids(tokenizer, gap),
+        implied=tuple(text.encode() for text in marks.implied),
+        barred=tuple(token for token in barred if token is not None),
+    )
+
+
+def _firsts(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[int, ...]:
+    """The tokens that texts begin with."""
+    return tuple(_ids(tokenizer, text)[0] for text in texts)
+
+
+def _ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of a text of the format's own, which is encoded once."""
+    known = _encoded.setdefault(tokenizer, {})
+    if text not in known:
+        known[text] = tuple(tokenizer.encode(text, add_special_tokens=False)) if text else ()
+    return known[text]

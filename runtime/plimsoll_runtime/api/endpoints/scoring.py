@@ -1,0 +1,135 @@
+"""POST /v1/score and /v1/rerank: how well texts go together, by a model that reads both, or by their vectors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from msgspec import UNSET
+
+from plimsoll_runtime.api.endpoint import Endpoint
+from plimsoll_runtime.api.generation.pooling_job import PoolingJob, Reader
+from plimsoll_runtime.api.model_directory import CLASSIFIES, COMPARES
+from plimsoll_runtime.api.schemas.pooling import (
+    Classification,
+    ClassifyAnswer,
+    ClassifyRequest,
+    CompareFields,
+    PoolingUsage,
+    Rank,
+    RankedText,
+    RerankAnswer,
+    RerankRequest,
+    Score,
+    ScoreAnswer,
+    ScoreRequest,
+)
+from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
+from plimsoll_runtime.text.pooling import (
+    DOCUMENTS,
+    QUERY,
+    PooledText,
+    Vector,
+    ranked,
+    raw_score,
+    scaled,
+    shown_score,
+    similarity,
+)
+
+Scores = Callable[[Sequence[Vector]], list[float]]
+"""Makes the raw score of each pair from the vectors of all texts. Pairs are ranked by raw scores: many probabilities
+are so near to 1 that they tie.
+"""
+
+
+def prepare_score(body: ScoreRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
+    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    ones, others = body.text_1, body.text_2
+    if len(ones) not in (1, len(others)):
+        raise invalid("text_1", f"{len(ones)} texts go with as many others, or one with all, not with {len(others)}")
+    reader = Reader(body, model)
+    texts, scores = _compared(reader, body, ones, others, ("text_1", "text_2"))
+    shown = _shown(body, reader.info)
+
+    def form(vectors: Sequence[Vector], usage: PoolingUsage) -> ScoreAnswer:
+        data = [Score(index, shown(score)) for index, score in enumerate(scores(vectors))]
+        return ScoreAnswer(f"score-{record.request_id}", int(time.time()), model.names[0], data, usage)
+
+    return reader.job(texts, "text_2", record, form)
+
+
+def prepare_rerank(body: RerankRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
+    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    reader = Reader(body, model)
+    texts, scores = _compared(reader, body, [body.query], body.documents, ("query", "documents"))
+    shown, with_texts = _shown(body, reader.info), body.return_documents is not False
+
+    def form(vectors: Sequence[Vector], usage: PoolingUsage) -> RerankAnswer:
+        found = scores(vectors)
+        results = [
+            Rank(place, shown(found[place]), RankedText(body.documents[place]) if with_texts else UNSET)
+            for place in ranked(found, body.top_n or None)
+        ]
+        return RerankAnswer(f"rerank-{record.request_id}", model.names[0], results, usage)
+
+    return reader.job(texts, "documents", record, form)
+
+
+def _shown(body: CompareFields, info: PoolingInfo) -> Callable[[float], float]:
+    """What a client sees of a score."""
+    return (lambda raw: raw) if body.use_activation is False else partial(shown_score, info=info)
+
+
+def _compared(
+    reader: Reader, body: CompareFields, ones: Sequence[str], others: Sequence[str], fields: tuple[str, str]
+) -> tuple[list[PooledText], Scores]:
+    """What is to be read, and what makes scores of it."""
+    if body.instruction is not None and not reader.texts.takes_instruction:
+        raise invalid("instruction", "this model takes none")
+    info = reader.info
+    if info.task != "embed":
+        firsts = list(ones) * (len(others) // len(ones))
+        pairs = [
+            reader.pair(one, other, fields[1], body.instruction) for one, other in zip(firsts, others, strict=True)
+        ]
+        return pairs, lambda vectors: [raw_score(vector, info) for vector in vectors]
+    query, document = reader.texts.role((QUERY,)), reader.texts.role(DOCUMENTS)
+    texts = [reader.single(one, fields[0], query) for one in ones]
+    texts += [reader.single(other, fields[1], document) for other in others]
+
+    def similarities(vectors: Sequence[Vector]) -> list[float]:
+        own, rest = vectors[: len(ones)], vectors[len(ones) :]
+        return [similarity(own[index % len(own)], vector) for index, vector in enumerate(rest)]
+
+    return texts, similarities
+
+
+score = Endpoint(ScoreRequest, prepare_score, COMPARES)
+rerank = Endpoint(RerankRequest, prepare_rerank, COMPARES)
+
+
+def prepare(body: ClassifyRequest, model: ServedModel, record: RequestRecord) -> PoolingJob:
+    """Check everything that can be known before the engine is asked. Raises ApiError."""
+    reader = Reader(body, model)
+    texts = [
+        reader.single(each, "input") if isinstance(each, str) else reader.pair(*each, "input") for each in body.input
+    ]
+    info, raw = reader.info, body.use_activation is False
+
+    def form(vectors: Sequence[Vector], usage: PoolingUsage) -> ClassifyAnswer:
+        data = []
+        for index, vector in enumerate(vectors):
+            scores = vector if raw else scaled(vector, info)
+            label = info.labels[int(vector.argmax())]
+            data.append(Classification(index, label, scores.tolist(), scores.size))
+        return ClassifyAnswer(f"classify-{record.request_id}", int(time.time()), model.names[0], data, usage)
+
+    return reader.job(texts, "input", record, form)
+
+
+classify = Endpoint(ClassifyRequest, prepare, CLASSIFIES)

@@ -1,0 +1,266 @@
+"""One HTTP request as engine requests: every prompt, n times."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from plimsoll_runtime.api.generation.prompts import check_prompt, check_scores
+from plimsoll_runtime.api.http.deadlines import too_late
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.schemas.outputs import CompletionTokensDetails, PromptTokensDetails, Usage
+from plimsoll_runtime.api.schemas.sampling import StreamOptions
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.server.credentials import salted
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.engine.protocol.constraint import Constraint
+from plimsoll_runtime.engine.protocol.messages import AddRequest, LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.protocol.prompt import Prompt
+from plimsoll_runtime.engine.protocol.sampling_params import SEED_LIMIT, SamplingParams
+from plimsoll_runtime.errors import EngineDeadError, UsageError
+from plimsoll_runtime.text.output import OutputText, TextDelta
+from plimsoll_runtime.text.reasoning_budget import Thoughts
+
+MAX_SEQUENCES = 4096
+"""Answers to one HTTP request, prompts times n."""
+
+_PROCESS = uuid.uuid4().hex
+_numbers = itertools.count()
+
+
+def new_engine_id() -> str:
+    """The unique beginning of a request's ids in the engine. A UUID for each cost as much as all of `plan_choices`."""
+    return f"{_PROCESS}-{next(_numbers)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer to be made: `index` in the response, `prompt` in the request."""
+
+    index: int
+    prompt: int
+    request: AddRequest
+
+    def kept_to(self, constraint: Constraint | None) -> Choice:
+        """The same with another constraint, or with none."""
+        params = msgspec.structs.replace(self.request.params, constraint=constraint)
+        return Choice(self.index, self.prompt, msgspec.structs.replace(self.request, params=params))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a request asks of the engine: `n` answers to each of its prompts. `max_tokens` of each as the client said
+    it, None where it leaves them to the model. `field` is where a client wrote the prompts, `scores_field` where it
+    asked for their log probabilities.
+    """
+
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    field: str
+    n: int = 1
+    max_tokens: int | None = None
+    cache_salt: str | None = None
+    scores_field: str = "prompt_logprobs"
+
+
+def plan_choices(model: ServedModel, wanted: Wanted, record: RequestRecord) -> list[Choice]:
+    """All answers of a request, in the order of their index. Of a seed, each of n answers gets its own successor.
+
+    Deadlines count from when the request came. The engine's ids are ours alone: what a client calls its request may
+    not be unique. Raises ApiError when the model cannot take the prompts, or when answers or scores are too many.
+    """
+    prompts, n, params = wanted.prompts, wanted.n, wanted.params
+    for prompt in prompts:
+        check_prompt(model, prompt, wanted.max_tokens, wanted.field)
+    check_scores(n, sum(map(len, prompts)), params.prompt_logprobs, wanted.scores_field)
+    if len(prompts) * n > MAX_SEQUENCES:
+        raise ApiError(
+            f"{len(prompts)} prompts times n = {n} are more than {MAX_SEQUENCES} answers; send fewer at once.",
+            param="n",
+            code="invalid_value",
+        )
+    engine_id, salt, arrived = new_engine_id(), salted(record.tenant, wanted.cache_salt), int(record.started * 1e9)
+    choices = []
+    for number, shared in enumerate(map(Prompt, prompts)):
+        for turn in range(n):
+            index = number * n + turn
+            own = params if turn == 0 or params.seed is None else _reseeded(params, params.seed + turn)
+            added = AddRequest(f"{engine_id}-{index}", shared, own, salt, arrived, shares_prompt=n > 1)
+            choices.append(Choice(index, number, added))
+    return choices
+
+
+def _reseeded(params: SamplingParams, seed: int) -> SamplingParams:
+    return msgspec.structs.replace(params, seed=seed if seed < SEED_LIMIT else seed - 2 * SEED_LIMIT)
+
+
+def check_output(output: RequestOutput) -> None:
+    """Raises ApiError where the engine has given the request up."""
+    if output.finish_reason == "deadline":
+        raise too_late(output.error or "its deadline passed")
+    if output.error is not None:
+        raise failed(output.error)
+
+
+def failed(reason: str = "the engine ended the request without an answer") -> ApiError:
+    """The engine has ended a request without its answer."""
+    return ApiError(
+        f"The engine could not go on with the request: {reason}.",
+        status=HTTPStatus.INTERNAL_SERVER_ERROR,
+        code="engine_error",
+    )
+
+
+@contextmanager
+def as_api_errors() -> Iterator[None]:
+    """Raises ApiError in place of EngineDeadError, after which the server ends too, and of UsageError."""
+    try:
+        yield
+    except EngineDeadError as error:
+        message = f"the engine died: {error}"
+        raise ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR, code="engine_died") from error
+    except UsageError as error:
+        raise ApiError(f"The request cannot be served: {error}.", code="invalid_value") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one step added to one choice. `logprobs` has an entry for each of the delta's tokens where asked for,
+    `prompt_logprobs` is packed.
+    """
+
+    choice: Choice
+    delta: TextDelta
+    logprobs: Sequence[LogprobEntry] = ()
+    prompt_logprobs: Sequence[bytes] | None = None
+    cached_tokens: int = 0
+
+    @property
+    def packed_bytes(self) -> int:
+        """The size of what is packed in it."""
+        return sum(map(len, self.prompt_logprobs or ()))
+
+
+def all_pieces(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
+    """The pieces of all choices as they come. Closing it aborts what still runs. Raises ApiError, EngineDeadError,
+    UsageError.
+    """
+    return _of_one(model, choices[0], record) if len(choices) == 1 else _merged(model, choices, record)
+
+
+async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> AsyncGenerator[Piece, None]:
+    text = OutputText(choice.request.params, model.tokenizer)
+    async with aclosing(model.engine.generate(choice.request)) as outputs:
+        async for output in outputs:
+            check_output(output)
+            started = time.perf_counter()
+            delta = text.push(output)
+            record.text_seconds += time.perf_counter() - started
+            yield Piece(
+                choice,
+                delta,
+                output.logprobs[: len(delta.token_ids)],
+                output.prompt_logprobs,
+                output.cached_tokens,
+            )
+            if delta.finish_reason is not None:
+                return
+    raise failed()
+
+
+async def _merged(model: ServedModel, choices: Sequence[Choice], record: RequestRecord) -> AsyncGenerator[Piece, None]:
+    """The pieces of several choices, each pumped by a task of its own into one queue, and how each task ended."""
+    queue: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+
+    async def pump(choice: Choice) -> None:
+        async with aclosing(_of_one(model, choice, record)) as pieces:
+            async for piece in pieces:
+                queue.put_nowait(piece)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        queue.put_nowait(asyncio.CancelledError() if task.cancelled() else task.exception())
+
+    pumps = [asyncio.create_task(pump(choice)) for choice in choices]
+    for task in pumps:
+        task.add_done_callback(ended)
+    try:
+        running = len(pumps)
+        while running:
+            item = await queue.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+
+
+def _nothing(token: int) -> bytes:
+    return b""
+
+
+class UsageMeter:
+    """Adds up the pieces of one request. A prompt counts once however many answers it gets. Answers that are not
+    `counted` are dropped: their prompts are only scored.
+    """
+
+    def __init__(
+        self, choices: Sequence[Choice], spell: Callable[[int], bytes] = _nothing, *, counted: bool = True
+    ) -> None:
+        """`spell` gives a token's bytes, by which thoughts are told from answers."""
+        self._first = {c.prompt: c.index for c in reversed(choices)}
+        self._counted = counted
+        self.prompt_tokens = sum(len(c.request.prompt_token_ids) for c in choices if self._first[c.prompt] == c.index)
+        self.completion_tokens = 0
+        self.cached_tokens = 0
+        self._thoughts = {
+            c.index: Thoughts(c.request.params.thought, spell)
+            for c in choices
+            if c.request.params.thought is not None and counted
+        }
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        """How many of the generated tokens were thoughts, with what marks them; None where the model writes none."""
+        return sum(thoughts.tokens for thoughts in self._thoughts.values()) if self._thoughts else None
+
+    def add(self, piece: Piece) -> None:
+        """Count a piece."""
+        if self._counted:
+            self.completion_tokens += len(piece.delta.token_ids)
+        if (thoughts := self._thoughts.get(piece.choice.index)) is not None:
+            for token in piece.delta.token_ids:
+                thoughts.take(token)
+        if self._first[piece.choice.prompt] == piece.choice.index:
+            self.cached_tokens += piece.cached_tokens
+
+    def of_event(self, options: StreamOptions | None) -> Usage | UnsetType | None:
+        """What an event says before the stream's last one: the usage so far, null, or nothing of it. (As in vLLM,
+        `continuous_usage_stats` has an effect only with `include_usage`.)
+        """
+        if options is None or not options.include_usage:
+            return UNSET
+        return self.usage() if options.continuous_usage_stats else None
+
+    def usage(self) -> Usage:
+        """What was taken so far."""
+        return Usage(
+            self.prompt_tokens,
+            self.completion_tokens,
+            self.prompt_tokens + self.completion_tokens,
+            PromptTokensDetails(self.cached_tokens),
+            UNSET if self.reasoning_tokens is None else CompletionTokensDetails(self.reasoning_tokens),
+        )

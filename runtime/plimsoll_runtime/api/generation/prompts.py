@@ -1,0 +1,303 @@
+"""Prompts to token ids; prompts and parameters that the model or the server cannot take are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.schemas.chat import ChatMessage
+from plimsoll_runtime.api.schemas.sampling import SamplingFields, invalid
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.reasoning.base import ReasoningFormat
+from plimsoll_runtime.text.chat_template import ChatTemplate, ChatTemplateBoundsError, ChatTemplateError
+from plimsoll_runtime.text.tokenizer import TextError
+from plimsoll_runtime.tools.arguments import beginning_of, value_of
+
+Messages = Sequence[Mapping[str, Any]]
+
+_ID_LENGTH = 9
+_NO_OBJECT = "arguments"
+"""The name under which an object holds arguments that are none, for templates that take objects only."""
+
+
+def forms_of(messages: Messages) -> Iterator[Messages]:
+    """The messages, whose calls have their arguments as text, in each form. One form where nothing is called."""
+    forms: list[Messages] = []
+    for identify in (_as_they_are, _with_short_ids):
+        for arguments in (value_of, _object, _text):
+            form = _with(identify(messages), arguments)
+            if form not in forms:
+                forms.append(form)
+                yield form
+
+
+def _with(messages: Messages, arguments: Callable[[str], Any]) -> Messages:
+    """The messages with their arguments in a form."""
+
+    def shown(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        function = call["function"]
+        return {**call, "function": {**function, "arguments": arguments(function["arguments"])}}
+
+    return [
+        {**message, "tool_calls": [shown(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def _as_they_are(messages: Messages) -> Messages:
+    return messages
+
+
+def _with_short_ids(messages: Messages) -> Messages:
+    """The messages with ids of nine characters, the same for a call and its result."""
+
+    def shown(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**call, "id": _short(call["id"])} if "id" in call else call
+
+    return [
+        {
+            **message,
+            **({"tool_calls": [shown(call) for call in message["tool_calls"]]} if message.get("tool_calls") else {}),
+            **({"tool_call_id": _short(message["tool_call_id"])} if message.get("tool_call_id") else {}),
+        }
+        for message in messages
+    ]
+
+
+def _object(text: str) -> dict[str, Any]:
+    """An object in any case: of a cut one the fields that can be read; what is none stands in one field."""
+    value = value_of(text)
+    if isinstance(value, dict):
+        return value
+    found = beginning_of(text) if isinstance(value, str) else None
+    return {_NO_OBJECT: value} if found is None else found
+
+
+def _text(text: str) -> str:
+    return text or "{}"
+
+
+def _short(call_id: str) -> str:
+    return call_id if len(call_id) == _ID_LENGTH else blake2b(call_id.encode()).hexdigest()[:_ID_LENGTH]
+
+
+TOO_LONG = "context_length_exceeded"
+"""The error's code."""
+
+
+def too_long(limit: int, had: str, shorten: str, param: str) -> ApiError:
+    """`had`: what the request came to, in tokens; `shorten`: what is to become shorter."""
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, {had}. "
+        f"Please reduce the length of {shorten} ({TOO_LONG})."
+    )
+    return ApiError(message, param=param, code=TOO_LONG)
+
+
+def no_room(limit: int, prompt: int, answer: int | None, param: str) -> ApiError:
+    """A prompt of so many tokens does not fit beside an answer of as many as the request wants; None: any number."""
+    if answer is None:
+        return too_long(
+            limit, f"your {param} resulted in {prompt} tokens, and an answer needs one more", f"the {param}", param
+        )
+    had = f"you requested {prompt + answer} tokens ({prompt} in the {param}, {answer} in the completion)"
+    return too_long(limit, had, f"the {param} or completion", param)
+
+
+def too_many_characters(limit: int, characters: int, longest_piece: int, param: str) -> ApiError:
+    """A text is too long even if each of its tokens is as long as a token can be."""
+    least = -(-characters // longest_piece)
+    return too_long(
+        limit, f"your {param} resulted in at least {least} tokens ({characters} characters)", f"the {param}", param
+    )
+
+
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""What a template is always given; `chat_template_kwargs` may not replace it."""
+
+MAX_PROMPT_SCORES = 2**20
+"""Log probabilities of prompts in one answer. Each is some 75 bytes of JSON, and of memory until it is sent."""
+
+
+def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
+    """Token ids of a text. Raises ApiError."""
+    check_text(model, text, param)
+    with told(param):
+        return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+
+def render_chat(
+    model: ServedModel,
+    messages: Sequence[ChatMessage],
+    *,
+    add_generation_prompt: bool | None,
+    continue_final_message: bool | None,
+    variables: Mapping[str, Any] | None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    reasoning: ReasoningFormat | None = None,
+) -> str:
+    """The text of a chat's prompt, in which earlier thoughts are as the `reasoning` format's templates know them. The
+    template writes the special tokens itself.
+
+    Raises ApiError, also for a variable that is a field of the request.
+    """
+    template = template_of(model)
+    if reserved := sorted(RESERVED & (variables or {}).keys()):
+        raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
+    images = model.image_parts
+    shown = [message.rendered(f"messages[{index}]", images) for index, message in enumerate(messages)]
+    rendered = _named_results(shown)
+    if reasoning is not None:
+        rendered = [reasoning.shown(message) for message in rendered]
+    refusals: list[ChatTemplateError] = []
+    with told("messages"):
+        for form in forms_of(rendered):
+            try:
+                return template.render(
+                    form,
+                    tools=tools,
+                    add_generation_prompt=add_generation_prompt is not False,
+                    continue_final_message=bool(continue_final_message),
+                    variables=variables,
+                )
+            except ChatTemplateBoundsError:
+                raise
+            except ChatTemplateError as error:
+                refusals.append(error)
+        raise refusals[0]
+
+
+def template_of(model: ServedModel) -> ChatTemplate:
+    """The model's chat template. Raises ApiError where it has none."""
+    template = model.tokenizer.chat_template
+    if template is None:
+        raise ApiError(
+            "The model has no chat template, so it cannot chat: use /v1/completions, "
+            "or add chat_template.jinja to the model's files.",
+            param="messages",
+            code="no_chat_template",
+        )
+    return template
+
+
+def variables_known(model: ServedModel, *, tools: bool) -> frozenset[str]:
+    """What the model's chat template reads by name. Raises ApiError where it has none, or a broken one."""
+    template = template_of(model)
+    with told("messages"):
+        return template.variables(tools=tools)
+
+
+def _named_results(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The messages, in which results name the function that was called where a call before them says it."""
+    names: dict[str | None, str] = {}
+    shown: list[Mapping[str, Any]] = []
+    for message in messages:
+        names |= {call.get("id"): call["function"]["name"] for call in message.get("tool_calls") or ()}
+        named = message["role"] == "tool" and "name" not in message and message.get("tool_call_id") in names
+        shown.append({**message, "name": names[message["tool_call_id"]]} if named else message)
+    return shown
+
+
+def check_prompt(model: ServedModel, ids: Sequence[int], max_tokens: int | None, param: str) -> None:
+    """Raises ApiError when the model cannot take this prompt, or not with so long an answer."""
+    check_tokens(model, ids, param)
+    wanted = max_tokens if max_tokens is not None else 1
+    limit = longest_sequence(model.engine.info)
+    if len(ids) + wanted > limit:
+        raise no_room(limit, len(ids), max_tokens, param)
+
+
+def check_tokens(model: ServedModel, ids: Sequence[int], param: str) -> None:
+    """Raises ApiError for a prompt without tokens, or with one that is not in the vocabulary."""
+    if not ids:
+        raise ApiError(f"Invalid value for '{param}': it holds no tokens.", param=param, code="invalid_value")
+    check_token_ids(model, [max(ids)], param)
+
+
+def check_scores(answers: int, tokens: int, alternatives: int | None, param: str) -> None:
+    """Raises ApiError where the `answers` together would tell too much of the `tokens` that their prompts have."""
+    if alternatives is not None and (asked := answers * tokens * (1 + alternatives)) > MAX_PROMPT_SCORES:
+        raise ApiError(
+            f"Invalid value for '{param}': {alternatives} alternatives of each of {tokens} prompt tokens are {asked} "
+            f"log probabilities in {answers} answer{'s' * (answers > 1)}, and {MAX_PROMPT_SCORES} is the most. "
+            "Ask for fewer alternatives or answers, or shorten the prompt.",
+            param=param,
+            code="invalid_value",
+        )
+
+
+def check_params(model: ServedModel, params: SamplingParams) -> None:
+    """Raises ApiError for parameters that are right in themselves but not for this model, or this server."""
+    model.check_priority(params)
+    if len(params.logit_bias) > model.max_logit_bias:
+        raise ApiError(
+            f"Invalid value for 'logit_bias': it has {len(params.logit_bias)} token ids, and this server takes at "
+            f"most {model.max_logit_bias} (--max-logit-bias).",
+            param="logit_bias",
+            code="invalid_value",
+        )
+    check_token_ids(model, list(params.logit_bias), "logit_bias")
+    check_token_ids(model, params.stop_token_ids, "stop_token_ids")
+
+
+def check_token_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:
+    """Raises ApiError when an id is not in the vocabulary."""
+    size = model.engine.info.vocab_size
+    if unknown := [token_id for token_id in ids if token_id >= size]:
+        raise ApiError(
+            f"Invalid value for '{param}': token id {unknown[0]} is not in the vocabulary of {size}.",
+            param=param,
+            code="invalid_value",
+        )
+
+
+def check_text(model: ServedModel, text: str, param: str) -> None:
+    """Refuse what is certainly too long before seconds are spent on tokenising it."""
+    limit = longest_sequence(model.engine.info)
+    if len(text) > limit * model.tokenizer.longest_piece:
+        raise too_many_characters(limit, len(text), model.tokenizer.longest_piece, param)
+
+
+@contextmanager
+def told(param: str) -> Iterator[None]:
+    """What cannot be encoded or rendered is the client's to hear, with the field's name."""
+    try:
+        yield
+    except (ChatTemplateError, TextError) as error:
+        raise ApiError(f"Invalid value for '{param}': {error}.", param=param, code="invalid_value") from error
+
+
+MARGIN = 64
+"""Tokens by which a text that is cut is longer than what is wanted of it: where it begins, others come out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How many tokens are kept at most, None for all; `piece`: characters of the longest token."""
+
+    most: int | None
+    piece: int
+
+    def text(self, text: str) -> str:
+        """The end of a text that is certainly long enough: the rest need not be tokenised."""
+        return text if self.most is None else text[-(self.most + MARGIN) * self.piece :]
+
+    def ids(self, ids: list[int]) -> list[int]:
+        """The tokens that are kept."""
+        return ids if self.most is None else ids[-self.most :]
+
+
+def truncation_of(body: SamplingFields, model: ServedModel, max_tokens: int | None) -> Truncation:
+    """What a request wants; with -1 as many tokens as the context has room for beside the answer's `max_tokens`."""
+    wanted = body.truncate_prompt_tokens
+    if wanted is not None and wanted < 0:
+        wanted = max(1, longest_sequence(model.engine.info) - max(1, max_tokens or 1))
+    return Truncation(wanted, model.tokenizer.longest_piece)

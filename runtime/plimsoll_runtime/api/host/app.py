@@ -1,0 +1,165 @@
+"""The host API: what is here, and what others may have it do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from http import HTTPStatus
+from typing import NamedTuple
+
+import msgspec
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from plimsoll_runtime.api.host.access import Guard
+from plimsoll_runtime.api.host.errors import RequestError, outcome_response, request_error
+from plimsoll_runtime.api.host.models import HostModels, server_options
+from plimsoll_runtime.api.host.requests import (
+    PinRequest,
+    PlaceRequest,
+    RemoveRequest,
+    SleepRequest,
+    WakeRequest,
+    model_spec,
+    read_change,
+    report_query,
+)
+from plimsoll_runtime.api.http.concurrency import ClientGoneError, unless_gone
+from plimsoll_runtime.api.http.errors import json_response
+from plimsoll_runtime.errors import PlimsollError, UsageError
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.spec import ModelName
+from plimsoll_runtime.residency.states import Level
+
+logger = logging.getLogger(__name__)
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+MODEL = "/host/v1/models/{namespace}/{name}"
+CLIENT_GONE = 499
+
+
+def build_host_app(host: Host, models: HostModels, guard: Guard) -> FastAPI:
+    """The application. Nothing is answered, and no body read, before the token is known."""
+    app = FastAPI(title="Plimsoll host", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
+    routes = HostRoutes(host, models)
+    for route in ROUTES:
+        endpoint = _guarded(partial(route.endpoint, routes), guard)
+        app.add_api_route(route.path, endpoint, methods=[route.method], response_model=None)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    return app
+
+
+class HostRoutes:
+    """One method a route."""
+
+    def __init__(self, host: Host, models: HostModels) -> None:
+        self._host = host
+        self._models = models
+
+    async def report(self, request: Request) -> Response:
+        """The report: at once, or when there is news. A sequence beyond ours is that of another instance."""
+        after, wait = report_query(request)
+        if wait == 0 or after > self._host.sequence:
+            return json_response(self._host.report())
+        return json_response(await unless_gone(request.receive, self._host.changed(after, wait)))
+
+    async def place(self, request: Request) -> Response:
+        """Place a model, or change its spec."""
+        name, body = _name(request), await read_change(request, PlaceRequest)
+        spec = model_spec(body)
+        server_options(spec.runtime)
+        if (taken := self._models.taken(name, spec)) is not None:
+            raise UsageError(
+                f"spec.servedNames: {taken[0]!r} is a name of {taken[1]}; give each model names of its own"
+            )
+        return _told(request, body.operation, self._host.place(name, spec, body.level, body.operation))
+
+    async def remove(self, request: Request) -> Response:
+        """Drain, unload and forget."""
+        name, body = _name(request), await read_change(request, RemoveRequest)
+        return _told(request, body.operation, self._host.remove(name, body.operation))
+
+    async def wake(self, request: Request) -> Response:
+        """Bring it to the device."""
+        name, body = _name(request), await read_change(request, WakeRequest)
+        return _told(request, body.operation, self._host.wake(name, body.operation))
+
+    async def sleep(self, request: Request) -> Response:
+        """Put it to sleep."""
+        name, body = _name(request), await read_change(request, SleepRequest)
+        return _told(request, body.operation, self._host.sleep(name, Level(body.level), body.operation))
+
+    async def pin(self, request: Request) -> Response:
+        """Say how much it is worth."""
+        name, body = _name(request), await read_change(request, PinRequest)
+        outcome = self._host.pin(name, body.operation, pinned=body.pinned, weight=body.weight, priority=body.priority)
+        return _told(request, body.operation, outcome)
+
+
+class Route(NamedTuple):
+    """One method of one path, and what its body is."""
+
+    method: str
+    path: str
+    endpoint: Callable[[HostRoutes, Request], Awaitable[Response]]
+    request: type[msgspec.Struct] | None
+
+
+ROUTES = (
+    Route("GET", "/host/v1/report", HostRoutes.report, None),
+    Route("PUT", MODEL, HostRoutes.place, PlaceRequest),
+    Route("DELETE", MODEL, HostRoutes.remove, RemoveRequest),
+    Route("POST", f"{MODEL}/wake", HostRoutes.wake, WakeRequest),
+    Route("POST", f"{MODEL}/sleep", HostRoutes.sleep, SleepRequest),
+    Route("POST", f"{MODEL}/pin", HostRoutes.pin, PinRequest),
+)
+
+
+def _guarded(endpoint: Endpoint, guard: Guard) -> Endpoint:
+    async def route(request: Request) -> Response:
+        try:
+            _check_token(guard, request)
+            return await endpoint(request)
+        except RequestError as error:
+            return error.answer
+        except PlimsollError as error:
+            return request_error(error).answer
+        except ClientGoneError:
+            return Response(status_code=CLIENT_GONE)
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.scope["route"].path)
+            failed = RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", "the host failed; its log says why")
+            return failed.answer
+
+    return route
+
+
+def _check_token(guard: Guard, request: Request) -> None:
+    if not guard.lets_in(request.headers.get("authorization")):
+        told = "give a valid token in the header 'Authorization: Bearer TOKEN'"
+        raise RequestError(HTTPStatus.UNAUTHORIZED, "unauthorized", told, {"WWW-Authenticate": "Bearer"})
+
+
+def _name(request: Request) -> ModelName:
+    return ModelName.checked(request.path_params["namespace"], request.path_params["name"])
+
+
+def _told(request: Request, operation: str, outcome: Outcome) -> Response:
+    """The answer, with a line in the log."""
+    state = "forgotten" if outcome.model is None else outcome.model.state
+    logger.info("%s %s (operation %r): %s", request.method, request.url.path, operation[:256], state)
+    return outcome_response(outcome)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    where = f"{request.method[:16]} {request.url.path[:200]}"
+    status = HTTPStatus(error.status_code)
+    told = {HTTPStatus.NOT_FOUND: "unknown path", HTTPStatus.METHOD_NOT_ALLOWED: "method not allowed"}
+    code = told.get(status, status.phrase.lower())
+    return RequestError(status, code.replace(" ", "_"), f"{code}: {where}", error.headers).answer

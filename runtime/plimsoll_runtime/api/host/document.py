@@ -1,0 +1,73 @@
+"""The host API as a document: its routes, and the JSON schemas of what goes in and out.
+
+`python -m plimsoll_runtime.api.host.document > docs/host-api.json` writes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import msgspec
+
+from plimsoll_runtime.api.host.app import ROUTES
+from plimsoll_runtime.api.host.errors import HostErrorAnswer
+from plimsoll_runtime.api.host.requests import (
+    BODY_LIMIT,
+    MAX_WAIT,
+    PinRequest,
+    PlaceRequest,
+    RemoveRequest,
+    SleepRequest,
+    WakeRequest,
+)
+from plimsoll_runtime.residency.report import ModelReport, Report
+from plimsoll_runtime.residency.spec import ModelSpec
+from plimsoll_runtime.residency.states import State
+
+REF = "#/$defs/"
+STATUSES = {
+    "200": "done: the model's entry of the report, null once it is forgotten",
+    "202": "it goes on: the model's entry as it is now",
+    "400": "what is wrong with the request, or with the model's source",
+    "401": "no valid token",
+    "404": "no such model",
+    "409": "the operation was another one before, or a later one took its place",
+    "413": f"the body is larger than {BODY_LIMIT} bytes",
+    "503": "not now; Retry-After says when to try again",
+    "507": "it cannot fit; the message has the numbers",
+}
+
+
+def document() -> dict[str, Any]:
+    """The whole of it."""
+    kinds = (PlaceRequest, RemoveRequest, WakeRequest, SleepRequest, PinRequest, ModelSpec, Report, HostErrorAnswer)
+    _, definitions = msgspec.json.schema_components(kinds, ref_template=REF + "{name}")
+    definitions["PlaceRequest"]["properties"]["spec"] = {"$ref": REF + ModelSpec.__name__}
+    definitions[ModelReport.__name__]["properties"]["state"] = {"enum": [state.value for state in State]}
+    return {
+        "title": "The host API of a shared runtime pod",
+        "routes": [
+            {
+                "method": route.method,
+                "path": route.path,
+                "request": None if route.request is None else REF + route.request.__name__,
+                "answer": REF + (Report if route.request is None else ModelReport).__name__,
+            }
+            for route in ROUTES
+        ],
+        "query": {"after": "a sequence", "wait": f"seconds, at most {MAX_WAIT:g}"},
+        "statuses": STATUSES,
+        "errors": REF + HostErrorAnswer.__name__,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def text() -> str:
+    """As the file has it."""
+    return json.dumps(document(), indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

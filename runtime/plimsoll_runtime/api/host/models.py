@@ -1,0 +1,254 @@
+"""The models of a host by the names that requests use. A request for one that sleeps waits while it wakes."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from plimsoll_runtime.api.host.errors import as_api_errors, unusable
+from plimsoll_runtime.api.host.tokenizers import Failure, Tokenizers, TokenizerSource
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
+from plimsoll_runtime.api.model_directory import ModelView, task_of, unknown_model
+from plimsoll_runtime.api.schemas.parts import ImageParts
+from plimsoll_runtime.api.served_model import MAX_LOGIT_BIAS, ServedModel
+from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS, Room
+from plimsoll_runtime.engine.limits import longest_sequence
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.reasoning import registry as reasoning
+from plimsoll_runtime.residency.engines.base import Resident
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec, served_names
+from plimsoll_runtime.residency.states import State
+from plimsoll_runtime.text.generation_config import GenerationConfigSource, recommended
+from plimsoll_runtime.tools import registry as tools
+from plimsoll_runtime.tools.base import UnknownFormat
+from plimsoll_runtime.weights.files import ModelFiles
+
+Positive = Annotated[int, Meta(ge=1, le=2**31)]
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Those of `spec.runtime` that say how one model's requests are served: see `ServerConfig`."""
+
+    max_waiting: Positive = MAX_WAITING
+    max_waiting_tokens: Positive = MAX_WAITING_TOKENS
+    max_logit_bias: Positive = MAX_LOGIT_BIAS
+    tool_format: Annotated[str, Meta(max_length=64)] | None = None
+    strict_parameters: bool = False
+    reasoning_format: Annotated[str, Meta(max_length=64)] | None = None
+    thinking_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    image_parts: ImageParts = "refuse"
+    generation_config: GenerationConfigSource = "model"
+
+
+def server_options(runtime: Mapping[str, Any]) -> ServerOptions:
+    """What the fields of `spec.runtime` say. Raises UsageError that names the one at fault."""
+    try:
+        options = msgspec.convert(runtime, ServerOptions)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        raise UsageError(f"spec.runtime{where.strip('`').removeprefix('$')}: {what[0].lower()}{what[1:]}") from error
+    _check_format("toolFormat", options.tool_format, tools.named)
+    _check_format("reasoningFormat", options.reasoning_format, reasoning.named)
+    return options
+
+
+def _check_format(field: str, name: str | None, named: Callable[[str], object]) -> None:
+    try:
+        if name is not None:
+            named(name)
+    except UnknownFormat as error:
+        raise UsageError(f"spec.runtime.{field}: {error}") from error
+
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 5.0
+HAS_FILES = frozenset(State) - {State.ABSENT, State.FETCHING}
+LONG = 3600.0
+
+
+@dataclass(slots=True)
+class Placement:
+    """What the server keeps of a model while it is placed; `served` is of its last engine, that of `serial`.
+
+    `files`: those that the host found.
+    """
+
+    name: ModelName
+    spec: ModelSpec
+    created: int = field(default_factory=lambda: int(time.time()))
+    files: ModelFiles | None = None
+    room: Room = field(init=False)
+    served: ServedModel | None = None
+    serial: int = -1
+
+    def __post_init__(self) -> None:
+        self.room = self._make_room()
+
+    def renew(self, spec: ModelSpec) -> None:
+        """Its spec is another one from now on. Requests that wait keep their seats where the bounds are the same."""
+        self.spec, self.served, self.serial = spec, None, -1
+        room = self._make_room()
+        if (room.limit, room.token_limit) != (self.room.limit, self.room.token_limit):
+            self.room = room
+
+    def _make_room(self) -> Room:
+        options = server_options(self.spec.runtime)
+        return Room(options.max_waiting, options.max_waiting_tokens)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that requests use."""
+        return served_names(self.name, self.spec)
+
+    @property
+    def source(self) -> TokenizerSource:
+        """Where it comes from."""
+        apart = "" if self.spec.token is None else self.name.namespace
+        root = "" if self.files is None else str(self.files.root)
+        return TokenizerSource(self.spec.source, self.spec.model_revision, apart, root)
+
+
+class HostModels:
+    """The table of a host. Who waits for a model is bounded by the host, in number, bytes and time."""
+
+    def __init__(
+        self, host: Host, tokenizers: Tokenizers | None = None, keep_alive: float | None = KEEP_ALIVE_SECONDS
+    ) -> None:
+        self.keep_alive = keep_alive
+        self._host = host
+        self._tokenizers = tokenizers or Tokenizers()
+        self._placements: dict[ModelName, Placement] = {}
+        self._names: dict[str, Placement] = {}
+
+    def views(self) -> Sequence[ModelView]:
+        """All of them, by their names."""
+        self._follow()
+        states = {ModelName(model.namespace, model.name): model.state for model in self._host.report().models}
+        views = []
+        for name, placement in sorted(self._placements.items()):
+            served = placement.served
+            info = None if served is None else served.engine.info
+            length, task = (None, None) if info is None else (longest_sequence(info), task_of(info))
+            stats = None if served is None or served.engine.failure is not None else served.engine.stats
+            state = states.get(name)
+            views.append(
+                ModelView(placement.names, placement.created, length, placement.room, stats, state, task, served)
+            )
+        return views
+
+    def check(self) -> None:
+        """What one model has too much of says nothing of the others: nobody is refused before the name is known."""
+
+    @asynccontextmanager
+    async def lease(self, name: str | None, size: int) -> AsyncGenerator[ServedModel, None]:
+        """The model of that name once it is resident, which it stays until the context ends. Raises ApiError."""
+        placement = self._find(name)
+        placement.room.check()
+        if (failed := self._tokenizers.failure(placement.source)) is not None:
+            raise unusable(failed)
+        async with AsyncExitStack() as stack:
+            with as_api_errors():
+                resident = await stack.enter_async_context(self._host.lease(placement.name, size=size))
+            try:
+                served = await self._served(placement, resident)
+            except Exception as error:
+                failed = self._tokenizers.failure(placement.source) or Failure(error, RETRY_AFTER)
+                raise unusable(failed) from error
+            yield served
+
+    async def follow(self) -> None:
+        """Read the tokenizer of each model as soon as its files are there, until cancelled: none is read in a wake."""
+        failed: set[TokenizerSource] = set()
+        after = -1
+        while True:
+            report = await self._host.changed(after, LONG)
+            after = report.sequence
+            self._follow()
+            there = {ModelName(model.namespace, model.name) for model in report.models if model.state in HAS_FILES}
+            found = {p.source: p.files for p in self._placements.values() if p.name in there and p.files is not None}
+            for source, files in found.items():
+                if source not in self._tokenizers and source not in failed and not await self._read(source, files):
+                    failed.add(source)
+
+    async def _read(self, source: TokenizerSource, files: ModelFiles) -> bool:
+        try:
+            await self._tokenizers.get(source, files)
+        except Exception:
+            logger.exception("the tokenizer of %s cannot be read; requests will try again", source.model)
+            return False
+        return True
+
+    def taken(self, name: ModelName, spec: ModelSpec) -> tuple[str, ModelName] | None:
+        """A name of `spec` that another model answers to already, and that model."""
+        self._follow()
+        for wanted in served_names(name, spec):
+            other = self._names.get(wanted)
+            if other is not None and other.name != name:
+                return wanted, other.name
+        return None
+
+    def _find(self, name: str | None) -> Placement:
+        known = self._names.get(name) if name is not None else None
+        if known is None or self._host.spec_of(known.name) is not known.spec:
+            self._follow()
+        if name is None:
+            return self._only()
+        if name not in self._names:
+            raise unknown_model(name, sorted(self._names))
+        return self._names[name]
+
+    def _only(self) -> Placement:
+        if len(self._placements) != 1:
+            raise ApiError(
+                "Missing required parameter: 'model'. Only a server of one model takes a request without it.",
+                param="model",
+                code="missing_required_parameter",
+            )
+        return next(iter(self._placements.values()))
+
+    def _follow(self) -> None:
+        """Know what is placed now."""
+        before, placed = self._placements, self._host.placed()
+        self._placements = {name: before.get(name) or Placement(name, spec) for name, spec in placed.items()}
+        self._names = {}
+        for key, placement in self._placements.items():
+            if placed[key] != placement.spec:
+                placement.renew(placed[key])
+            placement.spec, placement.files = placed[key], self._host.files_of(key)
+            for name in placement.names:
+                self._names.setdefault(name, placement)
+        self._tokenizers.keep_only({placement.source for placement in self._placements.values()})
+
+    async def _served(self, placement: Placement, resident: Resident) -> ServedModel:
+        """The model with its tokenizer, made once for each engine."""
+        if placement.served is None or placement.serial != resident.serial:
+            placement.files = files = resident.files
+            tokenizer = await self._tokenizers.get(placement.source, files)
+            options = server_options(placement.spec.runtime)
+            placement.served = ServedModel(
+                names=placement.names,
+                engine=resident.engine,
+                tokenizer=tokenizer,
+                created=placement.created,
+                chat_stop=files.chat_stop,
+                room=placement.room,
+                max_logit_bias=options.max_logit_bias,
+                tool_format=options.tool_format,
+                strict_parameters=options.strict_parameters,
+                reasoning_format=options.reasoning_format,
+                thinking_budget=options.thinking_budget,
+                image_parts=options.image_parts,
+                recommended=recommended(files, options.generation_config),
+                about=files.about,
+            )
+            placement.serial = resident.serial
+        return placement.served

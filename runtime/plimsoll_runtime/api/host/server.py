@@ -1,0 +1,183 @@
+"""The process of a host: two APIs on two ports, the models behind them, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll_runtime.api.host.access import Guard, TokenFile, TokenHashes, Tokens
+from plimsoll_runtime.api.host.app import build_host_app
+from plimsoll_runtime.api.host.models import KEEP_ALIVE_SECONDS, HostModels
+from plimsoll_runtime.api.host.tokenizers import Tokenizers
+from plimsoll_runtime.api.http.concurrency import first
+from plimsoll_runtime.api.server.app import Front
+from plimsoll_runtime.api.server.config import FrontConfig
+from plimsoll_runtime.api.server.listener import HttpServer, begin_log, listen
+from plimsoll_runtime.api.telemetry.host_metrics import HostCollector
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.residency.engines.processes import Processes
+from plimsoll_runtime.residency.host import Host
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
+from plimsoll_runtime.residency.states import Level
+from plimsoll_runtime.utils.process_exit import write_last_words
+
+HOST_PORT = 8100
+TOKENS_VARIABLE = "PLIMSOLL_HOST_TOKENS"
+"""The variable of the environment that may have hashes of tokens, instead of a file that has the tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig(FrontConfig):
+    """Options of one host process.
+
+    `host_address` and `host_port` are those of the host API. That lets in the tokens of `host_token_file`, or of the
+    hashes in its place (see `tokens.TokenHashes`). `models` are placed at the start. `keep_alive`: seconds after which
+    a stream that waits for its model gets a comment.
+    """
+
+    host_address: str = "127.0.0.1"
+    host_port: int = HOST_PORT
+    host_token_file: Path | None = None
+    host_token_hashes: str = ""
+    models: tuple[tuple[ModelName, ModelSpec], ...] = ()
+    keep_alive: float = KEEP_ALIVE_SECONDS
+
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+
+
+class HostServer:
+    """One host's life, from listening to its exit code. `listeners`: OpenAI's API's socket, then the host API's."""
+
+    def __init__(
+        self,
+        config: HostConfig,
+        listeners: tuple[socket.socket, socket.socket],
+        host: Host,
+        tokenizers: Tokenizers | None = None,
+    ) -> None:
+        """Raises UsageError where others than this machine could have all rights."""
+        self._config = config
+        self._listeners = listeners
+        self._host = host
+        self._models = HostModels(host, tokenizers, config.keep_alive)
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+        guard = make_guard(config, listeners[1])
+        self._front = Front(config, (), (HostCollector(host),))
+        self.state, self._open = self._front.state, self._front.http
+        self._inner = HttpServer(build_host_app(host, self._models, guard))
+
+    async def run(self) -> int:
+        """Serve; the exit code. Raises PlimsollError when the device or the models to place make no sense, and
+        DeviceLostError when the device is lost.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.stop)
+        open_listener, inner_listener = self._listeners
+        tasks = [asyncio.create_task(self._open.serve(sockets=[open_listener]))]
+        logger.info("listening on http://%s:%d", *open_listener.getsockname()[:2])
+        try:
+            await self._host.start()
+            tasks.append(asyncio.create_task(self._inner.serve(sockets=[inner_listener])))
+            logger.info("host API on http://%s:%d", *inner_listener.getsockname()[:2])
+            following = asyncio.create_task(self._models.follow())
+            following.add_done_callback(_log_failure)
+            try:
+                return await self._live()
+            finally:
+                following.cancel()
+        finally:
+            await self.state.end()
+            await self._host.close()
+            self._open.should_exit = self._inner.should_exit = True
+            await asyncio.gather(*tasks)
+            for listener in self._listeners:
+                listener.close()
+
+    def stop(self) -> None:
+        """Begin to drain; at once the second time."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    async def _live(self) -> int:
+        for name, spec in self._config.models:
+            self._host.place(name, spec, Level.ON_DISK, f"start/{name}")
+        self._front.ready(self._models)
+        logger.info("ready: %d models to place", len(self._config.models))
+        await first(self._stop.wait(), self._host.lost())
+        if self._host.loss is None:
+            return await self._drain()
+        self.state.fail(self._host.loss)
+        await self._until_idle()
+        raise self._host.loss
+
+    async def _until_idle(self) -> None:
+        """Requests in flight may end within the time that is set, and what is left is broken off with the engines."""
+        await first(self.state.idle.wait(), asyncio.sleep(self._config.drain_seconds), self._stop_now.wait())
+
+    async def _drain(self) -> int:
+        """No new requests; those in flight may end within the time that is set. Engines end after them."""
+        await self._front.close()
+        await self._until_idle()
+        if self._host.loss is not None:
+            raise self._host.loss
+        if self._stop_now.is_set():
+            self._open.force_exit = self._inner.force_exit = True
+            return INTERRUPTED
+        if self.state.in_flight:
+            logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
+        return 0
+
+
+def make_guard(config: HostConfig, listener: socket.socket) -> Guard:
+    """Who may ask the host API. Raises UsageError where it would be open to other machines."""
+    guard = Guard(_tokens(config.host_token_file, config.host_token_hashes))
+    address = listener.getsockname()[0]
+    if guard.is_open and not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
+        raise UsageError(
+            f"the host API would be open to everybody who reaches {address}: give --host-token-file, or leave "
+            "--host-address on 127.0.0.1"
+        )
+    return guard
+
+
+def _tokens(file: Path | None, hashes: str) -> Tokens | None:
+    """From where they are given; None where they are not. Raises UsageError."""
+    if file is not None and hashes:
+        raise UsageError(f"tokens come from {file} or from {TOKENS_VARIABLE}, not from both: leave one out")
+    if file is not None:
+        return TokenFile(file)
+    return TokenHashes(hashes, TOKENS_VARIABLE) if hashes else None
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    """Tokenizers are read when they are asked for, where nobody reads them ahead: the host goes on."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("tokenizers are not read ahead any more", exc_info=error)
+
+
+def serve_host(config: HostConfig, settings: Settings) -> int:
+    """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
+    begin_log(config.door.log_format)
+    try:
+        return asyncio.run(_serve(config, settings))
+    except Exception as error:
+        write_last_words(config.termination_log, error)
+        raise
+
+
+async def _serve(config: HostConfig, settings: Settings) -> int:
+    inner = (config.host_address, config.host_port, "--host-address or --host-port")
+    with listen(config.host, config.port) as one, listen(*inner) as other:
+        return await HostServer(config, (one, other), Host(Processes(device=settings.device), settings)).run()

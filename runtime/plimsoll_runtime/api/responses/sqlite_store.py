@@ -1,0 +1,177 @@
+"""A shelf in a SQLite file, which outlives the process. One server has it at a time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+
+from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, Clock, Kept, Shares
+from plimsoll_runtime.errors import UsageError
+
+FORM = 1
+"""The version of the tables. A file of another one is refused."""
+_APPLICATION = 0x506C526B  # "PlRk", in the file's header
+_TABLES = """
+CREATE TABLE responses (
+  id TEXT PRIMARY KEY, owner TEXT NOT NULL, previous TEXT, response BLOB NOT NULL, input BLOB NOT NULL,
+  events BLOB NOT NULL, running INTEGER NOT NULL, size INTEGER NOT NULL, used REAL NOT NULL, turn INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX by_turn ON responses (turn);
+"""
+
+
+class _NoRoomError(Exception):
+    """There is no room for what was to be kept, beside what others have a right to."""
+
+
+class SqliteShelf:
+    """With a write-ahead log. What was kept is there after a crash of the process; a crash of the machine may take the
+    last of it, and never leaves a file that cannot be read.
+    """
+
+    def __init__(self, path: Path, bounds: Bounds, clock: Clock = time.time) -> None:
+        """Raises UsageError where the file cannot be had, or is another's."""
+        self._bounds = bounds
+        self._clock = clock
+        self._shares, self._turn = Shares(bounds), 0
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._file = sqlite3.connect(path, timeout=0, check_same_thread=False)
+            try:
+                self._open()
+            except BaseException:
+                self._file.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise UsageError(f"--response-store {path} cannot be used ({error}); give another file") from error
+
+    def put(self, kept: Kept) -> bool:
+        """Keep it, in place of what has its id. False where there is no room for it."""
+        try:
+            with self._changing():
+                self._drop(kept.id)
+                self._insert(kept)
+                self._make_room(kept.id)
+        except _NoRoomError:
+            with self._changing():
+                self._drop(kept.id)
+            return False
+        return True
+
+    def get(self, response: str, owner: str) -> Kept | None:
+        """The one of that id, if it is the owner's."""
+        row = self._file.execute(
+            "SELECT id, owner, previous, response, input, events, running FROM responses "
+            "WHERE id = ? AND owner = ? AND used >= ?",
+            (response, owner, self._clock() - self._bounds.seconds),
+        ).fetchone()
+        if row is None:
+            return None
+        own, whose, previous, told, given, events, running = row
+        return Kept(own, whose, previous, told, given, events, bool(running))
+
+    def use(self, responses: Sequence[str]) -> None:
+        """They were used now, the last of them last."""
+        now = self._clock()
+        with self._changing():
+            for response in responses:
+                self._turn += 1
+                self._file.execute(
+                    "UPDATE responses SET used = ?, turn = ? WHERE id = ? AND used >= ?",
+                    (now, self._turn, response, now - self._bounds.seconds),
+                )
+
+    def delete(self, response: str, owner: str) -> bool:
+        """Forget it, if it is the owner's; whether it was there."""
+        there = self.get(response, owner) is not None
+        if there:
+            with self._changing():
+                self._drop(response)
+        return there
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._file.close()
+
+    def _open(self) -> None:
+        # Nobody else may have the file, so that its log needs no memory shared with others: that works on any volume.
+        self._file.executescript(
+            "PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
+        )
+        (application,), (form,) = (
+            self._file.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
+        )
+        tables = self._file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if not tables:
+            self._file.executescript(
+                f"BEGIN; {_TABLES} PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORM}; COMMIT;"
+            )
+        elif (application, form) != (_APPLICATION, FORM):
+            raise sqlite3.DatabaseError("it is another program's, or of another version")
+        self._count()
+        with self._changing():
+            self._make_room()
+
+    def _count(self) -> None:
+        self._shares = Shares(self._bounds)
+        for owner, (count, size) in self._parts().items():
+            self._shares.add(owner, size, count)
+        (self._turn,) = self._file.execute("SELECT coalesce(max(turn), 0) FROM responses").fetchone()
+
+    def _parts(self) -> dict[str, tuple[int, int]]:
+        rows = self._file.execute("SELECT owner, count(*), sum(size) FROM responses GROUP BY owner")
+        return {owner: (count, size) for owner, count, size in rows}
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """All of the block's changes, or none of them and none of their counts."""
+        try:
+            with self._file:
+                yield
+        except BaseException:
+            self._count()
+            raise
+
+    def _insert(self, kept: Kept) -> None:
+        self._turn += 1
+        row = (kept.id, kept.owner, kept.previous, kept.response, kept.input, kept.events, kept.running, kept.size)
+        self._file.execute(
+            "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, self._clock(), self._turn)
+        )
+        self._shares.add(kept.owner, kept.size)
+
+    def _make_room(self, newest: str | None = None) -> None:
+        """Forget what is too old, and what must give way. Raises _NoRoomError where the newest had to."""
+        oldest_allowed = self._clock() - self._bounds.seconds
+        old = self._file.execute("SELECT id, used FROM responses ORDER BY turn")
+        for response in [id_ for id_, _ in takewhile(lambda row: row[1] < oldest_allowed, old)]:
+            self._drop(response)
+        if self._shares.fit:
+            return
+        lost = self._shares.losers(self._file.execute("SELECT id, owner, size FROM responses ORDER BY turn"))
+        if newest in lost:
+            raise _NoRoomError
+        for response in lost:
+            self._drop(response)
+
+    def _drop(self, response: str) -> None:
+        found = self._file.execute("DELETE FROM responses WHERE id = ? RETURNING owner, size", (response,)).fetchone()
+        if found is not None:
+            self._shares.drop(*found)
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError where its records contradict each other, or a bound is not kept."""
+        self._shares.check_integrity(self._parts())
+        (turn,) = self._file.execute("SELECT coalesce(max(turn), 0) FROM responses").fetchone()
+        assert turn <= self._turn, "a turn that has not come"
+        wrong = self._file.execute(
+            "SELECT count(*) FROM responses WHERE size != ? + length(response) + length(input) + length(events)",
+            (OVERHEAD,),
+        ).fetchone()[0]
+        assert wrong == 0, f"{wrong} sizes are wrong"
+        assert self._file.execute("PRAGMA integrity_check").fetchone() == ("ok",), "the file is damaged"

@@ -1,0 +1,106 @@
+"""A model that is loaded: what a request needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from plimsoll_runtime.api.http.errors import ApiError
+from plimsoll_runtime.api.schemas.parts import ImageParts
+from plimsoll_runtime.api.server.queue_limit import Room
+from plimsoll_runtime.engine.limits import check_priority
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.errors import PlimsollError, UsageError
+from plimsoll_runtime.text.generation_config import Recommended
+from plimsoll_runtime.text.tokenizer import Tokenizer
+
+
+class Engine(Protocol):
+    """An engine that runs somewhere else.
+
+    When it dies, every generator raises EngineDeadError and `wait_dead` returns.
+    """
+
+    @property
+    def info(self) -> EngineInfo:
+        """Sizes and names, known since the start."""
+
+    @property
+    def stats(self) -> EngineStats:
+        """As of the last step."""
+
+    @property
+    def failure(self) -> PlimsollError | None:
+        """Why it is dead, None while it lives."""
+
+    def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of one request as they come; closing the generator early aborts the request."""
+
+    def use(self, vocabulary: Vocabulary) -> None:
+        """Let it compile constraints, before the first request that has one; told again, it does nothing."""
+
+    async def wait_dead(self) -> None:
+        """Return once the engine has died, for whatever reason."""
+
+    async def stop(self) -> None:
+        """End the engine; returns when its process is gone."""
+
+
+MAX_LOGIT_BIAS = 300
+"""As many as OpenAI takes. They are added in every step, and everybody's step waits: 262,144 cost 10 ms each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A loaded model. `chat_stop` are strings that end a chat answer; `created` is when it was ready (Unix
+    time); `max_logit_bias`: how many token ids of a request may have a bias. `tool_format`: how it writes calls of
+    tools, None where its chat template says so. `strict_parameters`: fields that nothing here knows are refused.
+    `reasoning_format`: how it writes thoughts, None where its chat template says so. `thinking_budget`: how many tokens
+    thoughts may have where a request does not say. `image_parts`: what becomes of images. `recommended`: sampling
+    settings of requests that leave them out. `about`: what a person should know of it before talking to it.
+    """
+
+    names: tuple[str, ...]
+    engine: Engine
+    tokenizer: Tokenizer
+    created: int
+    chat_stop: tuple[str, ...] = ()
+    room: Room = field(default_factory=Room)
+    max_logit_bias: int = MAX_LOGIT_BIAS
+    tool_format: str | None = None
+    strict_parameters: bool = False
+    reasoning_format: str | None = None
+    thinking_budget: int | None = None
+    image_parts: ImageParts = "refuse"
+    recommended: Recommended = field(default_factory=dict)
+    about: str | None = None
+
+    def check_priority(self, params: SamplingParams) -> None:
+        """Raises ApiError for a priority that the engine would ignore."""
+        try:
+            check_priority(params, self.engine.info)
+        except UsageError as error:
+            raise ApiError(f"Invalid value for 'priority': {error}.", param="priority", code="invalid_value") from error
+
+
+LOAD_HEADER = "x-plimsoll-load"
+
+
+def load_of(model: ServedModel) -> str:
+    """Sequences in the batch and waiting, how many a batch may have, and the share of the KV cache in use.
+
+    As `running=3, waiting=0, slots=128, kv=0.25`. `slots` is left out where the engine does not tell.
+    """
+    stats = model.engine.stats
+    used = stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0
+    slots = model.engine.info.max_sequences
+    return ", ".join(
+        [
+            f"running={stats.running}",
+            f"waiting={stats.waiting}",
+            *([f"slots={slots}"] if slots else []),
+            f"kv={used:.2f}",
+        ]
+    )

@@ -1,0 +1,209 @@
+"""The HTTP application: routes, and how errors become answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+
+from fastapi import FastAPI
+from prometheus_client.registry import Collector
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp
+
+from plimsoll_runtime.api.batches.endpoint import BatchRoutes, BatchService, batch_routes
+from plimsoll_runtime.api.chat.endpoint import chat
+from plimsoll_runtime.api.endpoints.completions import completions
+from plimsoll_runtime.api.endpoints.embeddings import embeddings
+from plimsoll_runtime.api.endpoints.messages import count_tokens, messages
+from plimsoll_runtime.api.endpoints.models import list_models, show_model
+from plimsoll_runtime.api.endpoints.scoring import classify, rerank, score
+from plimsoll_runtime.api.endpoints.tokenize import detokenize, tokenize
+from plimsoll_runtime.api.http.concurrency import ClientGoneError
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError, dialect_of, json_response
+from plimsoll_runtime.api.model_directory import Handler, ModelTable, Route
+from plimsoll_runtime.api.openapi.document import document, not_offered
+from plimsoll_runtime.api.openapi.html import POLICY, page
+from plimsoll_runtime.api.openapi.welcome import root
+from plimsoll_runtime.api.responses.background import Background
+from plimsoll_runtime.api.responses.endpoint import response_routes
+from plimsoll_runtime.api.responses.memory_store import USUAL
+from plimsoll_runtime.api.responses.store import Keeper
+from plimsoll_runtime.api.server.access import CLIENT_GONE, ROOT, Access
+from plimsoll_runtime.api.server.config import FrontConfig
+from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
+from plimsoll_runtime.api.server.limits import BodyLimits
+from plimsoll_runtime.api.server.listener import HttpServer
+from plimsoll_runtime.api.server.state import Phase, ServerState
+from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE, Metrics
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.version import VERSION
+
+logger = logging.getLogger(__name__)
+
+MODEL_ROUTES: tuple[Route, ...] = (
+    ("GET", "/v1/models", list_models),
+    ("GET", "/v1/models/{name:path}", show_model),
+    ("POST", "/v1/chat/completions", chat),
+    ("POST", "/v1/completions", completions),
+    ("POST", "/v1/embeddings", embeddings),
+    ("POST", "/v1/score", score),
+    ("POST", "/v1/rerank", rerank),
+    ("POST", "/v2/rerank", rerank),
+    ("POST", "/v1/classify", classify),
+    ("POST", "/v1/messages", messages),
+    ("POST", "/v1/messages/count_tokens", count_tokens),
+    ("POST", "/tokenize", tokenize),
+    ("POST", "/detokenize", detokenize),
+)
+
+
+def build_app(
+    state: ServerState,
+    collectors: Iterable[Collector] = (),
+    keeper: Keeper | None = None,
+    batches: BatchRoutes | None = None,
+    limits: BodyLimits | None = None,
+) -> ASGIApp:
+    """The whole application of one server. The routes of its models are admitted only while the state is ready.
+
+    `collectors` add to its metrics. Responses are kept by `keeper`, else in memory. `batches`: those of a server that
+    keeps files. `limits`: how large bodies may be, where that is not as usual.
+    """
+    app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = Metrics(state)
+    for collector in collectors:
+        metrics.registry.register(collector)
+    keeper = keeper or Keeper(USUAL)
+    background = Background(keeper, state, metrics.observe)
+    state.at_end(background.close)
+    state.at_end(keeper.close)
+    routes = (*MODEL_ROUTES, *response_routes(keeper, background), *batch_routes(batches or BatchRoutes()))
+    for method, path, handler in routes:
+        app.add_api_route(path, _with_models(handler, state), methods=_methods(method), response_model=None)
+    _add_probes(app, state, metrics)
+    _add_document(app, state)
+    app.add_exception_handler(ApiError, _answer_api_error)
+    app.add_exception_handler(HTTPException, _answer_http_error)
+    app.add_exception_handler(ClientGoneError, _answer_gone)
+    return Access(app, state, metrics, limits or BodyLimits())
+
+
+def _with_models(handler: Handler, state: ServerState) -> Callable[[Request], Awaitable[Response]]:
+    async def route(request: Request) -> Response:
+        record: RequestRecord = request.scope["plimsoll.record"]
+        try:
+            return await handler(request, state.require_models(), record)
+        except (ApiError, ClientGoneError, HTTPException):
+            raise
+        except Exception:
+            logger.exception("request %s failed", record.request_id)
+            message = f"The server failed; its log says why (request {record.request_id})."
+            error = ApiError(message, status=HTTPStatus.INTERNAL_SERVER_ERROR)
+            return dialect_of(request.scope).response(error)
+
+    return route
+
+
+def _add_probes(app: FastAPI, state: ServerState, metrics: Metrics) -> None:
+    async def health(_request: Request) -> Response:
+        ready = state.phase is Phase.READY
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return json_response(state.report, status, {} if ready else {"Retry-After": str(RETRY_AFTER)})
+
+    async def live(_request: Request) -> Response:
+        """Whether the process is of any use: not once its engine is dead, which ends it too in a moment."""
+        if state.phase is Phase.FAILED:
+            return json_response(state.report, HTTPStatus.SERVICE_UNAVAILABLE)
+        return json_response({"status": "live"})
+
+    async def show_metrics(_request: Request) -> Response:
+        return Response(metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def version(_request: Request) -> Response:
+        return json_response({"version": VERSION})
+
+    probes = (("/health", health), ("/live", live), ("/metrics", show_metrics), ("/version", version))
+    for path, probe in probes:
+        app.add_api_route(path, probe, methods=_methods("GET"), response_model=None)
+
+
+def _add_document(app: FastAPI, state: ServerState) -> None:
+    described = document()
+    shown = page(described)
+
+    async def openapi(_request: Request) -> Response:
+        return json_response(described)
+
+    async def docs(_request: Request) -> Response:
+        return HTMLResponse(shown, headers={"Content-Security-Policy": POLICY})
+
+    for path, answer in (("/openapi.json", openapi), ("/docs", docs), (ROOT, root(state))):
+        app.add_api_route(path, answer, methods=_methods("GET"), response_model=None)
+
+
+def _methods(method: str) -> list[str]:
+    return ["GET", "HEAD"] if method == "GET" else [method]
+
+
+async def _answer_api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return dialect_of(request.scope).response(error)
+
+
+async def _answer_http_error(request: Request, error: Exception) -> Response:
+    """Unknown paths and methods; of a path that is known and not offered, what it would be."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method[:16]} {request.url.path[:200]}"
+    if error.status_code == HTTPStatus.NOT_FOUND and (what := not_offered(request.url.path)) is not None:
+        missing = ApiError(f"{what}: not offered here ({where}).", status=HTTPStatus.NOT_FOUND, code="not_offered")
+        return dialect_of(request.scope).response(missing)
+    told = {
+        HTTPStatus.NOT_FOUND: f"Unknown path: {where}.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}.",
+    }.get(HTTPStatus(error.status_code), str(error.detail))
+    refused = ApiError(told, status=error.status_code, headers=error.headers)
+    return dialect_of(request.scope).response(refused)
+
+
+async def _answer_gone(_request: Request, _error: Exception) -> Response:
+    """Nobody reads this any more; the status is for the log."""
+    return Response(status_code=CLIENT_GONE)
+
+
+logger = logging.getLogger(__name__)
+
+
+class Front:
+    """The server's state, the HTTP server of its application, and the batches that are worked on beside requests."""
+
+    def __init__(self, config: FrontConfig, names: tuple[str, ...], collectors: Iterable[Collector] = ()) -> None:
+        """`names` are those of the only model, none where there are several. `collectors` add to the metrics. Raises
+        UsageError for options that cannot be used.
+        """
+        self.state = ServerState(
+            names,
+            ApiKeys(config.api_keys, config.api_key_file),
+            Tenants(shared=config.share_prefix_cache),
+            Gateways(config.gateway_tokens, config.gateway_token_file),
+        )
+        self._drain_seconds = config.drain_seconds
+        self._batches = BatchService(config.batches)
+        self.state.at_end(self._batches.stop)
+        keeper = Keeper(config.response_bounds, config.response_store)
+        collectors = (*collectors, self._batches.lines)
+        app = build_app(self.state, collectors, keeper, self._batches.routes, config.body_limits)
+        self.http = HttpServer(app, config.door)
+
+    def ready(self, models: ModelTable) -> None:
+        """There are models to ask."""
+        self.state.ready(models)
+        self._batches.start(models, lambda: self.state.in_flight)
+
+    async def close(self) -> None:
+        """No new requests, and no more lines of batches; those in flight go on."""
+        self.state.phase = Phase.DRAINING
+        await self._batches.stop()
+        logger.info("draining: %d requests in flight, at most %gs", self.state.in_flight, self._drain_seconds)

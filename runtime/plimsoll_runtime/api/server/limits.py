@@ -1,0 +1,82 @@
+"""How large the body of a request may be, by its path: the one home of these numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+KIB, MIB = 2**10, 2**20
+OPTION = "--max-body-bytes"
+VARIABLE = "PLIMSOLL_MAX_BODY_BYTES"
+"""Of the environment, for the same: several are parted by commas."""
+_GENERATING = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/responses/input_tokens",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+)
+_POOLING = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/v2/rerank", "/v1/classify")
+KEPT_APART = frozenset({"/v1/files", "/v1/batches"})
+"""Paths that ask no model: a limit for all does not mean them."""
+BODY_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        **dict.fromkeys(_GENERATING, 32 * MIB),
+        **dict.fromkeys(_POOLING, 16 * MIB),
+        **dict.fromkeys(("/tokenize", "/detokenize"), 8 * MIB),
+        "/v1/files": 512 * MIB,
+        "/v1/batches": 64 * KIB,
+    }
+)
+"""Bytes. Of a million tokens the text has 4 MiB and the ids have 8: the longest context of today, alone or with some
+others beside it. A file goes to the disk as it comes, and is as large as OpenAI takes them."""
+OTHER_BYTES = 64 * KIB
+"""Of a path that is not among them."""
+_KEY = "plimsoll.body_limits"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """Those of one server. `bytes` is by path."""
+
+    bytes: Mapping[str, int] = field(default_factory=lambda: BODY_BYTES)
+
+    def lay(self, scope: MutableMapping[str, Any]) -> None:
+        """Have `body_limit` find them with a request."""
+        scope[_KEY] = self
+
+
+def body_limit(scope: Mapping[str, Any]) -> int:
+    """How many bytes the body of a request may have. A server's own limits lie in its scope."""
+    limits: BodyLimits = scope[_KEY]
+    return limits.bytes.get(scope["path"], OTHER_BYTES)
+
+
+def limits_with(changes: Iterable[tuple[str | None, int]]) -> BodyLimits:
+    """The usual ones with what was asked for. One for no path is for all that ask a model; one for a path replaces
+    either, in whatever order they come.
+    """
+    limits = dict(BODY_BYTES)
+    for path, size in sorted(changes, key=lambda change: change[0] is not None):
+        limits.update(dict.fromkeys(limits.keys() - KEPT_APART, size) if path is None else {path: size})
+    return BodyLimits(limits)
+
+
+FILES_BYTES = 10 * 2**30
+LINES_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """`folder`: where files and batches are kept, `shared` with other servers; `most_bytes` of all files, `at_once`
+    lines asked while no client's request is in flight.
+    """
+
+    folder: Path
+    shared: bool = False
+    most_bytes: int = FILES_BYTES
+    at_once: int = LINES_AT_ONCE

@@ -1,0 +1,167 @@
+"""Bounds on the requests that wait: beyond them requests are refused at once, instead of all becoming late.
+
+Without a bound an overloaded server would take every request, and each prompt that waits costs memory and delays those
+behind it. There are two bounds: on the answers that wait for their first token, and on the tokens of their prompts. A
+prompt counts once however many answers it gets. The refusal is a 503 whose Retry-After says when there will be room if
+answers go on leaving as fast as of late. OpenAI's clients try a 503 again by themselves, and the gateway gives the
+request to another replica first, which it would not do with a 429 ("you ask too much").
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self
+
+from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
+
+SECONDS = 10.0
+"""What left so long ago counts for 1/e of what leaves now."""
+LEAST_SECONDS = 0.5
+"""How long departures must have been counted before a rate is told."""
+NOTHING = 1e-3
+"""A weight below this counts as zero: nothing has left of late."""
+
+
+class DepartureRate:
+    """A rate over about the last `SECONDS` seconds: what leaves counts less the longer ago it was."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._weight = 0.0
+        self._began = self._as_of = clock()
+
+    def left(self, count: int) -> None:
+        """So many have left now."""
+        self._age()
+        if self._weight < NOTHING:
+            self._began = self._as_of
+        self._weight += count
+
+    def seconds(self, count: int) -> float | None:
+        """How long it will take until so many more have left; None where that cannot be said."""
+        self._age()
+        over = self._as_of - self._began
+        if self._weight < NOTHING or over < LEAST_SECONDS:
+            return None
+        return count * SECONDS * -math.expm1(-over / SECONDS) / self._weight
+
+    def _age(self) -> None:
+        now = self._clock()
+        self._weight *= math.exp((self._as_of - now) / SECONDS)
+        self._as_of = now
+
+
+MAX_WAITING = 4096
+"""As many answers as one request may ask for."""
+
+MAX_WAITING_TOKENS = 4 * 2**20
+"""32 prompts of 131,072 tokens, or a thousand for each of 4096 answers. They cost 4 bytes a token in each of two
+processes, and up to 36 more in the request as it came."""
+
+LONGEST_RETRY_AFTER = 60
+"""Seconds. What is further away is a guess."""
+
+
+class Room:
+    """Counts answers whose first token is still to come, and their prompts. Changed on the event loop only."""
+
+    def __init__(
+        self,
+        limit: int = MAX_WAITING,
+        token_limit: int = MAX_WAITING_TOKENS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.answer_rate = DepartureRate(clock)
+        self.token_rate = DepartureRate(clock)
+        self.limit = limit
+        self.token_limit = token_limit
+        self.waiting = 0
+        self.waiting_tokens = 0
+        self.refused = 0
+
+    def check(self, answers: int = 1, tokens: int = 1) -> None:
+        """Raises ApiError when these do not fit beside those that wait (503), or would not even alone (400)."""
+        if answers > self.limit:
+            raise ApiError(
+                f"The request asks for {answers} answers, and no more than {self.limit} may wait on this server "
+                "(--max-waiting): send fewer at once.",
+                param="n",
+                code="invalid_value",
+            )
+        if tokens > self.token_limit:
+            raise ApiError(
+                f"The request's prompts have {tokens} tokens, and no more than {self.token_limit} may wait on this "
+                "server (--max-waiting-tokens): send fewer at once.",
+                param="prompt",
+                code="invalid_value",
+            )
+        if self.waiting + answers > self.limit:
+            seconds = self.answer_rate.seconds(self.waiting + answers - self.limit)
+            raise self._overloaded(f"{self.waiting} answers wait", f"{self.limit} may (--max-waiting)", seconds)
+        if self.waiting_tokens + tokens > self.token_limit:
+            seconds = self.token_rate.seconds(self.waiting_tokens + tokens - self.token_limit)
+            state, limit = f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit} may"
+            raise self._overloaded(state, f"{limit} (--max-waiting-tokens)", seconds)
+
+    def take(self, answers: Mapping[int, int], tokens: Mapping[int, int]) -> Seats:
+        """Seats for a request's answers: which prompt each is made of, and how many tokens each prompt has.
+
+        To be used with `with`. Raises ApiError as `check` does.
+        """
+        seats = Seats(self, dict(answers), tokens)
+        self.check(len(answers), sum(tokens.values()))
+        self.waiting += len(answers)
+        self.waiting_tokens += sum(tokens.values())
+        return seats
+
+    def _overloaded(self, state: str, limit: str, seconds: float | None) -> ApiError:
+        self.refused += 1
+        wait = RETRY_AFTER if seconds is None else min(max(1, math.ceil(seconds)), LONGEST_RETRY_AFTER)
+        return ApiError(
+            f"The server is overloaded: {state} for their first token, and no more than {limit}. "
+            f"Try again in {wait} s.",
+            status=HTTPStatus.SERVICE_UNAVAILABLE,
+            code="overloaded",
+            headers={"Retry-After": str(wait)},
+        )
+
+
+class Seats:
+    """One request's answers that wait; what is left of them is given back at the end of the `with` block."""
+
+    def __init__(self, room: Room, answers: dict[int, int], tokens: Mapping[int, int]) -> None:
+        self._room = room
+        self._answers = answers
+        self._tokens = tokens
+        self._left = dict.fromkeys(tokens, 0)
+        for prompt in answers.values():
+            self._left[prompt] += 1
+
+    def leave(self, answer: int) -> None:
+        """An answer has begun. With its last answer a prompt stops waiting, too. A second call does nothing."""
+        if answer not in self._answers:
+            return
+        prompt = self._answers.pop(answer)
+        self._room.waiting -= 1
+        self._room.answer_rate.left(1)
+        self._left[prompt] -= 1
+        if not self._left[prompt]:
+            self._room.waiting_tokens -= self._tokens[prompt]
+            self._room.token_rate.left(self._tokens[prompt])
+
+    def leave_all(self) -> None:
+        """None of them waits any more."""
+        for answer in list(self._answers):
+            self.leave(answer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave_all()

@@ -1,0 +1,179 @@
+"""The server process: listens at once, loads, serves, drains, and tells by its exit code why it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from plimsoll_kernels.whole_file import write_whole
+from plimsoll_runtime.api.http.concurrency import first
+from plimsoll_runtime.api.model_directory import OneModel
+from plimsoll_runtime.api.served_model import Engine, ServedModel
+from plimsoll_runtime.api.server.app import Front
+from plimsoll_runtime.api.server.config import ServerConfig
+from plimsoll_runtime.api.server.listener import begin_log, listen
+from plimsoll_runtime.api.server.state import Phase, ServerState
+from plimsoll_runtime.driver.process.standby import Standby
+from plimsoll_runtime.engine.limits import longest_at_once
+from plimsoll_runtime.errors import EngineDeadError
+from plimsoll_runtime.utils.process_exit import write_last_words
+
+logger = logging.getLogger(__name__)
+
+
+def write_findings(path: Path | None, findings: Sequence[str]) -> None:
+    """Write them, one a line, if there is to be such a file; one that cannot be written is told in the log."""
+    if path is None:
+        return
+    try:
+        write_whole(path, "".join(f"{' '.join(text.split())}\n" for text in findings).encode())
+    except OSError as problem:
+        logger.warning("what there is to say of the device cannot be written to %s: %s", path, problem)
+
+
+logger = logging.getLogger(__name__)
+
+Load = Callable[[ServerConfig, ServerState], Coroutine[Any, Any, ServedModel]]
+
+LAST_WORDS_SECONDS = 5.0
+"""How long requests may take to hear of the engine's death before the process ends."""
+INTERRUPTED = 130
+
+
+def serve(config: ServerConfig, standby: Standby | None = None) -> int:
+    """Serve until a signal ends it (0 after a drain, 130 at once); `standby` becomes the engine, where there is one.
+
+    Raises PlimsollError on a fatal error.
+    """
+    begin_log(config.door.log_format)
+    try:
+        with listen(config.host, config.port) as listener:
+            return asyncio.run(Server(config, listener, partial(load_and_start, standby)).run())
+    except Exception as error:
+        write_last_words(config.termination_log, error)
+        raise
+
+
+async def load_and_start(standby: Standby | None, config: ServerConfig, state: ServerState) -> ServedModel:
+    """The real thing: the engine in a process of its own."""
+    from plimsoll_runtime.api.server.model_loader import load_model
+    from plimsoll_runtime.driver.clients.async_client import AsyncEngine
+
+    return await load_model(config, state, partial(AsyncEngine.start, standby=standby))
+
+
+class Server:
+    """One server's life, from listening to its exit code."""
+
+    def __init__(self, config: ServerConfig, listener: socket.socket, load: Load) -> None:
+        self._config = config
+        self._listener = listener
+        self._load_model = load
+        self._front = Front(config, config.names)
+        self.state = self._front.state
+        self._stop = asyncio.Event()
+        self._stop_now = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve; the exit code. Raises PlimsollError when the model cannot be loaded or the engine dies."""
+        self._handle(signal.SIGINT)
+        serving = asyncio.create_task(self._front.http.serve(sockets=[self._listener]))
+        host, port = self._listener.getsockname()[:2]
+        logger.info("listening on http://%s:%d, loading %s", host, port, self._config.engine.model)
+        try:
+            return await self._live()
+        finally:
+            self._front.http.should_exit = True
+            await serving
+
+    def stop(self) -> None:
+        """Begin to drain; at once the second time."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    def _handle(self, number: signal.Signals) -> None:
+        asyncio.get_running_loop().add_signal_handler(number, self.stop)
+
+    async def _live(self) -> int:
+        model = await self._load()
+        if model is None:
+            return 0
+        self._handle(signal.SIGTERM)  # before there is a model there is nothing to drain: see cli/entry.py
+        try:
+            return await self._serve(model)
+        finally:
+            await self.state.end()
+            await model.engine.stop()
+
+    async def _load(self) -> ServedModel | None:
+        """The loaded model, or None when a signal came first."""
+        loading = asyncio.create_task(self._load_model(self._config, self.state))
+        await first(loading, self._stop.wait())
+        if not loading.done():
+            self.state.phase = Phase.DRAINING
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+            return None
+        try:
+            model = loading.result()
+        except BaseException as error:
+            self.state.fail(error)
+            raise
+        write_findings(self._config.findings_file, model.engine.info.findings)
+        self._front.ready(OneModel(model))
+        _log_summary(model)
+        return model
+
+    async def _serve(self, model: ServedModel) -> int:
+        dead = asyncio.create_task(model.engine.wait_dead())
+        try:
+            await first(dead, self._stop.wait())
+            if dead.done():
+                await self._tell_death(model.engine)
+            return await self._drain(model.engine, dead)
+        finally:
+            dead.cancel()
+
+    async def _tell_death(self, engine: Engine) -> None:
+        """Every request in flight gets its error, then the process ends. Raises what the engine died of."""
+        error = engine.failure or EngineDeadError("the engine process died; its log says why")
+        self.state.fail(error)
+        await first(self.state.idle.wait(), asyncio.sleep(LAST_WORDS_SECONDS), self._stop_now.wait())
+        raise error
+
+    async def _drain(self, engine: Engine, dead: asyncio.Task[None]) -> int:
+        """No new requests; those in flight may end within the time that is set."""
+        await self._front.close()
+        limit = asyncio.sleep(self._config.drain_seconds)
+        await first(self.state.idle.wait(), limit, self._stop_now.wait(), dead)
+        if self._stop_now.is_set():
+            self._front.http.force_exit = True
+            return INTERRUPTED
+        if dead.done():
+            await self._tell_death(engine)
+        if self.state.in_flight:
+            logger.warning("%d requests did not end in time and are broken off", self.state.in_flight)
+        return 0
+
+
+def _log_summary(model: ServedModel) -> None:
+    info = model.engine.info
+    logger.info(
+        "ready: %s (%s, %s on %s, attention %s), weights %.2f GiB, context %d, KV cache %.2f GiB for %.1f such",
+        ", ".join(model.names),
+        info.architecture,
+        info.dtype,
+        info.device,
+        info.attention_backend,
+        info.weight_bytes / 2**30,
+        info.max_model_len,
+        info.kv_bytes / 2**30,
+        longest_at_once(info),
+    )

@@ -1,0 +1,216 @@
+"""What Prometheus scrapes: times and counts of requests, beside what `engine_metrics` reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from plimsoll_runtime.api.model_directory import ModelView
+from plimsoll_runtime.api.server.state import Phase, ServerState
+from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.engine.protocol.messages import EngineStats
+from plimsoll_runtime.engine.step_timing import StepPhase
+
+ENGINE_PHASES = tuple(phase.name.lower() for phase in StepPhase if phase <= StepPhase.MESSAGE)
+"""Those that an engine's process measures: what a server does with a step comes after them."""
+
+COUNTER, GAUGE = CounterMetricFamily, GaugeMetricFamily
+Series = tuple[type[CounterMetricFamily | GaugeMetricFamily], str, str, str]
+"""Its type, its name, its text, and the attribute that has its value."""
+
+ROOM: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_answers_waiting", "Answers whose first token is still to come.", "waiting"),
+    (GAUGE, "plimsoll_waiting_tokens", "Prompt tokens of answers that wait so.", "waiting_tokens"),
+    (COUNTER, "plimsoll_refused", "Requests refused because too many waited already.", "refused"),
+)
+STATS: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_sequences_running", "Sequences in the engine's batch.", "running"),
+    (GAUGE, "plimsoll_sequences_waiting", "Sequences that wait for room.", "waiting"),
+    (GAUGE, "plimsoll_kv_blocks", "Blocks of the KV cache.", "blocks_total"),
+    (GAUGE, "plimsoll_kv_blocks_used", "Blocks held by running sequences.", "blocks_used"),
+    (GAUGE, "plimsoll_kv_blocks_cached", "Free blocks that hold a reusable prefix.", "blocks_cached"),
+    (COUNTER, "plimsoll_engine_steps", "Steps of the engine.", "steps"),
+    (COUNTER, "plimsoll_prompt_tokens", "Prompt tokens computed, without those from the cache.", "prompt_tokens"),
+    (COUNTER, "plimsoll_generated_tokens", "Tokens generated.", "generated_tokens"),
+    (COUNTER, "plimsoll_forced_tokens", "Of these, those that a grammar forced: no step chose them.", "forced_tokens"),
+    (COUNTER, "plimsoll_prefix_query_tokens", "Prompt tokens looked up in the prefix cache.", "cache_query_tokens"),
+    (COUNTER, "plimsoll_prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "cache_hit_tokens"),
+    (COUNTER, "plimsoll_preemptions", "Sequences put back for want of blocks, or for more urgent ones.", "preemptions"),
+    (COUNTER, "plimsoll_evictions", "Cached blocks given up for new ones.", "evictions"),
+    (COUNTER, "plimsoll_expired", "Requests whose deadline passed before their first token.", "expired"),
+    (COUNTER, "plimsoll_broken_off", "Sequences that could not go on, as their logits were not finite.", "broken_off"),
+    (COUNTER, "plimsoll_attention_fallbacks", "Attention backends that failed in service.", "attention_fallbacks"),
+    (COUNTER, "plimsoll_kernels_compiled", "Kernels compiled in service, not at the warm-up.", "kernels_compiled"),
+)
+TIERS: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_tier_host_blocks", "Blocks of cached prefixes in host memory.", "host_blocks"),
+    (GAUGE, "plimsoll_tier_disk_blocks", "Blocks of cached prefixes on the disk.", "disk_blocks"),
+    (GAUGE, "plimsoll_tier_blocks_under_way", "Blocks being read or written.", "under_way"),
+    (COUNTER, "plimsoll_tier_hit_tokens", "Tokens that came back from host memory or the disk.", "hit_tokens"),
+    (COUNTER, "plimsoll_tier_spilled_blocks", "Blocks copied from the KV cache to host memory.", "spilled"),
+    (COUNTER, "plimsoll_tier_dropped_blocks", "Blocks given up for want of room on the way there.", "dropped"),
+    (COUNTER, "plimsoll_tier_loaded_blocks", "Blocks read from the disk.", "loaded"),
+    (COUNTER, "plimsoll_tier_failed_blocks", "Blocks that the disk failed to write or read.", "failed"),
+    (COUNTER, "plimsoll_tier_passed_blocks", "Blocks left on the disk as computing promised to be faster.", "passed"),
+)
+SNAPSHOTS: tuple[Series, ...] = (
+    (GAUGE, "plimsoll_state_snapshots", "Room for snapshots of recurrent states.", "rows"),
+    (GAUGE, "plimsoll_state_snapshots_kept", "Snapshots that a request may go on from.", "kept"),
+    (COUNTER, "plimsoll_state_snapshots_taken", "Snapshots taken.", "taken"),
+    (COUNTER, "plimsoll_state_snapshots_resumed", "Times that a sequence went on from one.", "resumed"),
+)
+
+
+def whole_server(state: ServerState) -> str:
+    """The label of what is no model's own: a server's only model, or nothing where there are several."""
+    return state.names[0] if state.names else ""
+
+
+class EngineCollector(Collector):
+    """Reads a server and the engines of its models at the time of the scrape."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        """One family for each gauge and counter, in which each model has a sample."""
+        state = self._state
+        name = whole_server(state)
+        yield from _family(GAUGE, "plimsoll_ready", "1 while requests are taken.", _is_ready(state, name))
+        in_flight = {name: float(state.in_flight)}
+        yield from _family(GAUGE, "plimsoll_requests_in_flight", "HTTP requests being answered.", in_flight)
+        yield from _model_metrics(state.models.views() if state.models is not None else ())
+
+
+def _is_ready(state: ServerState, name: str) -> dict[str, float]:
+    return {name: float(state.phase is Phase.READY)}
+
+
+def _model_metrics(views: Sequence[ModelView]) -> Iterator[Metric]:
+    stats = {view.names[0]: view.stats for view in views if view.stats is not None}
+    yield from _families(ROOM, {view.names[0]: view.room for view in views})
+    yield from _families(STATS, stats)
+    usage = {name: one.blocks_used / one.blocks_total if one.blocks_total else 0.0 for name, one in stats.items()}
+    text = "Share of the KV cache in use, from 0 to 1."
+    yield from _family(GAUGE, "plimsoll_kv_usage_ratio", text, usage)
+    yield from _families(TIERS, {name: one.tiers for name, one in stats.items() if one.tiers is not None})
+    yield from _families(SNAPSHOTS, {name: one.snapshots for name, one in stats.items() if one.snapshots is not None})
+    yield from _phases(stats)
+
+
+def _families(series: Sequence[Series], sources: Mapping[str, object]) -> Iterator[Metric]:
+    for kind, name, text, attribute in series:
+        yield from _family(kind, name, text, {model: getattr(one, attribute) for model, one in sources.items()})
+
+
+def _family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, text: str, values: Mapping[str, float]
+) -> Iterator[Metric]:
+    if not values:
+        return
+    family = kind(name, text, labels=("model",))
+    for model, value in values.items():
+        family.add_metric((model,), float(value))
+    yield family
+
+
+def _phases(stats: Mapping[str, EngineStats]) -> Iterator[Metric]:
+    if not stats:
+        return
+    phases = CounterMetricFamily(
+        "plimsoll_step_seconds",
+        "Seconds of the engine's steps by phase; divided by plimsoll_engine_steps_total, of a mean step.",
+        labels=("model", "phase"),
+    )
+    for model, one in stats.items():
+        for phase, seconds in zip(ENGINE_PHASES, one.phase_seconds, strict=False):
+            phases.add_metric((model, phase), seconds)
+    yield phases
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FIRST_TOKEN_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+TOKEN_SECONDS = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5)
+REQUEST_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+TOKEN_COUNTS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072)
+
+
+class Metrics:
+    """All series of one server, on a registry of their own. Their label `model` is the first of a model's names."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._default = whole_server(state)
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "plimsoll_requests",
+            "Requests answered, by status code (499: the client hung up).",
+            ("model", "endpoint", "code"),
+            registry=self.registry,
+        )
+        self._finished = Counter(
+            "plimsoll_answers",
+            "Answers finished, by reason.",
+            ("model", "finish_reason"),
+            registry=self.registry,
+        )
+        self._first_token = self._histogram(
+            "plimsoll_time_to_first_token_seconds",
+            "From a request's arrival to its first token.",
+            FIRST_TOKEN_SECONDS,
+        )
+        self._gap = self._histogram("plimsoll_inter_token_seconds", "Between two tokens of one answer.", TOKEN_SECONDS)
+        self._duration = self._histogram(
+            "plimsoll_request_seconds", "From a request's arrival to the end of its answer.", REQUEST_SECONDS
+        )
+        self._prompt = self._histogram("plimsoll_request_prompt_tokens", "Prompt tokens of a request.", TOKEN_COUNTS)
+        self._completion = self._histogram(
+            "plimsoll_request_completion_tokens", "Generated tokens of a request.", TOKEN_COUNTS
+        )
+        self._work = Counter(
+            "plimsoll_answer_seconds",
+            "Seconds of the server's work on answers: detokenise (stop strings too), send (waiting for readers too).",
+            ("model", "phase"),
+            registry=self.registry,
+        )
+        self._last = Gauge(
+            "plimsoll_last_request_timestamp_seconds",
+            "When the last request for a model ended, in seconds since the epoch; no sample before the first.",
+            ("model",),
+            registry=self.registry,
+        )
+        if self._default:
+            for histogram in (self._first_token, self._gap, self._duration, self._prompt, self._completion):
+                histogram.labels(self._default)
+        self.registry.register(EngineCollector(state))
+
+    def observe(self, record: RequestRecord, endpoint: str, code: int) -> None:
+        """Count a request that has ended. `endpoint` is a route, never what a client sent."""
+        model = record.model or self._default
+        self._requests.labels(model, endpoint, str(code)).inc()
+        if record.model:
+            self._last.labels(record.model).set_to_current_time()
+        for reason in record.finish_reasons:
+            self._finished.labels(model, reason).inc()
+        self._work.labels(model, "detokenise").inc(record.text_seconds)
+        self._work.labels(model, "send").inc(record.send_seconds)
+        if record.first_token is None:
+            return
+        self._first_token.labels(model).observe(record.first_token - record.started)
+        gap = self._gap.labels(model)
+        for seconds, tokens in record.token_gaps:
+            for _ in range(tokens):
+                gap.observe(seconds / tokens)
+        self._duration.labels(model).observe(time.monotonic() - record.started)
+        self._prompt.labels(model).observe(record.prompt_tokens)
+        self._completion.labels(model).observe(record.completion_tokens)
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, ("model",), buckets=buckets, registry=self.registry)
