@@ -16,9 +16,8 @@ from typing import Any
 import aiohttp
 
 from first_answers.questions import QUESTIONS, Question
-from plimsoll_runtime.local.talk.own import own_server
-from plimsoll_runtime.local.talk.stream import Server, names
-from plimsoll_runtime.local.talk.talk import Talk
+from plimsoll_runtime.local.chat.conversation import Server, Talk, names
+from plimsoll_runtime.local.chat.server import own_server
 from plimsoll_runtime.utils.progress import silent
 from provenance import provenance
 

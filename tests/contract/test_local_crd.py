@@ -16,11 +16,11 @@ from operator_support.verdicts import VERDICTS, Verdict
 
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local import crd
-from plimsoll_runtime.local.admission import RefusedError, admit
-from plimsoll_runtime.local.flags import serve_arguments
-from plimsoll_runtime.local.manifest import Document, read_documents
-from plimsoll_runtime.local.rules import compiled
+from plimsoll_runtime.local.manifest import crd
+from plimsoll_runtime.local.manifest.cel_rules import compiled
+from plimsoll_runtime.local.manifest.manifest import Document, read_documents
+from plimsoll_runtime.local.manifest.validation import RefusedError, admit
+from plimsoll_runtime.local.model import serve_arguments
 
 REPOSITORY = Path(__file__).parents[2]
 MALFORMED = 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from celpy.celtypes import StringType
 
-from plimsoll_runtime.local.rules import compiled
+from plimsoll_runtime.local.manifest.cel_rules import compiled
 
 RECORDED: list[tuple[str, tuple[int, int, bool, bool] | None]] = [
     ("0", (0, -1, True, False)),

@@ -7,10 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from plimsoll_gateway.table_file import parse_table
-from plimsoll_runtime.local.board import Phase, Status
-from plimsoll_runtime.local.model import LocalModel
-from plimsoll_runtime.local.stores import Stores
-from plimsoll_runtime.local.table import replica_slots, table_document
+from plimsoll_runtime.local.model import LocalModel, Stores
+from plimsoll_runtime.local.processes.status_board import Phase, Status, replica_slots, table_document
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 

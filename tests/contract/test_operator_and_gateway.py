@@ -34,10 +34,10 @@ from plimsoll_operator.template import Template
 from plimsoll_runtime.api.server.limits import BatchOptions
 from plimsoll_runtime.cli.host import host_config
 from plimsoll_runtime.cli.main import build_parser
-from plimsoll_runtime.local.admission import admit
-from plimsoll_runtime.local.flags import serve_arguments as laptop_arguments
-from plimsoll_runtime.local.manifest import Document
-from plimsoll_runtime.local.stores import read_stores
+from plimsoll_runtime.local.manifest.manifest import Document
+from plimsoll_runtime.local.manifest.validation import admit
+from plimsoll_runtime.local.model import read_stores
+from plimsoll_runtime.local.model import serve_arguments as laptop_arguments
 
 SPECS: list[dict[str, Any]] = [
     {"model": {"source": "demo://gemma-3-270m"}},

@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
-from plimsoll_runtime.cli.formats import add_format_options
-from plimsoll_runtime.cli.request_options import add_generation_config, add_image_parts
+from plimsoll_runtime.cli.engine_options import (
+    add_engine_options,
+    add_format_options,
+    add_generation_config,
+    add_image_parts,
+    engine_config,
+)
 from plimsoll_runtime.errors import UNREADABLE, UsageError
 
 if TYPE_CHECKING:
@@ -78,8 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Answer all rows; 0 where all have an answer, 7 where some failed."""
     config = batch_config(args)
     from plimsoll_runtime.api.batches.offline import run_batch
-    from plimsoll_runtime.cli.batch_board import board
-    from plimsoll_runtime.cli.progress import console_progress
+    from plimsoll_runtime.cli.progress import board, console_progress
 
     with contextlib.ExitStack() as loading, board(sys.stderr, loading.close) as shown:
         progress = loading.enter_context(console_progress(sys.stderr))

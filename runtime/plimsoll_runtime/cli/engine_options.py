@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 
 from plimsoll_runtime.cli import values
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DEVICES, DTYPES, MODEL_IMPLS, EngineConfig
@@ -224,3 +226,66 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
         help="compare the engine's records of blocks, slots and sequences after so many steps, and end with an error "
         "where they disagree; 0 is never (default: %(default)s)",
     )
+
+
+def add_generation_config(group: argparse._ArgumentGroup) -> None:
+    """Add `--generation-config`."""
+    group.add_argument(
+        "--generation-config",
+        choices=("model", "none"),
+        default="model",
+        help="defaults for requests that leave out temperature, top_p, top_k, min_p or repetition_penalty: those of "
+        "the model's generation_config.json (model), or temperature 1 and no filter (none) (default: %(default)s)",
+    )
+
+
+def add_image_parts(group: argparse._ArgumentGroup) -> None:
+    """Add `--image-parts`."""
+    group.add_argument(
+        "--image-parts",
+        choices=("refuse", "describe"),
+        default="refuse",
+        help="images in conversations: refuse the request, or replace each image by a text that says it was left out "
+        "(default: %(default)s)",
+    )
+
+
+def add_format_options(group: argparse._ArgumentGroup) -> None:
+    """How the model writes calls and thoughts, where its chat template does not say so."""
+    group.add_argument(
+        "--tool-format",
+        type=tool_format,
+        metavar="NAME",
+        help="how the model writes calls of tools: hermes, llama3, mistral, ... (default: as its chat template does)",
+    )
+    group.add_argument(
+        "--reasoning-format",
+        type=reasoning_format,
+        metavar="NAME",
+        help="how the model writes thoughts: think, mistral, harmony, ..., or none to leave them in answers "
+        "(default: as its chat template does)",
+    )
+
+
+def tool_format(text: str) -> str:
+    """The name of a format of calls."""
+    from plimsoll_runtime.tools.registry import named
+
+    return _known(text, named)
+
+
+def reasoning_format(text: str) -> str:
+    """The name of a format of thoughts, or `none`."""
+    from plimsoll_runtime.reasoning.registry import named
+
+    return _known(text, named)
+
+
+def _known(text: str, named: Callable[[str], object]) -> str:
+    from plimsoll_runtime.tools.base import UnknownFormat
+
+    try:
+        named(text)
+    except UnknownFormat as error:
+        raise ArgumentTypeError(str(error)) from error
+    return text

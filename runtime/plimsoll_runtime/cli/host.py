@@ -146,7 +146,7 @@ def _models(files: list[str]) -> tuple[tuple[ModelName, ModelSpec], ...]:
     if not files:
         return ()
     from plimsoll_runtime.local.model import load_models
-    from plimsoll_runtime.local.placement import placement
+    from plimsoll_runtime.local.pool import placement
 
     models = load_models(files, sys.stdin)
     return tuple(placement(model) for model in models if model.replicas > 0)

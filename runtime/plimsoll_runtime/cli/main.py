@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import argparse
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from plimsoll_runtime.cli import batch, chat, host, models, profiling, serve, status, up
-from plimsoll_runtime.cli.ask import add_ask_parser
-from plimsoll_runtime.cli.down import add_down_parser
-from plimsoll_runtime.cli.fetch import add_fetch_parser
-from plimsoll_runtime.cli.planner import add_planner_parsers
+from plimsoll_runtime.cli import batch, chat, host, models, profile, serve, status, up
+from plimsoll_runtime.cli.chat import add_ask_parser
+from plimsoll_runtime.cli.downloads import add_fetch_parser
 from plimsoll_runtime.cli.server_options import termination_log
+from plimsoll_runtime.cli.up import add_down_parser
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.utils.process_exit import write_last_words
 from plimsoll_runtime.utils.suggestions import did_you_mean
 from plimsoll_runtime.version import VERSION
+
+COMMANDS = {
+    "explain": "the whole decision about where a model of a pool lies, of a cluster or of a recorded state",
+    "simulate": "run the planner of pools on a trace of requests and tell what it pays",
+}
+NO_OPTIONS = "\0"
+"""A first character that no argument has: all of them are the planner's to read, `--help` too."""
+
+
+def add_planner_parsers(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add both to the command line."""
+    for name, what in COMMANDS.items():
+        parser = subparsers.add_parser(name, help=what, add_help=False, prefix_chars=NO_OPTIONS)
+        parser.add_argument("rest", nargs="*")
+        parser.set_defaults(func=run_planner)
+
+
+def run_planner(args: argparse.Namespace) -> int:
+    """The exit code of the planner's process."""
+    return subprocess.call([sys.executable, "-m", "plimsoll_operator", args.command, *args.rest])
+
 
 INTERRUPTED = 130
 
@@ -84,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_fetch_parser,
         models.add_parser,
         batch.add_parser,
-        profiling.add_parser,
+        profile.add_parser,
         add_planner_parsers,
     ):
         add_parser(subparsers)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import downloads, values
-from plimsoll_runtime.cli.table import print_table
+from plimsoll_runtime.local.text import table
 
 if TYPE_CHECKING:
     from plimsoll_runtime.execution.kv.layout import KvLayout
@@ -79,7 +79,7 @@ def list_models(args: argparse.Namespace) -> int:
     rows = [(name, types[name], gguf.get(name, "-")) for name in sorted(FAMILIES)]
     rows += [(encoder.architecture, kind, "-") for kind, encoder in ENCODERS.items()]
     rows += [(name, "-", f"by {origin}") for name, origin in sorted(plugins().items())]
-    print_table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows)
+    print(table(("ARCHITECTURE", "MODEL TYPE", "GGUF"), rows))
     return 0
 
 
@@ -144,7 +144,7 @@ def fit(args: argparse.Namespace) -> int:
         held = longest_held(left, layout, facts.max_positions)
         rows.append(("longest beside it", f"{held} tokens", f"of one sequence, in {_size(left)} of {args.memory}"))
         rows.append(("sequences beside it", f"{max(0, left - layout.block_bytes) // whole}", "of the longest"))
-    print_table(("WHAT", "TAKES", ""), rows)
+    print(table(("WHAT", "TAKES", ""), rows))
     if left is not None and left < least:
         print(f"\nit does not fit: {_size(least - left)} more than {args.memory} are needed")
         return 1

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from plimsoll_runtime.batch.job import Answered, Row, Tally
 from plimsoll_runtime.utils.progress import Rate, Transfer, TransferProgress, transfer_text
 
 
@@ -56,3 +57,93 @@ class _PlainLines:
         self._seen[stage] = done
         size = "" if transfer is None else f", {transfer_text(transfer, None)}"
         print(f"{stage}: {'done' if done else 'started'}{size}", file=self._stream, flush=True)
+
+
+LINE_SECONDS = 30.0
+LOOK_ROWS = 64
+"""Rows between two looks at the clock, or at the terminal."""
+
+
+class Board:
+    """Counts what is answered; `show` gets the counts as words, and the bytes of the input that are behind."""
+
+    def __init__(self, show: Callable[[str, int], None], start: Callable[[int], None]) -> None:
+        self._show = show
+        self._start = start
+        self._tally = Tally()
+        self._resumed = self._read = 0
+        self._began = time.monotonic()
+
+    def begin(self, total: int, resumed: int) -> None:
+        """The rows begin."""
+        self._resumed, self._began = resumed, time.monotonic()
+        self._start(total)
+
+    def passed(self, row: Row) -> None:
+        """One that an earlier run had answered."""
+        self._read += row.size
+
+    def told(self, row: Row, answered: Answered) -> None:
+        """One more is answered."""
+        self._tally = self._tally.plus(answered)
+        self._read += row.size
+        if self._tally.rows % LOOK_ROWS == 0:
+            self._show(self._words(), self._read)
+
+    def finish(self) -> None:
+        """Show what it has come to."""
+        if self._tally.rows:
+            self._show(self._words(), self._read)
+
+    def _words(self) -> str:
+        tally, seconds = self._tally, time.monotonic() - self._began
+        tokens = tally.prompt_tokens + tally.completion_tokens
+        cached = tally.cached_tokens / tally.prompt_tokens if tally.prompt_tokens else 0.0
+        failed = f", {tally.failed} failed" if tally.failed else ""
+        rows = f"{self._resumed + tally.rows} rows{failed}"
+        return f"{rows}, {tokens / seconds if seconds else 0:.0f} tokens/s, {cached:.0%} of prompts cached"
+
+
+@contextlib.contextmanager
+def board(stream: TextIO, before: Callable[[], None]) -> Iterator[Board]:
+    """A board for as long as the run takes. `before`: to be done before it is shown."""
+    if not stream.isatty():
+        yield _lines(stream, before)
+        return
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
+    bars = Progress(*columns, console=Console(file=stream))
+    task = bars.add_task("", total=None)
+
+    def start(total: int) -> None:
+        before()
+        bars.update(task, total=total)
+        bars.start()
+
+    shown = Board(lambda words, read: bars.update(task, description=words, completed=read), start)
+    try:
+        yield shown
+        shown.finish()
+    finally:
+        bars.stop()
+
+
+def _lines(stream: TextIO, before: Callable[[], None]) -> Board:
+    last, whole = time.monotonic(), 1
+
+    def start(total: int) -> None:
+        nonlocal last, whole
+        before()
+        last, whole = time.monotonic(), max(1, total)
+
+    def show(words: str, read: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= LINE_SECONDS:
+            last = time.monotonic()
+            print(f"{read / whole:.0%} of the input, {words}", file=stream, flush=True)
+
+    return Board(show, start)

@@ -7,9 +7,13 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
-from plimsoll_runtime.cli.formats import add_format_options
-from plimsoll_runtime.cli.request_options import add_generation_config, add_image_parts
+from plimsoll_runtime.cli.engine_options import (
+    add_engine_options,
+    add_format_options,
+    add_generation_config,
+    add_image_parts,
+    engine_config,
+)
 from plimsoll_runtime.cli.server_options import (
     add_batch_options,
     add_response_options,

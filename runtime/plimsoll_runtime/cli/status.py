@@ -11,9 +11,15 @@ from datetime import datetime
 from typing import Any
 
 from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.table import line_width, print_table
-from plimsoll_runtime.local.placementtext import findings_lines, memory_line, placement_line
-from plimsoll_runtime.local.words import cut, duration_text
+from plimsoll_runtime.local.text import (
+    cut,
+    duration_text,
+    findings_lines,
+    line_width,
+    memory_line,
+    placement_line,
+    table,
+)
 
 DESCRIPTION = """\
 Show each `plimsoll up` of this user: its endpoint, and a row for each model.
@@ -69,11 +75,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(record: Mapping[str, Any], *, verbose: bool) -> None:
-    from plimsoll_runtime.local.statustable import HEAD, notes, rows
+    from plimsoll_runtime.local.usage import HEAD, notes, rows
 
     width, began = line_width(), datetime.fromisoformat(record["began"])
     print(f"{record['url']}/v1  up {duration_text(time.time() - began.timestamp())}")
-    print_table(HEAD, rows(record), width=width)
+    print(table(HEAD, rows(record), width=width))
     if verbose:
         print("\n" + _details(record, began))
         return
@@ -83,7 +89,7 @@ def _show(record: Mapping[str, Any], *, verbose: bool) -> None:
 
 def _details(record: Mapping[str, Any], began: datetime) -> str:
     """Every process and its log, and what there is to say of the device."""
-    from plimsoll_runtime.local.table import HOST_SLOT
+    from plimsoll_runtime.local.processes.status_board import HOST_SLOT
     from plimsoll_runtime.local.usage import placed_of
 
     lines = [f"pid {record['pid']}, since {began.astimezone():%Y-%m-%d %H:%M:%S}"]
@@ -110,7 +116,7 @@ def _host_lines(host: Mapping[str, Any] | str) -> list[str]:
 
 def _lines(entry: Mapping[str, Any]) -> list[str]:
     """A process, and below it what there is to say of its device."""
-    from plimsoll_runtime.local.statustable import SILENT
+    from plimsoll_runtime.local.usage import SILENT
 
     restarts = f", restarted {entry['restarts']} times" if entry["restarts"] else ""
     pid = "" if entry["pid"] is None else f" (pid {entry['pid']}{restarts})"

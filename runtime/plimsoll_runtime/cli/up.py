@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
     from plimsoll_runtime.local.model import LocalModel
     from plimsoll_runtime.local.pool import LocalPool
+    from plimsoll_runtime.local.run_folder import RunFolder
 
 DRAIN_SECONDS = 10.0
 
@@ -92,14 +96,13 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     """
     from rich.console import Console
 
-    from plimsoll_runtime.local.launch import HOST, SERVE, TURNS
+    from plimsoll_runtime.local.host_sharing import memory_left
     from plimsoll_runtime.local.model import load_objects
     from plimsoll_runtime.local.pool import place, read_pools
-    from plimsoll_runtime.local.ports import base_url, listen
+    from plimsoll_runtime.local.processes.launch import HOST, SERVE, TURNS, base_url, listen
     from plimsoll_runtime.local.run import Run, RunOptions
     from plimsoll_runtime.local.run_folder import RunFolder
     from plimsoll_runtime.local.source import manifests_of
-    from plimsoll_runtime.local.together import memory_left
     from plimsoll_runtime.weights.sources.demo import unseen_terms
 
     if args.once and args.ask is None:
@@ -154,7 +157,7 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
 
 def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console) -> list[LocalModel]:
     """The models, those that share a process marked so; a line says so where nobody asked for it."""
-    from plimsoll_runtime.local.together import choose, share
+    from plimsoll_runtime.local.host_sharing import choose, share
 
     implied = True if args.line is not None or args.sleepers is not None else args.together
     choice = choose(models, implied)
@@ -165,7 +168,7 @@ def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console
 
 def _in_pool(models: list[LocalModel]) -> list[LocalModel]:
     """The models, those of the pool with notes on what has no effect there."""
-    from plimsoll_runtime.local.together import share
+    from plimsoll_runtime.local.host_sharing import share
 
     shared = iter(share([model for model in models if model.in_host]))
     return [next(shared) if model.in_host else model for model in models]
@@ -175,10 +178,65 @@ def _host_options(args: argparse.Namespace, pool: LocalPool | None) -> tuple[str
     """The options of the shared process: --line and --sleepers. Without a pool, sleepers may by default have a
     quarter of the free memory.
     """
-    from plimsoll_runtime.local.together import memory_left
+    from plimsoll_runtime.local.host_sharing import memory_left
 
     sleepers = memory_left() // 4 if args.sleepers is None and pool is None else args.sleepers
     return (
         *(() if args.line is None else ("--line", args.line)),
         *(() if sleepers is None else ("--sleepers", str(sleepers))),
     )
+
+
+POLL_SECONDS = 0.1
+WAIT_SECONDS = 60.0
+
+
+def add_down_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add `down` to the command line."""
+    parser = subparsers.add_parser(
+        "down",
+        help="stop what `plimsoll up` runs on this machine",
+        description="Stop a `plimsoll up` of this user and wait until it has ended; running answers may finish.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--port", type=values.port, help="the run of this port (default: the only one)")
+    parser.add_argument("--now", action="store_true", help="do not wait for running answers")
+    parser.set_defaults(func=run_down)
+
+
+def run_down(args: argparse.Namespace) -> int:
+    """Stop one run; 0 once it is gone, 1 if there is none. Raises UsageError where several could be meant."""
+    from plimsoll_runtime.local.run_folder import RunFolder, all_runs
+
+    runs = all_runs() if args.port is None else [RunFolder(args.port)]
+    if len(runs) > 1:
+        raise UsageError(f"several run: say which with --port ({', '.join(str(run.port) for run in runs)})")
+    record = runs[0].read() if runs else None
+    if record is None:
+        where = "" if args.port is None else f" on port {args.port}"
+        print(f"nothing runs{where}")
+        return 1
+    _signal(record["pid"], signal.SIGTERM)
+    if args.now:  # the second signal is another one: two of a kind may arrive as one
+        _signal(record["pid"], signal.SIGINT)
+    if not _wait(runs[0]):
+        print(f"pid {record['pid']} has not ended within {WAIT_SECONDS:g} s; try `plimsoll down --now`")
+        return 1
+    print(f"stopped {record['url']}")
+    return 0
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it has ended in this moment
+
+
+def _wait(run: RunFolder) -> bool:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while run.is_running():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True

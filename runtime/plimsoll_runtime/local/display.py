@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from plimsoll_runtime.local.board import Board, Phase, Status
+from plimsoll_runtime.local.processes.status_board import Board, Phase, Status
 
 STYLES = {
     Phase.STARTING: "dim",

@@ -2,16 +2,103 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, TextIO
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local import crd
-from plimsoll_runtime.local.admission import RefusedError, admit
-from plimsoll_runtime.local.flags import serve_arguments
-from plimsoll_runtime.local.manifest import Document, read_documents
-from plimsoll_runtime.local.stores import Stores, read_stores
+from plimsoll_runtime.local.manifest import crd
+from plimsoll_runtime.local.manifest.manifest import Document, read_documents
+from plimsoll_runtime.local.manifest.validation import RefusedError, admit
+
+ON = frozenset({"prefixCaching"})
+"""Fields that are true by default: `plimsoll serve` has no flag that switches them on."""
+
+
+def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """What follows `plimsoll serve` for a valid spec of the object `name`."""
+    model = spec["model"]
+    arguments = [_model_argument(model["source"])]
+    if revision := model.get("revision"):
+        arguments += ["--revision", revision]
+    if model.get("trustRemoteCode"):
+        arguments.append("--trust-remote-code")
+    for served in model.get("servedNames") or [name]:
+        arguments += ["--name", served]
+    for option, value in sorted(spec.get("runtime", {}).items()):
+        arguments += _option(option, value)
+    return tuple(arguments)
+
+
+def _model_argument(source: str) -> str:
+    """`file:///path` is a path; everything else the runtime understands as it is."""
+    return source.removeprefix("file://") if source.startswith("file://") else source
+
+
+def _option(field: str, value: Any) -> list[str]:
+    """`maxModelLen: 4096` -> `--max-model-len 4096`; `prefixCaching: false` -> `--no-prefix-caching`."""
+    flag = re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", field)
+    if value is True:
+        return [] if field in ON else [f"--{flag}"]
+    if value is False:
+        return [f"--no-{flag}"]
+    if isinstance(value, list):
+        return [part for item in value for part in (f"--{flag}", str(item))]
+    return [f"--{flag}", str(value)]
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Those of one process: the claims, by names that no claim of another namespace has, and options beside them."""
+
+    responses_claim: str | None = None
+    responses_options: tuple[str, ...] = ()
+    files_claim: str | None = None
+    files_options: tuple[str, ...] = ()
+
+    def arguments(self, claims: Path, slot: str) -> tuple[str, ...]:
+        """What `plimsoll serve` and `plimsoll host` are told, for the process of that slot; the folders are made."""
+        words = list(self.responses_options)
+        if self.responses_claim is not None:
+            words += ["--response-store", str(_folder(claims, self.responses_claim) / f"{slot}.sqlite")]
+        if self.files_claim is not None:
+            words += ["--files-dir", str(_folder(claims, self.files_claim) / "files"), "--files-shared"]
+        return (*words, *self.files_options)
+
+
+def read_stores(namespace: str, spec: Mapping[str, Any]) -> Stores:
+    """From a valid spec with its defaults."""
+    responses, files = spec.get("responses") or {}, spec.get("files") or {}
+    of_responses = {
+        "count": "--max-responses",
+        "size": "--max-response-bytes",
+        "days": "--response-days",
+        "tenantShare": "--response-tenant-share",
+    }
+    of_files = {"size": "--files-size", "batchLines": "--batch-lines"}
+    return Stores(
+        responses_claim=_claim(namespace, responses),
+        responses_options=_options(responses, of_responses),
+        files_claim=_claim(namespace, files),
+        files_options=_options(files, of_files),
+    )
+
+
+def _claim(namespace: str, values: Mapping[str, Any]) -> str | None:
+    return f"{namespace}/{values['claim']}" if "claim" in values else None
+
+
+def _options(values: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(word for field, flag in flags.items() if field in values for word in (flag, str(values[field])))
+
+
+def _folder(claims: Path, claim: str) -> Path:
+    folder = claims / claim
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
 
 # Parts of a spec that name things only a cluster has. `env` is honoured where it holds a plain value.
 CLUSTER_ONLY = ("resources", "template")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local.manifest import Document
-from plimsoll_runtime.local.model import LocalModel, plain_environment
-from plimsoll_runtime.local.stores import Stores, read_stores
-from plimsoll_runtime.local.words import gib_text
-from plimsoll_runtime.utils.sizes import Quantity, parse_size
+from plimsoll_runtime.local.manifest.manifest import Document
+from plimsoll_runtime.local.model import LocalModel, Stores, plain_environment, read_stores
+from plimsoll_runtime.local.text import gib_text
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
+from plimsoll_runtime.utils.sizes import Quantity, is_share, parse_size
 
 NEARLY_ALL = 0.95
 """Of what is free: with more an amount is no use, for it may be too much by the time that the host starts."""
@@ -109,3 +112,26 @@ def _ignored(spec: Mapping[str, Any]) -> list[str]:
     resources = [f"spec.resources.{field}" for field in spec["resources"] if field not in ("memory", "accelerator")]
     template = [f"spec.template.{field}" for field in spec.get("template") or {} if field != "env"]
     return [*replicas, *resources, *template, *(f"spec.{field}" for field in WITHOUT_EFFECT if field in spec)]
+
+
+OWN_PROCESS = ("threads", "drainSeconds")
+"""Options of a process of its own, which a model of a host has not: the host's own hold for all of them."""
+
+
+def placement(model: LocalModel) -> tuple[ModelName, ModelSpec]:
+    """Name and spec. What the file says of the KV cache is the least that the model gets."""
+    spec = model.spec
+    runtime = {key: value for key, value in spec.get("runtime", {}).items() if key not in OWN_PROCESS}
+    least = runtime.pop("kvMemory", None)
+    worth = {key: value for key, value in spec.get("placement", {}).items() if key in ("weight", "priority", "pinned")}
+    made = ModelSpec(
+        revision="",
+        source=spec["model"]["source"],
+        model_revision=spec["model"].get("revision"),
+        served_names=model.served_names,
+        runtime=runtime,
+        minimum_kv=None if least is None or is_share(least) else least,
+        **worth,
+    )
+    digest = hashlib.sha256(msgspec.json.encode(made, order="deterministic")).hexdigest()
+    return ModelName(model.namespace, model.name), msgspec.structs.replace(made, revision=digest[:16])

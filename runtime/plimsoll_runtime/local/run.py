@@ -9,25 +9,66 @@ import shlex
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import aiohttp
 from rich.console import Console
 
-from plimsoll_runtime.local.ask import ask
-from plimsoll_runtime.local.backoff import Backoff
-from plimsoll_runtime.local.board import Board, Phase, Status
+from plimsoll_runtime.local.chat.conversation import AskError, Server, stream
+from plimsoll_runtime.local.chat.server import first_key
 from plimsoll_runtime.local.display import Display
-from plimsoll_runtime.local.hostwatch import HostWatch
-from plimsoll_runtime.local.keeper import Keeper
-from plimsoll_runtime.local.launch import HOST, SERVE, GatewayLaunch, HostLaunch, RuntimeLaunch, threads_each
 from plimsoll_runtime.local.model import LocalModel
+from plimsoll_runtime.local.processes.host_client import HostWatch
+from plimsoll_runtime.local.processes.launch import HOST, SERVE, GatewayLaunch, HostLaunch, RuntimeLaunch, threads_each
+from plimsoll_runtime.local.processes.status_board import HOST_SLOT, Board, Phase, Status, replica_slots, table_document
+from plimsoll_runtime.local.processes.supervisor import Backoff, Keeper
 from plimsoll_runtime.local.run_folder import RunFolder, lines_of, write_atomically
-from plimsoll_runtime.local.table import HOST_SLOT, replica_slots, table_document
-from plimsoll_runtime.local.talk.place import first_key
-from plimsoll_runtime.local.talk.stream import AskError, Server
+
+LONGEST_ANSWER = 256
+ROUTE_SECONDS = 15.0
+POLL_SECONDS = 0.1
+
+
+async def ask(
+    session: aiohttp.ClientSession, server: Server, model: str, question: str, write: Callable[[str], None]
+) -> None:
+    """Send one streaming chat request; `write` gets the pieces of the answer. Raises AskError."""
+    await _until_routed(session, server.url, model)
+    async for chunk in stream(session, server, _request(model, question)):
+        write(chunk.text)
+
+
+def _request(model: str, question: str) -> dict[str, Any]:
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": question}],
+        "max_tokens": LONGEST_ANSWER,
+        "temperature": 0,
+    }
+
+
+async def _until_routed(session: aiohttp.ClientSession, url: str, model: str) -> None:
+    """Wait until the gateway, too, has learnt that the model is ready."""
+    try:
+        async with asyncio.timeout(ROUTE_SECONDS):
+            while True:
+                if await _is_routed(session, url, model):
+                    return
+                await asyncio.sleep(POLL_SECONDS)
+    except TimeoutError:
+        raise AskError(f"the gateway did not find the model ready within {ROUTE_SECONDS:g} s") from None
+
+
+async def _is_routed(session: aiohttp.ClientSession, url: str, model: str) -> bool:
+    try:
+        async with session.get(f"{url}/v1/models/{model}") as response:
+            return response.status == 200 and (await response.json())["ready"] is True
+    except aiohttp.ClientError:
+        return False  # it is being started
+
 
 GATEWAY_SLOT = "gateway"
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

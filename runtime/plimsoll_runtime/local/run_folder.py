@@ -12,7 +12,7 @@ from typing import Any
 
 from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local.hostaccess import HostAccess
+from plimsoll_runtime.local.processes.host_client import HostAccess
 
 
 def state_root() -> Path:

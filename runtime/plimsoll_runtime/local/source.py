@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local import crd
-from plimsoll_runtime.local.manifest import STDIN
+from plimsoll_runtime.local.manifest import crd
+from plimsoll_runtime.local.manifest.manifest import STDIN
 
 LONGEST_NAME = 52
 """Of an object, as the schema's rule has it: the operator appends to it."""

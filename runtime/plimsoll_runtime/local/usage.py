@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import psutil
 
-from plimsoll_runtime.local.board import Phase
+from plimsoll_runtime.local.processes.probes import IN_FLIGHT, LAST_REQUEST, TOKENS, Scrape, scrape
+from plimsoll_runtime.local.processes.status_board import HOST_SLOT, Phase, first_line
 from plimsoll_runtime.local.run_folder import RunFolder
-from plimsoll_runtime.local.scrape import IN_FLIGHT, LAST_REQUEST, TOKENS, Scrape, scrape
-from plimsoll_runtime.local.table import HOST_SLOT
+from plimsoll_runtime.local.text import WORDS, cut, duration_text, size_text
 
 ANSWER_SECONDS = 1.0
 """How long a process may take to answer."""
@@ -151,3 +151,67 @@ def _resident(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.Error:
         return 0
+
+
+HEAD = ("MODEL", "STATE", "MEMORY", "REQUESTS", "TOKENS/S", "IDLE")
+WIDEST_STATE = 18
+UNKNOWN = "-"
+NO_ANSWER = "no answer"
+SILENT = f"{NO_ANSWER} within {ANSWER_SECONDS:g} s"
+_PHASES = {Phase.WAITING.value: "restarting"}
+"""Where a table has another word than the record."""
+
+
+def rows(record: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A row for each model of an observed record (see `usage.observe`), as HEAD says."""
+    host = record.get("host")
+    return [
+        (model["servedNames"][0], cut(_state(model, host), WIDEST_STATE), *_figures(model))
+        for model in record["models"]
+    ]
+
+
+def notes(record: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each process that does not serve, and for each model of a host that failed."""
+    told = set()
+    for model in record["models"]:
+        for replica in model["replicas"]:
+            if not is_ready(replica) and replica["slot"] not in told:
+                told.add(replica["slot"])
+                yield f"{replica['slot']}: {_why(replica)}"
+        if (placed := placed_of(record.get("host"), model)) is not None and placed["error"]:
+            yield f"{model['servedNames'][0]}: {first_line(placed['error'])}"
+    gateway = record["gateway"]
+    if gateway["phase"] != Phase.READY.value:
+        yield f"{gateway['slot']}: {gateway['detail']}"
+
+
+def _why(replica: Mapping[str, Any]) -> str:
+    return SILENT if replica["phase"] == Phase.READY.value else str(replica["detail"])
+
+
+def _state(model: Mapping[str, Any], host: Any) -> str:
+    replicas = model["replicas"]
+    if not replicas:
+        return "off"
+    if (placed := placed_of(host, model)) is not None:
+        return str(WORDS.get(placed["state"], placed["state"]))
+    if len(replicas) > 1:
+        return f"{sum(map(is_ready, replicas))}/{len(replicas)} ready"
+    [replica] = replicas
+    phase = replica["phase"]
+    return NO_ANSWER if phase == Phase.READY.value and not replica["answers"] else _PHASES.get(phase, phase)
+
+
+def _figures(model: Mapping[str, Any]) -> tuple[str, ...]:
+    usage = model["usage"]
+    if usage is None:
+        return (UNKNOWN,) * 4
+    rate = f"{usage['tokensPerSecond']:.0f}"
+    return (size_text(usage["memoryBytes"]), str(usage["requests"]), rate, _idle(usage))
+
+
+def _idle(usage: Mapping[str, Any]) -> str:
+    if usage["requests"]:
+        return UNKNOWN
+    return "never used" if usage["idleSeconds"] is None else duration_text(usage["idleSeconds"])

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
+import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -18,19 +23,32 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend
+from plimsoll_runtime.execution.device.gpus import cpu_name
 from plimsoll_runtime.execution.device.select import choose
 from plimsoll_runtime.profiling.machine import Machine, measure
-from plimsoll_runtime.profiling.provenance import provenance
-from plimsoll_runtime.profiling.record import StepRecord, record_steps
-from plimsoll_runtime.profiling.report import Report
-from plimsoll_runtime.profiling.server_path import ServerPath
-from plimsoll_runtime.profiling.summary import SERVER_PHASES, summarise
+from plimsoll_runtime.profiling.recorder import ServerPath, StepRecord, Watch, record_steps
+from plimsoll_runtime.profiling.summary import SERVER_PHASES, Report, summarise
 from plimsoll_runtime.profiling.trace import with_torch_events, write_trace
-from plimsoll_runtime.profiling.watch import Watch
 from plimsoll_runtime.profiling.workload import Workload, prompt_tokens
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
 from plimsoll_runtime.utils.progress import Progress
+from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.sources.resolve import resolve
+
+
+def provenance(device: torch.device) -> dict[str, str | int]:
+    """Hardware, versions, command and day. The GPU is the one that was computed on."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": " ".join(["plimsoll", *sys.argv[1:]]),
+        "cpu": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "gpu": torch.cuda.get_device_name() if device.type == "cuda" else "none",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "plimsoll": VERSION,
+    }
+
 
 WARM_OUTPUT = 3
 TRACED_OUTPUT = 16

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from plimsoll_kernels.cpu.speed import Speed
 from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, total
 from plimsoll_runtime.profiling.machine import Machine
-from plimsoll_runtime.profiling.record import StepRecord
+from plimsoll_runtime.profiling.recorder import StepRecord
 
 FORWARD_OPS = tuple(kind for kind in OpKind if kind is not OpKind.HEAD)
 AROUND = "around"
@@ -135,3 +136,29 @@ def _mean(values: Sequence[float]) -> float:
 def _percentile(ordered: Sequence[float], percent: int) -> float:
     """The smallest value that is not below this share of them."""
     return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Seconds, bytes, operations and tokens. `bandwidth` and `rate` are the machine's, probed before and after.
+
+    `kernels` are our own for CPUs, where they compute.
+    """
+
+    model: str
+    architecture: str
+    dtype: str
+    device: str
+    attention_backend: str
+    threads: int
+    workload: str
+    batch: int
+    prompt_len: int
+    output_len: int
+    prompt_tokens: int
+    output_tokens: int
+    seconds: float
+    bandwidth: float
+    rate: float
+    kernels: Speed | None
+    steps: list[StepFigures]
+    provenance: dict[str, str | int]

@@ -8,8 +8,7 @@ from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 
-from plimsoll_runtime.profiling.report import Report
-from plimsoll_runtime.profiling.summary import ALL, SERVER_PHASES, OpFigures, PhaseFigures, StepFigures
+from plimsoll_runtime.profiling.summary import ALL, SERVER_PHASES, OpFigures, PhaseFigures, Report, StepFigures
 
 SERVER_NAMES = {phase.name.lower() for phase in SERVER_PHASES}
 NOTHING = "-"

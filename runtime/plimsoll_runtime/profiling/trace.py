@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from plimsoll_runtime.engine.step_timing import StepPhase
-from plimsoll_runtime.profiling.record import StepRecord
+from plimsoll_runtime.profiling.recorder import StepRecord
 from plimsoll_runtime.profiling.summary import FORWARD_OPS, SERVER_PHASES
 
 Event = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind
 from plimsoll_runtime.profiling import machine
-from plimsoll_runtime.profiling.record import StepRecord
+from plimsoll_runtime.profiling.recorder import StepRecord
 
 MS = 1_000_000
 COSTS = {kind: OpCost() for kind in OpKind} | {

@@ -11,8 +11,8 @@ import pytest
 
 from plimsoll_runtime.batch.job import Answered, Row
 from plimsoll_runtime.cli.batch import batch_config, setting, shard
-from plimsoll_runtime.cli.batch_board import board
 from plimsoll_runtime.cli.main import build_parser
+from plimsoll_runtime.cli.progress import board
 from plimsoll_runtime.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from model_support.tiny import make_model, save_model
 from profiling_support.steps import quicken_probes
 
 from plimsoll_runtime.cli.main import build_parser, main
-from plimsoll_runtime.cli.profiling import profile_options
+from plimsoll_runtime.cli.profile import profile_options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.profiling.trace import OPS as TRACK_OF_OPS
 from plimsoll_runtime.profiling.trace import PROCESS
@@ -87,9 +87,7 @@ def test_impossible_values_exit_with_2_and_say_why(
 def test_what_cannot_be_run_is_refused_before_anything_is_loaded(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "plimsoll_runtime.cli.profiling.os.access", lambda path, mode: not str(path).startswith("/proc")
-    )
+    monkeypatch.setattr("plimsoll_runtime.cli.profile.os.access", lambda path, mode: not str(path).startswith("/proc"))
     assert main(["profile", "/no/model", *words]) == 2
     assert told in capsys.readouterr().err
 

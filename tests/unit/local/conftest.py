@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from plimsoll_runtime.local import crd
-from plimsoll_runtime.local.admission import RefusedError, admit
-from plimsoll_runtime.local.manifest import Document
+from plimsoll_runtime.local.manifest import crd
+from plimsoll_runtime.local.manifest.manifest import Document
+from plimsoll_runtime.local.manifest.validation import RefusedError, admit
 
 SMALL_CRD = """
 spec:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.unit.local.conftest import thing
 
-from plimsoll_runtime.local.admission import RefusedError, admit
-from plimsoll_runtime.local.manifest import Document, read_documents
+from plimsoll_runtime.local.manifest.manifest import Document, read_documents
+from plimsoll_runtime.local.manifest.validation import RefusedError, admit
 
 if TYPE_CHECKING:
     from tests.unit.local.conftest import Refusals

@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from local_support.fake_gateway import FakeGateway, delta, events, fake_gateway
 
-from plimsoll_runtime.local.ask import ask
-from plimsoll_runtime.local.talk.stream import AskError, Server
+from plimsoll_runtime.local.chat.conversation import AskError, Server
+from plimsoll_runtime.local.run import ask
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_answers_that_fail_say_why(gateway: FakeGateway) -> None:
 
 async def test_a_gateway_that_never_finds_the_model(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway.unready = 1_000_000
-    monkeypatch.setattr("plimsoll_runtime.local.ask.ROUTE_SECONDS", 0.05)
+    monkeypatch.setattr("plimsoll_runtime.local.run.ROUTE_SECONDS", 0.05)
     with pytest.raises(AskError, match="did not find the model ready"):
         await put(gateway)
 

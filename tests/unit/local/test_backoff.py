@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_runtime.local.backoff import FIRST_SECONDS, LONGEST_SECONDS, STABLE_SECONDS, Backoff
+from plimsoll_runtime.local.processes.supervisor import FIRST_SECONDS, LONGEST_SECONDS, STABLE_SECONDS, Backoff
 
 
 def test_it_doubles_up_to_a_limit() -> None:

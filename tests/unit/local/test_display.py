@@ -5,8 +5,8 @@ import io
 
 from rich.console import Console
 
-from plimsoll_runtime.local.board import Board, Phase, Status
 from plimsoll_runtime.local.display import Display
+from plimsoll_runtime.local.processes.status_board import Board, Phase, Status
 
 
 def test_lines_where_there_is_no_terminal() -> None:

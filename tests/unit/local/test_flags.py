@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from plimsoll_runtime.local.flags import serve_arguments
+from plimsoll_runtime.local.model import serve_arguments
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from plimsoll_runtime.local.health import Health, State, ask_health
+from plimsoll_runtime.local.processes.probes import Health, State, ask_health
 from plimsoll_runtime.utils.progress import Transfer
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local.manifest import read_documents
+from plimsoll_runtime.local.manifest.manifest import read_documents
 
 
 def read(text: str) -> list[tuple[str, object]]:

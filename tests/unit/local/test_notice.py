@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from plimsoll_runtime.local.talk.notice import LONGEST, NO_TEMPLATE, notice
-from plimsoll_runtime.local.talk.stream import AskError, Server
+from plimsoll_runtime.local.chat.conversation import AskError, Server
+from plimsoll_runtime.local.chat.terminal import LONGEST, NO_TEMPLATE, notice
 
 CHATS = {"id": "m", "task": "generate", "abilities": ["structured_outputs", "chat"]}
 CANNOT = {"id": "m", "task": "generate", "abilities": ["structured_outputs"]}

@@ -11,10 +11,9 @@ import pytest
 
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local.launch import HostLaunch, documents
 from plimsoll_runtime.local.model import LocalModel, load_models, load_objects
-from plimsoll_runtime.local.placement import placement
-from plimsoll_runtime.local.pool import LocalPool, place, read_pools
+from plimsoll_runtime.local.pool import LocalPool, place, placement, read_pools
+from plimsoll_runtime.local.processes.launch import HostLaunch, documents
 from plimsoll_runtime.local.run_folder import RunFolder
 
 GIB = 2**30

@@ -12,11 +12,10 @@ import pytest
 from aiohttp import web
 from local_support.fake_gateway import FakeGateway, delta, events, fake_gateway
 
-from plimsoll_runtime.local.talk import commands
-from plimsoll_runtime.local.talk.commands import CommandError, EndOfTalk
-from plimsoll_runtime.local.talk.place import Wish, find
-from plimsoll_runtime.local.talk.stream import AskError, Server, Usage
-from plimsoll_runtime.local.talk.talk import Pace, Talk
+from plimsoll_runtime.local.chat import terminal
+from plimsoll_runtime.local.chat.conversation import AskError, Pace, Server, Talk, Usage
+from plimsoll_runtime.local.chat.server import Wish, find
+from plimsoll_runtime.local.chat.terminal import CommandError, EndOfTalk
 from plimsoll_runtime.utils.progress import silent
 
 
@@ -100,7 +99,7 @@ def test_commands(tmp_path: Path) -> None:
     talk = Talk(Server("http://x"), "a", said=[{"role": "user", "content": "Hi"}])
 
     def run(line: str) -> str:
-        return commands.run_command(line, talk, lambda: ["a", "b"])
+        return terminal.run_command(line, talk, lambda: ["a", "b"])
 
     assert run("/system") == "there is no system message"
     run("/system Be brief.")
@@ -115,7 +114,7 @@ def test_commands(tmp_path: Path) -> None:
     assert run("/clear") == "1 messages are forgotten"
     run("/system none")
     assert talk.messages == []
-    assert all(word in run("/help") for word in commands.COMMANDS)
+    assert all(word in run("/help") for word in terminal.COMMANDS)
     with pytest.raises(EndOfTalk):
         run("/exit")
 
@@ -131,7 +130,7 @@ def test_commands(tmp_path: Path) -> None:
 )
 def test_commands_that_cannot_be_carried_out(line: str, told: str) -> None:
     with pytest.raises(CommandError, match=told):
-        commands.run_command(line, Talk(Server("http://x"), "a"), lambda: ["a", "b"])
+        terminal.run_command(line, Talk(Server("http://x"), "a"), lambda: ["a", "b"])
 
 
 async def test_a_place_by_its_url(gateway: FakeGateway, session: aiohttp.ClientSession, tmp_path: Path) -> None:

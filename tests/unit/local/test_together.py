@@ -12,13 +12,12 @@ import pytest
 
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.local.board import Status
-from plimsoll_runtime.local.launch import HostLaunch, RuntimeLaunch, documents
+from plimsoll_runtime.local.host_sharing import PROCESSES, choose, predicted, share, shared_environment
 from plimsoll_runtime.local.model import LocalModel, load_models
-from plimsoll_runtime.local.placement import placement
+from plimsoll_runtime.local.pool import placement
+from plimsoll_runtime.local.processes.launch import HostLaunch, RuntimeLaunch, documents
+from plimsoll_runtime.local.processes.status_board import Status, replica_slots, table_document
 from plimsoll_runtime.local.run_folder import RunFolder
-from plimsoll_runtime.local.table import replica_slots, table_document
-from plimsoll_runtime.local.together import PROCESSES, choose, predicted, share, shared_environment
 
 MIB = 2**20
 

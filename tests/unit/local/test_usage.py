@@ -9,7 +9,7 @@ from aiohttp import web
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.api.telemetry.metrics import Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
-from plimsoll_runtime.local.scrape import IN_FLIGHT, LAST_REQUEST, TOKENS, Scrape, scrape
+from plimsoll_runtime.local.processes.probes import IN_FLIGHT, LAST_REQUEST, TOKENS, Scrape, scrape
 from plimsoll_runtime.local.usage import Looks, Usage
 
 

@@ -14,7 +14,7 @@ from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.ops.cost import OpKind, TimesOps
 from plimsoll_runtime.models.registry.registry import describe
-from plimsoll_runtime.profiling.op_marks import CudaOpTimer, HostOpTimer, MarkedDecoder
+from plimsoll_runtime.profiling.op_timer import CudaOpTimer, HostOpTimer, MarkedDecoder
 from plimsoll_runtime.profiling.summary import FORWARD_OPS
 from plimsoll_runtime.weights.sources.resolve import resolve
 

@@ -12,7 +12,7 @@ import torch
 from profiling_support.steps import MS, record
 
 from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase, Timeline
-from plimsoll_runtime.profiling.record import StepRecord
+from plimsoll_runtime.profiling.recorder import StepRecord
 from plimsoll_runtime.profiling.trace import (
     OPS,
     PROCESS,

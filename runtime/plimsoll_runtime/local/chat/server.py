@@ -1,0 +1,131 @@
+"""Where somebody's model answers: at a URL, in what runs on this machine, or in a server that is started for it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import aiohttp
+
+from plimsoll_runtime.local.chat.conversation import AskError, Server, names
+from plimsoll_runtime.local.processes.child import Child, Launch
+from plimsoll_runtime.local.processes.launch import LOOPBACK, SERVE, free_port
+from plimsoll_runtime.local.processes.probes import State, ask_health
+from plimsoll_runtime.local.run_folder import all_runs
+from plimsoll_runtime.utils.progress import TransferProgress
+
+POLL_SECONDS = 0.1
+STOP_SECONDS = 5.0
+
+
+@asynccontextmanager
+async def own_server(
+    session: aiohttp.ClientSession,
+    model: str,
+    folder: Path,
+    progress: TransferProgress,
+) -> AsyncGenerator[Server, None]:
+    """A server of `model`, once it is ready. Its log is in `folder`. Raises AskError where it does not come to that."""
+    url = f"http://{LOOPBACK}:{(port := free_port())}"
+    command = (*SERVE, model, "--host", LOOPBACK, "--port", str(port), "--drain-seconds", "0")
+    try:
+        child = await Child.start(Launch(command, url, folder / "serve.log", folder / "serve.reason"))
+    except OSError as error:
+        raise AskError(f"a server for {model} cannot be started: {error}") from error
+    ended = asyncio.create_task(child.wait())
+    try:
+        await _until_ready(session, url, child, ended, progress)
+        yield Server(url)
+    finally:
+        child.terminate()
+        await asyncio.wait({ended}, timeout=STOP_SECONDS)
+        child.kill()
+        await ended
+
+
+async def _until_ready(
+    session: aiohttp.ClientSession,
+    url: str,
+    child: Child,
+    ended: asyncio.Task[int],
+    progress: TransferProgress,
+) -> None:
+    while True:
+        await asyncio.wait({ended}, timeout=POLL_SECONDS)
+        if ended.done():
+            raise AskError(f"the server {child.why(ended.result())}")
+        health = await ask_health(session, f"{url}/health")
+        if health.state is State.READY:
+            return
+        if health.stage:
+            progress(health.stage, health.fraction or 0.0, health.transfer)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server, and the name there of the model that is meant."""
+
+    server: Server
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person says of where to ask: a `model` (a name, or a source to serve), a `url`; either, both or none."""
+
+    model: str | None
+    url: str | None
+
+
+async def find(wish: Wish, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: TransferProgress) -> Place:
+    """Where it answers. A server that is started ends with the stack. Raises AskError."""
+    key = first_key(os.environ)
+    if wish.url is not None:
+        server = Server(wish.url.rstrip("/").removesuffix("/v1"), key)
+        return Place(server, _chosen(wish.model, await names(session, server), server))
+    if wish.model is not None and wish.model.startswith(("http://", "https://")):
+        raise AskError(f"{wish.model!r} is a URL, not a model; use --url {wish.model}")
+    for run in all_runs():
+        record = run.read()
+        if record is None:
+            continue
+        server = Server(record["url"], key)
+        offered = await names(session, server)
+        if offered and wish.model in (None, *offered):
+            return Place(server, _chosen(wish.model, offered, server))
+    if wish.model is None:
+        raise AskError("nothing runs here: name a model (demo://gemma-3-270m), give --url, or start `plimsoll up FILE`")
+    if not _is_source(wish.model):
+        raise AskError(
+            f"nothing that runs here serves {wish.model!r}; a model to be started is a folder, a .gguf file, "
+            "demo://gemma-3-270m or hf://ORG/NAME"
+        )
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="plimsoll-")))
+    own = await stack.enter_async_context(own_server(session, wish.model, folder, progress))
+    return Place(own, _chosen(None, await names(session, own), own))
+
+
+def _chosen(model: str | None, offered: Sequence[str], server: Server) -> str:
+    if not offered:
+        raise AskError(f"{server.url} serves no model")
+    if model is None:
+        return offered[0]
+    if model not in offered:
+        raise AskError(f"{server.url} has no model {model!r}; it has: {', '.join(offered)}")
+    return model
+
+
+def _is_source(model: str) -> bool:
+    """Whether it says where weights are, and is not just a name."""
+    return "://" in model or model.endswith(".gguf") or Path(model).exists() or model.count("/") == 1
+
+
+def first_key(environment: Mapping[str, str]) -> str | None:
+    """The first of the keys in an environment, if there are any."""
+    keys = environment.get("PLIMSOLL_API_KEY", "")
+    return next((key.strip() for key in keys.split(",") if key.strip()), None)

@@ -1,0 +1,1 @@
+"""what the API server would do with a file."""

@@ -1,0 +1,97 @@
+"""One child process: started tied to us, its output in a file, stopped politely and then not."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PARENT_DEATH = Path(__file__).with_name("parent_death.py")
+TAIL_BYTES = 16 << 10
+TAIL_LINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to start. `url` is where it will listen; `log` gets its output, `last_words` why it ended."""
+
+    command: tuple[str, ...]
+    url: str
+    log: Path
+    last_words: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    pass_fds: tuple[int, ...] = ()
+
+
+class Child:
+    """A running child. It leads a session of its own, so that a terminal's Ctrl-C reaches us alone."""
+
+    def __init__(self, launch: Launch, process: asyncio.subprocess.Process, log_begin: int) -> None:
+        self._launch = launch
+        self._process = process
+        self._log_begin = log_begin
+
+    @classmethod
+    async def start(cls, launch: Launch) -> Child:
+        """Start it; raises OSError."""
+        launch.last_words.unlink(missing_ok=True)
+        with launch.log.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-I", "-S", str(PARENT_DEATH), str(os.getpid())),
+                *launch.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **launch.environment, "PLIMSOLL_TERMINATION_LOG": str(launch.last_words)},
+                pass_fds=launch.pass_fds,
+                start_new_session=True,
+            )
+            return cls(launch, process, log.tell())
+
+    @property
+    def pid(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """The exit code, once it has ended; negative for a signal."""
+        return await self._process.wait()
+
+    def terminate(self) -> None:
+        """Ask it to finish what runs and end."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it, and whatever it has started, now."""
+        self._signal(signal.SIGKILL, group=True)
+
+    def _signal(self, number: signal.Signals, *, group: bool = False) -> None:
+        try:
+            if group:
+                os.killpg(self.pid, number)  # its session, which may outlive the leader
+            elif self._process.returncode is None:
+                os.kill(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    def why(self, code: int) -> str:
+        """Why it ended, as far as it said so: its last words, or the end of its output."""
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+        said = _read(self._launch.last_words, 0) or _read(self._launch.log, self._log_begin)
+        lines = [line for line in said.splitlines() if line.strip()][-TAIL_LINES:]
+        return f"{ended}: " + "\n".join(lines) if lines else ended
+
+
+def _read(path: Path, begin: int) -> str:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(begin, size - TAIL_BYTES))
+            return file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""

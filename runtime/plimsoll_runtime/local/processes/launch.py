@@ -1,0 +1,175 @@
+"""The command lines of a laptop run."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from plimsoll_kernels.whole_file import write_whole
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.local.host_sharing import shared_environment, shared_stores
+from plimsoll_runtime.local.manifest import crd
+from plimsoll_runtime.local.model import LocalModel
+from plimsoll_runtime.local.processes.child import Launch
+from plimsoll_runtime.local.run_folder import RunFolder
+
+LOOPBACK = "127.0.0.1"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The socket on which the gateway will answer (0 chooses a free port). Raises UsageError.
+
+    It is opened here and handed down: a gateway that must be started again finds it open, and who waits in it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise UsageError(_why(host, port, error)) from None
+
+
+def _why(host: str, port: int, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"port {port} of {host} is in use; choose another with --port, or stop what runs there "
+            f"(`plimsoll down --port {port}` if it is a `plimsoll up`)"
+        )
+    if error.errno == errno.EACCES:
+        return f"port {port} of {host} needs more rights; choose one above 1023 with --port"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+def free_port() -> int:
+    """A loopback port that is free now. Somebody may take it first: the process then dies and gets another."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def base_url(host: str, port: int) -> str:
+    """How this machine reaches the gateway."""
+    shown = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+# -P: the current folder may hold a file named like one of the modules that are imported.
+PYTHON = (sys.executable, "-P")
+SERVE = (*PYTHON, "-m", "plimsoll_runtime", "serve")
+HOST = (*PYTHON, "-m", "plimsoll_runtime", "host")
+GATEWAY = (*PYTHON, "-m", "plimsoll_gateway")
+HOLD_SECONDS = 3600
+"""How long a request waits for its model: on a laptop it may have to be downloaded first, and nobody else is there."""
+TURNS = ("--minimum-residency", "1", "--service-slice", "2", "--patience", "1")
+"""One person asks one model after the other, and should not wait for the turn of one that nobody asks any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeLaunch:
+    """Makes the command of one replica; each start gets a free port."""
+
+    model: LocalModel
+    slot: str
+    threads: int | None
+    folder: RunFolder
+    serve: Sequence[str] = SERVE
+
+    def __call__(self) -> Launch:
+        port = free_port()
+        findings = self.folder.findings(self.slot)
+        findings.unlink(missing_ok=True)
+        threads = () if self.threads is None else ("--threads", str(self.threads))
+        return Launch(
+            command=(
+                *self.serve,
+                *self.model.arguments,
+                *self.model.stores.arguments(self.folder.claims, self.slot),
+                *threads,
+                *("--host", LOOPBACK, "--port", str(port)),
+            ),
+            url=f"http://{LOOPBACK}:{port}",
+            log=self.folder.log(self.slot),
+            last_words=self.folder.last_words(self.slot),
+            environment={**dict(self.model.environment), "PLIMSOLL_FINDINGS": str(findings)},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLaunch:
+    """Makes the command of the gateway, on a socket that is open already."""
+
+    slot: str
+    url: str
+    fd: int
+    drain_seconds: float
+    folder: RunFolder
+
+    def __call__(self) -> Launch:
+        return Launch(
+            command=(
+                *GATEWAY,
+                *("--table", str(self.folder.table), "--fd", str(self.fd)),
+                *("--lame-duck-seconds", "0", "--drain-seconds", str(self.drain_seconds)),
+            ),
+            url=self.url,
+            log=self.folder.log(self.slot),
+            last_words=self.folder.last_words(self.slot),
+            pass_fds=(self.fd,),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HostLaunch:
+    """Makes the command of the process that models share. Its API, and the token for it, are for `plimsoll status`."""
+
+    slot: str
+    models: Sequence[LocalModel]
+    options: Sequence[str]
+    folder: RunFolder
+    host: Sequence[str] = HOST
+
+    def __call__(self) -> Launch:
+        port, host_port = free_port(), free_port()
+        access = self.folder.host_access
+        access.give(f"http://{LOOPBACK}:{host_port}")
+        write_whole(self.folder.models, documents(self.models).encode())
+        return Launch(
+            command=(
+                *self.host,
+                *("--models", str(self.folder.models), "--host", LOOPBACK, "--port", str(port)),
+                *("--host-port", str(host_port), "--host-token-file", str(access.token_file)),
+                *shared_stores(self.models).arguments(self.folder.claims, self.slot),
+                *("--hold-seconds", str(HOLD_SECONDS), *self.options),
+            ),
+            url=f"http://{LOOPBACK}:{port}",
+            log=self.folder.log(self.slot),
+            last_words=self.folder.last_words(self.slot),
+            environment=shared_environment(self.models),
+        )
+
+
+def documents(models: Sequence[LocalModel]) -> str:
+    """The objects of the models, as `plimsoll host` reads them."""
+    return "\n---\n".join(
+        json.dumps(
+            {
+                "apiVersion": crd.api_version(),
+                "kind": crd.kind(),
+                "metadata": {"namespace": model.namespace, "name": model.name},
+                "spec": model.spec,
+            }
+        )
+        for model in models
+    )
+
+
+def threads_each(models: Sequence[LocalModel]) -> int | None:
+    """The cores for each replica where several share the machine; None leaves one alone with all of them."""
+    total = sum(model.replicas for model in models if not model.in_host)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // total) if total > 1 else None

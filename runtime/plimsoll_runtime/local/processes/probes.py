@@ -1,0 +1,103 @@
+"""What a runtime says of itself at `/health`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+import aiohttp
+
+from plimsoll_runtime.utils.progress import Transfer
+
+TIMEOUT = aiohttp.ClientTimeout(total=5)
+
+
+class State(Enum):
+    """How far a process has come."""
+
+    SILENT = "silent"  # nothing listens yet
+    LOADING = "loading"
+    READY = "ready"
+    UNREADY = "unready"  # it answers, and says that it cannot serve
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One answer; `fraction` (0 to 1) of `stage` while loading, if it is known, and `transfer` while it downloads."""
+
+    state: State
+    stage: str = ""
+    fraction: float | None = None
+    transfer: Transfer | None = None
+
+
+async def ask_health(session: aiohttp.ClientSession, url: str) -> Health:
+    """Ask once; no answer is an answer too."""
+    try:
+        async with session.get(url, timeout=TIMEOUT) as response:
+            status, text = response.status, await response.text()
+    except (aiohttp.ClientError, TimeoutError, OSError, UnicodeDecodeError):
+        return Health(State.SILENT)
+    return _read(status, text)
+
+
+def _read(status: int, text: str) -> Health:
+    if status == 200:
+        return Health(State.READY)
+    try:
+        body = json.loads(text)
+    except ValueError:
+        return Health(State.UNREADY)
+    if not isinstance(body, dict) or body.get("status") != "loading":
+        return Health(State.UNREADY)
+    fraction = body.get("fraction")
+    known = float(fraction) if isinstance(fraction, int | float) else None
+    return Health(State.LOADING, str(body.get("stage") or ""), known, _transfer(body.get("bytes")))
+
+
+def _transfer(told: object) -> Transfer | None:
+    if not isinstance(told, dict):
+        return None
+    done, total = told.get("done"), told.get("total")
+    return Transfer(done, total) if isinstance(done, int) and isinstance(total, int) else None
+
+
+IN_FLIGHT = "plimsoll_requests_in_flight"
+TOKENS = "plimsoll_generated_tokens_total"
+LAST_REQUEST = "plimsoll_last_request_timestamp_seconds"
+"""The runtime's series (its `api.load`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """Values by series and by the label `model`. `at`: seconds of the monotonic clock."""
+
+    at: float
+    values: Mapping[tuple[str, str], float]
+
+    def of(self, series: str, model: str) -> float | None:
+        """One value; None where the series has none for the model."""
+        return self.values.get((series, model))
+
+
+async def scrape(session: aiohttp.ClientSession, url: str, seconds: float) -> Scrape | None:
+    """Ask once; None for a process that does not answer in time, or not with metrics."""
+    try:
+        async with asyncio.timeout(seconds), session.get(f"{url}/metrics") as response:
+            response.raise_for_status()
+            text = await response.text()
+        return Scrape(time.monotonic(), _values(text))
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+        return None
+
+
+def _values(text: str) -> dict[tuple[str, str], float]:
+    """Raises ValueError for what is no text of Prometheus' format."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {(one.name, one.labels.get("model", "")): one.value for one in samples}

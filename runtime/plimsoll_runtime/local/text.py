@@ -1,0 +1,137 @@
+"""Sizes, times and long texts as the laptop's commands print them: short, for a column."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MARK = "..."
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
+
+
+def size_text(number: float) -> str:
+    """Bytes for people.
+
+    >>> size_text(7 * 2**20), size_text(3 * 2**29)
+    ('7 MiB', '1.5 GiB')
+    """
+    return f"{number / 2**20:.0f} MiB" if number < 2**30 else f"{number / 2**30:.1f} GiB"
+
+
+def gib_text(number: int) -> str:
+    """Bytes in GiB, however few: in a sentence that compares several.
+
+    >>> gib_text(2**29)
+    '0.5 GiB'
+    """
+    return f"{number / 2**30:.1f} GiB"
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds for people, rounded down.
+
+    >>> duration_text(0.4), duration_text(300), duration_text(7200), duration_text(200_000)
+    ('0 s', '5 min', '2 h', '2 days')
+    """
+    whole = max(0, int(seconds))
+    if whole < 2 * _MINUTE:
+        return f"{whole} s"
+    if whole < 2 * _HOUR:
+        return f"{whole // _MINUTE} min"
+    return f"{whole // _HOUR} h" if whole < 2 * _DAY else f"{whole // _DAY} days"
+
+
+def cut(text: str, width: int) -> str:
+    """The text, its end cut and marked where it has more than `width` characters.
+
+    >>> cut("gemma-3-270m", 8), cut("gemma", 8)
+    ('gemma...', 'gemma')
+    """
+    return text if len(text) <= width else text[: width - len(MARK)] + MARK
+
+
+WORDS = {
+    "Absent": "not fetched yet",
+    "Fetching": "being fetched",
+    "OnDisk": "asleep on disk",
+    "Waking": "waking",
+    "Resident": "awake",
+    "Draining": "going to sleep",
+    "InHost": "asleep in memory",
+}
+
+
+def placement_line(model: Mapping[str, Any], now: float) -> str:
+    """State, for how long, why, memory and requests. `now`: seconds since the epoch."""
+    parts = [f"{_word(model)} for {duration_text(now - model['since'])}"]
+    if model["why"]:
+        parts.append(model["why"])
+    held = model["weights"] + model["workspace"] + model["kv"]
+    if held or model["hostBytes"]:
+        parts.append(f"{size_text(held)} on the device, {size_text(model['hostBytes'])} asleep")
+    if model["active"] or model["waiting"]:
+        parts.append(f"{model['active']} requests in flight, {model['waiting']} waiting")
+    if model["error"]:
+        parts.append(f"error: {model['error']}")
+    return "; ".join(parts)
+
+
+def short_placement_line(model: Mapping[str, Any], now: float) -> str:
+    """State, for how long, and why, for a column of a table."""
+    return f"{_word(model)} {duration_text(now - model['since'])}{_why(model)}"
+
+
+def state_words(model: Mapping[str, Any]) -> str:
+    """State and why."""
+    return f"{_word(model)}{_why(model)}"
+
+
+def short_memory_line(report: Mapping[str, Any]) -> str:
+    """The memory taken against the line, and that of sleepers."""
+    device, sleepers = report["device"], report["sleepers"]
+    taken = f"{size_text(device['used'])} of {size_text(device['line'])} taken"
+    return f"{taken}, {size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} asleep"
+
+
+def _word(model: Mapping[str, Any]) -> str:
+    return WORDS.get(model["state"], str(model["state"]))
+
+
+def _why(model: Mapping[str, Any]) -> str:
+    why = model["error"] or model["why"]
+    return f": {why}" if why and why != _word(model) else ""
+
+
+def memory_line(report: Mapping[str, Any]) -> str:
+    """The device's memory against its line."""
+    device, sleepers = report["device"], report["sleepers"]
+    taken = f"{size_text(device['used'])} of the line of {size_text(device['line'])} taken"
+    asleep = f"{size_text(sleepers['used'])} of {size_text(sleepers['capacity'])} for sleepers"
+    own = size_text(device["reserved"])
+    return f"{device['name']}: {taken} ({own} by the runtime itself), {asleep}, pressure {device['pressure']}"
+
+
+def findings_lines(findings: Sequence[str]) -> list[str]:
+    """What there is to say of a device, a line each."""
+    return [f"device: {text}" for text in findings]
+
+
+GAP = "  "
+WIDTH = 80
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None, cut_column: int = 0) -> str:
+    """Lines of columns. Where a line has more than `width` characters, its cell of `cut_column` is cut."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    if width is not None:
+        beyond = sum(widths) + len(GAP) * (len(head) - 1) - width
+        widths[cut_column] -= max(0, min(beyond, widths[cut_column] - len(MARK) - 1))
+    lines = [[cut(cell, size).ljust(size) for cell, size in zip(row, widths, strict=True)] for row in (head, *rows)]
+    return "\n".join(GAP.join(line).rstrip() for line in lines)
+
+
+def line_width() -> int:
+    """Characters of a line: WIDTH, or a terminal's own where that has more."""
+    return max(WIDTH, shutil.get_terminal_size().columns) if sys.stdout.isatty() else WIDTH

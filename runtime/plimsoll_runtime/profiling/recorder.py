@@ -1,0 +1,139 @@
+"""What is kept of each profiled step, and the loop that fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from plimsoll_runtime.api.http.errors import json_line
+from plimsoll_runtime.api.schemas.outputs import CompletionAnswer, CompletionChoice
+from plimsoll_runtime.engine.core import EngineCore, Runner
+from plimsoll_runtime.engine.protocol.messages import AddRequest, StepOutputs
+from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
+from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase, Timeline
+from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
+from plimsoll_runtime.models.ops.cost import OpCost, OpKind, TimesOps
+from plimsoll_runtime.models.program import Program
+from plimsoll_runtime.profiling.op_timer import CudaOpTimer, HostOpTimer, MarkedDecoder
+from plimsoll_runtime.text.output import OutputText
+from plimsoll_runtime.text.tokenizer import Tokenizer
+from plimsoll_runtime.version import FINGERPRINT
+
+
+class Watch:
+    """Sees an engine's decoder on `device`, and the plan of each step. One that times no ops gets marks, if torch's."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.timeline = Timeline()
+        self.plan: StepPlan | None = None
+        self._decoder: Decoder | None = None
+
+    def watch_decoder(self, decoder: Decoder) -> Decoder:
+        """See Probe."""
+        if isinstance(decoder, TorchDecoder):
+            decoder = MarkedDecoder(decoder, CudaOpTimer() if self._device.type == "cuda" else HostOpTimer())
+        self._decoder = decoder
+        return decoder
+
+    def watch_runner(self, runner: Runner) -> Runner:
+        """See Probe."""
+        return _WatchedRunner(runner, self)
+
+    @property
+    def decoder(self) -> Decoder:
+        """The one that was built."""
+        assert self._decoder is not None, "no engine was built with this watch"
+        return self._decoder
+
+    def take_op_seconds(self) -> Mapping[str, float]:
+        """Of the steps since the last call, by kind of op; empty where the decoder cannot tell."""
+        return self.decoder.take_seconds() if isinstance(self.decoder, TimesOps) else {}
+
+    def show_ranges(self, shown: bool) -> None:
+        """Whether torch's profiler is to see the ops of a torch decoder as ranges."""
+        if isinstance(self.decoder, MarkedDecoder):
+            self.decoder.show_ranges(shown)
+
+
+class _WatchedRunner:
+    """Keeps the last plan."""
+
+    def __init__(self, runner: Runner, watch: Watch) -> None:
+        self._runner = runner
+        self._watch = watch
+
+    def run(self, plan: StepPlan) -> Launched:
+        """See Runner."""
+        self._watch.plan = plan
+        return self._runner.run(plan)
+
+
+class ServerPath:
+    """The answers of some requests as streams of completions."""
+
+    def __init__(self, requests: Iterable[AddRequest], tokenizer: Tokenizer, timeline: Timeline) -> None:
+        self._texts = {r.request_id: OutputText(r.params, tokenizer) for r in requests}
+        self._timeline = timeline
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(StepOutputs)
+
+    def send(self, done: StepOutputs) -> list[bytes]:
+        """The events that a step's outputs become. It has to follow the step at once: its first phase begins there."""
+        arrived = self._decoder.decode(self._encoder.encode(done))
+        self._timeline.lap(StepPhase.MESSAGE)
+        deltas = [(output.request_id, self._texts[output.request_id].push(output)) for output in arrived.outputs]
+        self._timeline.lap(StepPhase.DETOKENISE)
+        events = []
+        for name, delta in deltas:
+            choice = CompletionChoice(0, delta.text, finish_reason=delta.finish_reason)
+            event = CompletionAnswer(name, 0, "profile", [choice], FINGERPRINT)
+            events.append(b"data: " + json_line(event) + b"\n\n")
+        self._timeline.lap(StepPhase.EVENTS)
+        return events
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step: its rows and sequences, whether any of them is a prompt's, its phases, its ops' seconds and costs."""
+
+    tokens: int
+    sequences: int
+    prefill: bool
+    spans: Sequence[PhaseSpan]
+    op_seconds: Mapping[str, float]
+    costs: Mapping[OpKind, OpCost]
+
+
+def record_steps(
+    core: EngineCore, watch: Watch, requests: Sequence[AddRequest], server: ServerPath | None
+) -> list[StepRecord]:
+    """Serve the requests to their end. What is computed here about a step lies between the steps, in no phase."""
+    records: list[StepRecord] = []
+    for request in requests:
+        core.add(request)
+    watch.timeline.take()
+    watch.take_op_seconds()
+    while core.has_work:
+        done = core.step()
+        if server is not None:
+            server.send(done)
+        records.append(_record(watch))
+    return records
+
+
+def _record(watch: Watch) -> StepRecord:
+    plan = watch.plan
+    assert plan is not None, "a step has run, so there is a plan"
+    outline = watch.decoder.outline
+    return StepRecord(
+        tokens=plan.num_tokens,
+        sequences=len(plan.sequences),
+        prefill=any(len(s.token_ids) > 1 for s in plan.sequences),
+        spans=watch.timeline.take(),
+        op_seconds=watch.take_op_seconds(),
+        costs=outline.step_cost(plan, watch.decoder.dtype.itemsize) if isinstance(outline, Program) else {},
+    )
