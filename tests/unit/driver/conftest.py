@@ -17,9 +17,10 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = filter(None, [os.environ.get("PYTHONPATH")])
     # A machine under load must not make a killed process one that is not gone at once.
     monkeypatch.setattr(control_socket, "AT_ONCE_SECONDS", 60.0)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parent / "engine")]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parent / "engine"), *given]))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from plimsoll_runtime.models.registry import registry
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PLUGIN = ROOT / "examples" / "plugin"
 PROMPTS = prompts((1, 40))
 

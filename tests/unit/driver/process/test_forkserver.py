@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from driver_support.parent import read_line, start
 from model_support.tiny import make_model, save_model
-from test_process import read_line, start
 
 from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.driver.process import fork_server

@@ -9,7 +9,7 @@ from plimsoll_runtime.api.openapi.document import OPERATIONS
 from plimsoll_runtime.api.openapi.markdown import reference, renewed
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 
-PAGE = Path(__file__).parents[3] / "docs" / "api.md"
+PAGE = Path(__file__).parents[4] / "docs" / "api.md"
 
 
 def test_the_page_is_as_new() -> None:

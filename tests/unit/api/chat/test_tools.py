@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from .conftest import running_server, template
+from ..conftest import running_server, template
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

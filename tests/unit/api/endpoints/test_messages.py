@@ -14,7 +14,7 @@ from gateway_support.front import gateway_before
 
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from .conftest import running_server, template
+from ..conftest import running_server, template
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,7 @@ import pytest
 from plimsoll_runtime.api.schemas.parts import LEFT_OUT
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from .conftest import running_server, template
+from ..conftest import running_server, template
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 DATA = "data:image/png;base64,iVBORw0KGgo="

@@ -15,7 +15,7 @@ import pytest_asyncio
 from plimsoll_runtime.api.generation.prompts import forms_of
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
-from .conftest import Running, running_server, template
+from ..conftest import Running, running_server, template
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import USER, Running
+from ..conftest import USER, Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
