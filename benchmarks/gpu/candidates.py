@@ -13,7 +13,7 @@ from gpu.attention import CASES, Case, batch_of, cache_for
 from gpu.clock import Limits, seconds
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target
-from plimsoll_runtime.execution.attention.split import divided
+from plimsoll_runtime.execution.attention.split import split_backend
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -27,7 +27,7 @@ LAUNCHES = 10
 def halves() -> Mapping[str, Entry]:
     """Our kernels for all of a step, and for both parts of a divided one."""
     ours = ENTRIES["triton"]
-    return {"triton": ours, "triton+triton": Entry(ours.why_not, lambda: divided(ours.load(), ours.load()))}
+    return {"triton": ours, "triton+triton": Entry(ours.why_not, lambda: split_backend(ours.load(), ours.load()))}
 
 
 @torch.inference_mode()

@@ -16,8 +16,8 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
 from plimsoll_runtime.execution.graphs.capture import Capture
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
@@ -117,15 +117,15 @@ def prefill(
 
 def _captured(
     decoder: TorchDecoder, capture: Capture, cache: KvCache, state: DeviceState, work: Decodes
-) -> tuple[GraphedDecoder, GraphedChoice]:
+) -> tuple[DecodeGraphs, SamplingGraphs]:
     """With the graphs of this many sequences, whatever their lengths, and no other. All choose the largest logit."""
     most, longest = work.sequences, work.context + STEPS
     backend = TritonBackend(cache)
-    graphs = GraphedDecoder(decoder, backend, cache, state, capture, max_sequences=most, max_model_len=longest)
+    graphs = DecodeGraphs(decoder, backend, cache, state, capture, max_sequences=most, max_model_len=longest)
     sampler = Sampler(decoder.program.facts.vocab_size, ())
     for slot in range(work.sequences):
         sampler.fill(SlotInit(slot, SamplingParams(temperature=0.0), seed=0, prompt_ids=()))
-    choices = GraphedChoice(decoder, sampler, state, capture, max_rows=most)
+    choices = SamplingGraphs(decoder, sampler, state, capture, max_rows=most)
     for wanted in (*graphs.wanted(), *choices.wanted()):
         if wanted.rows == work.sequences:
             wanted.add()

@@ -29,8 +29,8 @@ from plimsoll_runtime.execution.async_result import DeviceSteps
 from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Captured
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.runner import ModelRunner
@@ -124,10 +124,10 @@ def _engine(sequences: int, longest: int) -> tuple[EngineCore, Timeline]:
 
     capture, sampler = cast(Any, device), Sampler(VOCAB, ())
     state = DeviceState(sequences, 1, blocks, columns_of(longest, BLOCK), cache.device)
-    choices = GraphedChoice(decoder, sampler, state, capture, max_rows=sequences)
+    choices = SamplingGraphs(decoder, sampler, state, capture, max_rows=sequences)
 
-    def graphs_of(backend: Any) -> GraphedDecoder:
-        return GraphedDecoder(decoder, backend, cache, state, capture, max_sequences=sequences, max_model_len=longest)
+    def graphs_of(backend: Any) -> DecodeGraphs:
+        return DecodeGraphs(decoder, backend, cache, state, capture, max_sequences=sequences, max_model_len=longest)
 
     forward = ForwardPass(decoder, cache, [TritonBackend], graphs_of, timeline)
     forward.capture_graphs(CaptureBounds(60.0, 1), beside=choices)

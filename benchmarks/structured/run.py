@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 import question
 from options import Options
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.structured.grammar import limits, written
+from plimsoll_runtime.structured.grammar import limits, to_llguidance
 from plimsoll_runtime.structured.vocabulary import compiled, vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer as Ours
 from plimsoll_runtime.text.tokenizer import read_backend
@@ -170,7 +170,7 @@ def ours(tokenizer: Ours) -> Callable[[Case, list[int]], Walk]:
     mask = torch.empty(1, -(-tokenizer.vocab_size // 32), dtype=torch.int32)
 
     def measure(case: Case, ids: list[int]) -> Walk:
-        grammar = written(Constraint.json(case.schema))
+        grammar = to_llguidance(Constraint.json(case.schema))
         matcher, milliseconds = timed(lambda: LLMatcher(tables, grammar, log_level=0, limits=limits()))
         fill = functools.partial(matcher.unsafe_compute_mask_ptr, mask.data_ptr(), 4 * mask.numel())
         return walk(fill, matcher.consume_token, mask, ids)._replace(compiled=milliseconds)

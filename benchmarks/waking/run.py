@@ -20,7 +20,7 @@ import question
 from options import Options
 from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.driver.process.handshake import Grant, Needs
-from plimsoll_runtime.driver.process.standby import ForkServer, Standby
+from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
@@ -96,7 +96,7 @@ async def _needs(server: ForkServer, config: EngineConfig) -> Needs:
 
 
 async def _first_token(
-    config: EngineConfig, fork: Callable[[], Awaitable[Standby]] | None = None, **options: Any
+    config: EngineConfig, fork: Callable[[], Awaitable[StandbyProcess]] | None = None, **options: Any
 ) -> dict[str, float]:
     """One start, from the call to the first token of a prompt of 32, and its end. `fork` makes its process first."""
     busy = quiet.cores_in_use()

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.served_model import ServedModel
-from plimsoll_runtime.api.server.queue_limit import Room
+from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.protocol.messages import EngineInfo, EngineStats
@@ -75,7 +75,7 @@ class ModelView:
     names: tuple[str, ...]
     created: int
     max_model_len: int | None
-    room: Room
+    room: QueueLimit
     stats: EngineStats | None
     state: str | None = None
     task: Task | None = None

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.schemas.parts import ImageParts
-from plimsoll_runtime.api.server.queue_limit import Room
+from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
@@ -67,7 +67,7 @@ class ServedModel:
     tokenizer: Tokenizer
     created: int
     chat_stop: tuple[str, ...] = ()
-    room: Room = field(default_factory=Room)
+    room: QueueLimit = field(default_factory=QueueLimit)
     max_logit_bias: int = MAX_LOGIT_BIAS
     tool_format: str | None = None
     strict_parameters: bool = False

@@ -40,7 +40,7 @@ def kind_of(path: Path) -> FileKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class OutputPaths:
     """All of one run, in the folder of its output."""
 
     output: Path

@@ -20,7 +20,7 @@ from plimsoll_runtime.batch.compression import wrapped
 from plimsoll_runtime.batch.inputs import PIECE_ROWS
 from plimsoll_runtime.batch.job import Tally
 from plimsoll_runtime.batch.journal import End
-from plimsoll_runtime.batch.output_paths import CSV, JSONL, PARQUET, Places, sync, write_durably
+from plimsoll_runtime.batch.output_paths import CSV, JSONL, PARQUET, OutputPaths, sync, write_durably
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS
 
 Table = Mapping[str, type]
@@ -37,7 +37,7 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: float
 
 
-def publish(places: Places, job: Mapping[str, Any], end: End, table: Table, flatten: Flatten) -> Summary:
+def publish(places: OutputPaths, job: Mapping[str, Any], end: End, table: Table, flatten: Flatten) -> Summary:
     """Put everything in its place, the summary last. What is left of the work may be removed then."""
     answers, errors = places.work / ANSWERS, places.work / ERRORS
     if answers.exists():
@@ -54,7 +54,7 @@ def publish(places: Places, job: Mapping[str, Any], end: End, table: Table, flat
     return summary
 
 
-def read_summary(places: Places) -> Summary | None:
+def read_summary(places: OutputPaths) -> Summary | None:
     """Of a run that is complete."""
     try:
         return msgspec.json.decode(places.summary.read_bytes(), type=Summary)
@@ -62,7 +62,7 @@ def read_summary(places: Places) -> Summary | None:
         return None
 
 
-def _put_answers(answers: Path, places: Places, table: Table, flatten: Flatten) -> None:
+def _put_answers(answers: Path, places: OutputPaths, table: Table, flatten: Flatten) -> None:
     kind, made = places.kind, answers
     if kind.format != JSONL or kind.compression:
         made = places.work / "output"

@@ -30,7 +30,7 @@ class RowError(ValueError):
 
 
 @dataclass(frozen=True)
-class Prompting:
+class PromptRule:
     """How a prompt is made of columns: `column` has it, or the Jinja `template` says it.
 
     `field`: of the request, where it stands; as `messages` it is what a user says. `id_column` has the row's
@@ -115,7 +115,7 @@ class _Found:
     fault: str | None = None
 
 
-def read_rows(inputs: Sequence[InputFile], shard: Shard, prompting: Prompting | None = None) -> Iterator[Row]:
+def read_rows(inputs: Sequence[InputFile], shard: Shard, prompting: PromptRule | None = None) -> Iterator[Row]:
     """The shard's rows, one after the other. Raises UsageError for a file that is damaged, or has changed.
 
     With a `prompting` all of them are made of their columns (for lines of JSON: their fields); tables need one.
@@ -166,7 +166,7 @@ def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes, str | None]]:
             yield number, line, None
 
 
-def _line(found: _Found, prompting: Prompting | None) -> tuple[bytes, str | None]:
+def _line(found: _Found, prompting: PromptRule | None) -> tuple[bytes, str | None]:
     if found.fault is not None or prompting is None:
         return found.data, found.fault
     try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from plimsoll_runtime.batch.job import Answered, Tally, check_same
 from plimsoll_runtime.batch.journal import Begin, End, GrowingFile, Journal, Mark, Place
-from plimsoll_runtime.batch.output_paths import Places, sync
+from plimsoll_runtime.batch.output_paths import OutputPaths, sync
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils import folder_lock
 
@@ -54,7 +54,7 @@ PIECE = 2**17
 """Bytes that are written at once."""
 
 
-class Part(GrowingFile):
+class JobFile(GrowingFile):
     """An open file of lines."""
 
     def __init__(self, path: Path, size: int) -> None:
@@ -91,7 +91,7 @@ class Store:
 
     def __init__(
         self,
-        places: Places,
+        places: OutputPaths,
         job: Mapping[str, Any],
         *,
         ordered: bool,
@@ -111,7 +111,7 @@ class Store:
             raise _busy(places)
         self._lock = lock
         self._journal = Journal(places.work / JOURNAL)
-        self._parts: list[Part] = []
+        self._parts: list[JobFile] = []
         self._begin = Begin(dict(job), created)
         self._pending: dict[int, Place] = {}
         self.done = Done()
@@ -229,8 +229,8 @@ class Store:
         self.tally, self._seconds, self.done = mark.tally, mark.seconds, Done(mark.upto, mark.beyond)
         if self.end is not None:  # the files may be in their places already
             return
-        self._parts.append(Part(self._places.work / ANSWERS, mark.answers))
-        self._parts.append(Part(self._places.work / ERRORS, mark.errors))
+        self._parts.append(JobFile(self._places.work / ANSWERS, mark.answers))
+        self._parts.append(JobFile(self._places.work / ERRORS, mark.errors))
         if not begun:
             self._journal.add(self._begin)
             sync(self._places.work)
@@ -274,7 +274,7 @@ class Store:
         self._journal = fresh
 
 
-def discard(places: Places) -> None:
+def discard(places: OutputPaths) -> None:
     """Throw away the work and whatever a complete run has left. Raises UsageError where one goes on now."""
     try:
         held = folder_lock.lock(places.work, LOCK, make=places.work.exists())
@@ -289,5 +289,5 @@ def discard(places: Places) -> None:
         path.unlink(missing_ok=True)
 
 
-def _busy(places: Places) -> BusyError:
+def _busy(places: OutputPaths) -> BusyError:
     return BusyError(f"another run is writing {places.output} now; wait for it, or give another OUTPUT")

@@ -24,7 +24,7 @@ from plimsoll_runtime.errors import UNREADABLE, UsageError
 if TYPE_CHECKING:
     from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome
     from plimsoll_runtime.batch.job import Shard
-    from plimsoll_runtime.batch.reader import Prompting
+    from plimsoll_runtime.batch.reader import PromptRule
 
 SOME_FAILED = 7
 """The exit code where every row has its answer or its error, and some have errors."""
@@ -199,8 +199,8 @@ def _add_run(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _prompting(args: argparse.Namespace) -> Prompting | None:
-    from plimsoll_runtime.batch.reader import Prompting
+def _prompting(args: argparse.Namespace) -> PromptRule | None:
+    from plimsoll_runtime.batch.reader import PromptRule
 
     if args.prompt_column is None and args.template is None:
         if args.id_column is not None:
@@ -215,11 +215,11 @@ def _prompting(args: argparse.Namespace) -> Prompting | None:
     if args.endpoint in ("score", "rerank"):
         raise UsageError(f"--endpoint {args.endpoint} compares texts: its rows cannot be made of one prompt")
     field = {"chat": "messages", "embeddings": "input", "classify": "input"}.get(args.endpoint, "prompt")
-    return Prompting(args.prompt_column, template, field, args.id_column)
+    return PromptRule(args.prompt_column, template, field, args.id_column)
 
 
 def _print_summary(config: BatchConfig, outcome: Outcome) -> None:
-    from plimsoll_runtime.batch.output_paths import Places
+    from plimsoll_runtime.batch.output_paths import OutputPaths
 
     tally, seconds = outcome.summary.tally, outcome.summary.seconds
     tokens = tally.prompt_tokens + tally.completion_tokens
@@ -231,4 +231,4 @@ def _print_summary(config: BatchConfig, outcome: Outcome) -> None:
         f"{seconds:.1f} s{pace}"
     )
     if tally.failed:
-        print(f"  {tally.failed} rows failed: {Places(config.output).errors}")
+        print(f"  {tally.failed} rows failed: {OutputPaths(config.output).errors}")

@@ -68,11 +68,11 @@ def run(args: argparse.Namespace) -> int:
     """Talk until the person leaves; 1 where there is nobody to talk to."""
     from plimsoll_runtime.cli.progress import console_progress
     from plimsoll_runtime.local.chat.conversation import AskError
-    from plimsoll_runtime.local.chat.server import Wish
+    from plimsoll_runtime.local.chat.server import ServerRequest
     from plimsoll_runtime.local.chat.terminal import Terminal
 
     try:
-        wish, progress = Wish(args.model, args.url), console_progress(sys.stderr)
+        wish, progress = ServerRequest(args.model, args.url), console_progress(sys.stderr)
         with Terminal(wish, args.system, settings(args), progress) as terminal:
             terminal.converse()
     except AskError as error:
@@ -133,11 +133,11 @@ async def _ask(args: argparse.Namespace, question: str) -> None:
 
     from plimsoll_runtime.cli.progress import console_progress
     from plimsoll_runtime.local.chat.conversation import Talk
-    from plimsoll_runtime.local.chat.server import Wish, find
+    from plimsoll_runtime.local.chat.server import ServerRequest, find
 
     async with aiohttp.ClientSession(trust_env=False) as session, AsyncExitStack() as stack:
         with console_progress(sys.stderr) as progress:
-            place = await find(Wish(args.model, args.url), session, stack, progress)
+            place = await find(ServerRequest(args.model, args.url), session, stack, progress)
         talk = Talk(place.server, place.model, args.system, settings(args))
         async with aclosing(talk.say(session, question)) as chunks:
             async for chunk in chunks:

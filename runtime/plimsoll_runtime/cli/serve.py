@@ -58,11 +58,11 @@ def run(args: argparse.Namespace) -> int:
     config = server_config(args)
     from plimsoll_runtime.driver.build.model_files import check_folder
     from plimsoll_runtime.driver.process.handshake import BUILD
-    from plimsoll_runtime.driver.process.standby import Standby
+    from plimsoll_runtime.driver.process.standby import StandbyProcess
 
     check_folder(config.engine)
     # The engine's process imports torch while this one imports the server.
-    with contextlib.closing(Standby.spawn(threads=config.engine.threads, factory=BUILD)) as standby:
+    with contextlib.closing(StandbyProcess.spawn(threads=config.engine.threads, factory=BUILD)) as standby:
         from plimsoll_runtime.api.server.server import serve
 
         return serve(config, standby)

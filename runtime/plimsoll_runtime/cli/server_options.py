@@ -23,7 +23,7 @@ from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
 
 if TYPE_CHECKING:
-    from plimsoll_runtime.api.server.listener import Door
+    from plimsoll_runtime.api.server.listener import ListenerOptions
 
 DAY_SECONDS = 86_400.0
 
@@ -189,13 +189,13 @@ def api_keys(args: argparse.Namespace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(keys))
 
 
-def door(args: argparse.Namespace) -> Door:
+def door(args: argparse.Namespace) -> ListenerOptions:
     """How the server meets those who come. Raises UsageError."""
-    from plimsoll_runtime.api.server.listener import Door
+    from plimsoll_runtime.api.server.listener import ListenerOptions
 
     if (args.tls_certificate is None) != (args.tls_key is None):
         raise UsageError("--tls-certificate and --tls-key go together: give both, or none")
-    return Door(args.tls_certificate, args.tls_key, tuple(args.cors_origin), args.log_format)
+    return ListenerOptions(args.tls_certificate, args.tls_key, tuple(args.cors_origin), args.log_format)
 
 
 def body_limits(args: argparse.Namespace) -> BodyLimits:

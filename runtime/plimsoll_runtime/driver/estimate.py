@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from plimsoll_runtime.driver.build.model_facts import Model, backends_of, from_files, settle
+from plimsoll_runtime.driver.build.model_facts import Model, backends_of, check_model, from_files
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.driver.process.handshake import Needs
 from plimsoll_runtime.engine.config import EngineConfig
@@ -79,7 +79,7 @@ def fit(files: ModelFiles, config: EngineConfig) -> Fit:
     """
     device = choose(config.device)
     dtype = NAMES[config.dtype]
-    settled = settle(config, files, served_as(files.config, task_of(files.config)))
+    settled = check_model(config, files, served_as(files.config, task_of(files.config)))
     files, outline = settled.files, settled.outline
     if isinstance(outline, Program):
         checked_source(files, outline)

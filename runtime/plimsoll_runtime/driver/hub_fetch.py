@@ -26,7 +26,7 @@ AGAIN_SECONDS = 0.2
 """Between two looks whether there is room."""
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class FetchRequest(msgspec.Struct, frozen=True):
     """What the process is told on its standard input: the arguments of `weights.hub.fetch_snapshot`."""
 
     model_id: str
@@ -57,7 +57,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 Answer = Fetched | Failed
 
 
-class Room(Protocol):
+class FetchLimit(Protocol):
     """Bounds how many fetches are under way."""
 
     def enter(self, fetch: HubFetch) -> bool:
@@ -70,7 +70,7 @@ class Room(Protocol):
 class HubFetch:
     """One fetch. It is called in a thread, and called off from any. With a `room` it waits until it is let in."""
 
-    def __init__(self, room: Room | None = None) -> None:
+    def __init__(self, room: FetchLimit | None = None) -> None:
         self._room = room
         self._lock = threading.Lock()
         self._called_off = threading.Event()
@@ -79,7 +79,7 @@ class HubFetch:
     def __call__(self, model_id: str, revision: str | None, access: Access | None, file: str | None = None) -> Path:
         """As `weights.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
         namespace, token = (None, "") if access is None else (access.namespace, access.token)
-        wanted = Wanted(model_id, revision, namespace, token, file)
+        wanted = FetchRequest(model_id, revision, namespace, token, file)
         if self._room is None:
             return self._fetch(wanted)
         while not self._room.enter(self):
@@ -112,7 +112,7 @@ class HubFetch:
                 return footprint(process.pid).anonymous
         return 0
 
-    def _fetch(self, wanted: Wanted) -> Path:
+    def _fetch(self, wanted: FetchRequest) -> Path:
         process = self._begin(wanted)
         answer = _answer(process)
         code = self._ended(process)
@@ -125,7 +125,7 @@ class HubFetch:
             raise error_of(answer.kind, answer.message)
         return Path(answer.path)
 
-    def _begin(self, wanted: Wanted) -> subprocess.Popen[bytes]:
+    def _begin(self, wanted: FetchRequest) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "plimsoll_runtime.driver.hub_fetch_process"]
         with self._lock:
             if self._called_off.is_set():
@@ -158,7 +158,7 @@ class HubFetch:
         return code
 
 
-def _called_off(wanted: Wanted) -> SourceError:
+def _called_off(wanted: FetchRequest) -> SourceError:
     return SourceError(f"the fetch of hf://{wanted.model_id} was called off")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll_runtime.driver.hub_fetch import Answer, Failed, Fetched, Wanted
+from plimsoll_runtime.driver.hub_fetch import Answer, Failed, Fetched, FetchRequest
 from plimsoll_runtime.errors import SourceError
 from plimsoll_runtime.weights.sources.hub import fetch_snapshot
 
@@ -34,13 +34,13 @@ def main() -> int:
     if not line.endswith(b"\n"):
         return 1
     threading.Thread(target=_end_with_input, daemon=True).start()
-    answer = _answer(msgspec.json.decode(line, type=Wanted))
+    answer = _answer(msgspec.json.decode(line, type=FetchRequest))
     with contextlib.suppress(BrokenPipeError), answers:
         answers.write(msgspec.json.encode(answer) + b"\n")
     return 0
 
 
-def _answer(wanted: Wanted) -> Answer:
+def _answer(wanted: FetchRequest) -> Answer:
     try:
         return Fetched(str(fetch_snapshot(wanted.model_id, wanted.revision, wanted.access, wanted.file)))
     except SourceError as error:

@@ -13,7 +13,7 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 
 @dataclass(slots=True)
-class Table:
+class BlockTable:
     """The blocks from number `first` of the sequence on; those before are given back. More are appended to `blocks`.
 
     The runner has the blocks before number `same` as they are here, and a table that begins with number `told`, None
@@ -67,7 +67,7 @@ class Table:
 
 
 @dataclass(slots=True)
-class Marks:
+class SnapshotMarks:
     """Positions are in tokens, at borders of blocks.
 
     `cuts`: where its prompt is cut, for snapshots that others may begin with, in order. `saved`: its last border that
@@ -142,7 +142,7 @@ class SequenceState:
     rank: tuple[int, ...] = ()
     phase: Phase = Phase.WAITING
     slot: int = -1
-    tables: list[Table] = field(default_factory=list)
+    tables: list[BlockTable] = field(default_factory=list)
     told: bool = False
     room: int = 0
     promised: int = 0
@@ -157,7 +157,7 @@ class SequenceState:
     prefetch: Prefetch | None = None
     sought: bool = False
     restored: int = 0
-    marks: Marks | None = None
+    marks: SnapshotMarks | None = None
     scored: int = 0
     prompt_logprobs: list[bytes] | None = None
     second_text: int = 0

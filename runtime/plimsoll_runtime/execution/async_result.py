@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import StepResult
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 
 
@@ -29,7 +29,7 @@ def device_event(device: torch.device) -> Event | None:
     return None if device.type == "cpu" else cast(Event, torch.cuda.Event())  # type: ignore[no-untyped-call]
 
 
-class LateStep:
+class AsyncResult:
     """See Launched. What the host is to see was copied when the device came to `copied`, and not before."""
 
     def __init__(
@@ -67,4 +67,4 @@ class DeviceSteps:
 
     state: DeviceState
     copied: Event
-    choices: GraphedChoice | None = None
+    choices: SamplingGraphs | None = None

@@ -25,12 +25,12 @@ from plimsoll_runtime.execution.attention.base import (
     AttentionBackend,
     AttentionBatch,
     AttentionError,
-    begin,
-    make,
+    create_backend,
+    prepare_step,
 )
-from plimsoll_runtime.execution.attention.split import without
+from plimsoll_runtime.execution.attention.split import exclude_failed
 from plimsoll_runtime.execution.device.faults import fault_of, is_device_memory
-from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Clock, Graphs, StepGraphs, Told, capture_all
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Clock, Graphs, OnProgress, StepGraphs, capture_all
 from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
@@ -106,7 +106,7 @@ class ForwardPass:
     def capture_graphs(
         self,
         bounds: CaptureBounds,
-        told: Told = lambda fraction: None,
+        told: OnProgress = lambda fraction: None,
         clock: Clock = time.monotonic,
         beside: Graphs | None = None,
     ) -> None:
@@ -183,7 +183,7 @@ class ForwardPass:
 
     def _computed(self, inputs: StepInputs, slots: Sequence[int]) -> Tensor:
         """Kernel by kernel."""
-        token_ids, positions, attention = inputs.token_ids, inputs.positions, begin(self._backend, inputs.batch)
+        token_ids, positions, attention = inputs.token_ids, inputs.positions, prepare_step(self._backend, inputs.batch)
         if self._timeline is not None:
             self._timeline.lap(StepPhase.INPUTS)
         if self._states is None:
@@ -194,7 +194,7 @@ class ForwardPass:
         return hidden
 
     def _use_next(self) -> None:
-        backend = make(self._waiting.popleft(), self._cache)
+        backend = create_backend(self._waiting.popleft(), self._cache)
         self._backend, self._graphs = backend, None if self._graphs_of is None else self._graphs_of(backend)
 
     def _fall_back(self, failure: AttentionError, first: AttentionError) -> None:
@@ -202,7 +202,7 @@ class ForwardPass:
 
         Raises NoBackendError with the first failure where none is left.
         """
-        while left := without(failure.backend, self._waiting):
+        while left := exclude_failed(failure.backend, self._waiting):
             self._waiting = deque(left)
             name = left[0].name
             logger.warning(
@@ -231,7 +231,7 @@ logger = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
 
-class Shortages:
+class OutOfMemoryHandler:
     """Those of a runner. The log has the first, the second, the fourth and so on: there may be one every few steps."""
 
     def __init__(self) -> None:
@@ -278,7 +278,7 @@ class Shortages:
         return StepMemoryError(what)
 
 
-class BlockMoves:
+class BlockCopies:
     """Of one cache, and of the host memory beside it if there is some."""
 
     def __init__(self, cache: KvCache, host: HostBlocks | None = None) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
-from plimsoll_runtime.execution.forward import BlockMoves, ForwardPass, Shortages
+from plimsoll_runtime.execution.forward import BlockCopies, ForwardPass, OutOfMemoryHandler
 from plimsoll_runtime.execution.inputs.batch_state import BatchState, StepInputs, step_inputs
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
@@ -73,8 +73,8 @@ class PoolingRunner:
         self._apart = facts.second_text
         self._second_texts = [0] * num_slots
         self._timeline = timeline
-        self._moves = BlockMoves(cache, host)
-        self._shortages = Shortages()
+        self._moves = BlockCopies(cache, host)
+        self._shortages = OutOfMemoryHandler()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:

@@ -20,15 +20,21 @@ from plimsoll_runtime.engine.protocol.plan import (
     TokenLogprob,
 )
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
-from plimsoll_runtime.execution.async_result import DeviceSteps, Event, LateStep
-from plimsoll_runtime.execution.forward import BlockMoves, ForwardPass, Shortages
+from plimsoll_runtime.execution.async_result import AsyncResult, DeviceSteps, Event
+from plimsoll_runtime.execution.forward import BlockCopies, ForwardPass, OutOfMemoryHandler
 from plimsoll_runtime.execution.inputs.batch_state import BatchState, step_inputs
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
-from plimsoll_runtime.execution.sampling.sampler import Choice, PromptReport, Sampler, reports_of, told_by_slot
+from plimsoll_runtime.execution.sampling.sampler import (
+    PromptReport,
+    SampledRows,
+    Sampler,
+    prompt_logprobs_by_slot,
+    reports_of,
+)
 from plimsoll_runtime.models.decoder import Decoder
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 PROMPT_LOGITS = 2**25
 """Most logits (rows x vocabulary) held at once for prompt log probabilities: 128 MiB of float32."""
@@ -50,7 +56,7 @@ class ModelRunner:
     ) -> None:
         """`device`: where the host sees tokens late; None where it computes by itself."""
         self._device = device
-        self._late: LateStep | None = None
+        self._late: AsyncResult | None = None
         self._decoder = decoder
         self._forward_pass = forward_pass
         self._cache = cache
@@ -59,8 +65,8 @@ class ModelRunner:
             num_slots, len(cache.groups), cache.num_blocks, None if device is None else device.state
         )
         self._timeline = timeline
-        self._moves = BlockMoves(cache, host)
-        self._shortages = Shortages()
+        self._moves = BlockCopies(cache, host)
+        self._shortages = OutOfMemoryHandler()
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> Launched:
@@ -103,14 +109,14 @@ class ModelRunner:
         if chosen := [(s.slot, row) for s, row in zip(plan.sequences, last_rows, strict=True) if s.sample]:
             slots, rows = [slot for slot, _ in chosen], [row for _, row in chosen]
             logits = self._decoder.logits(
-                hidden if len(rows) == len(hidden) else hidden[sent(np.array(rows), hidden.device)]
+                hidden if len(rows) == len(hidden) else hidden[to_device(np.array(rows), hidden.device)]
             )
             self._lap(StepPhase.HEAD)
             found = self._sampler.sample(logits, slots)
             self._state.chose(slots, found)
             outputs = dict(zip(slots, found, strict=True))
         reports = self._prompt_reports(plan.sequences, hidden, last_rows)
-        told = told_by_slot(reports, [report.found for report in reports]) if reports else {}
+        told = prompt_logprobs_by_slot(reports, [report.found for report in reports]) if reports else {}
         return StepResult(_merged(plan.sequences, outputs, told), self._forward_pass.fallbacks)
 
     def _launched(self, plan: StepPlan, device: DeviceSteps) -> Launched:
@@ -129,7 +135,7 @@ class ModelRunner:
         reports: list[PromptReport] = []
         if any(s.prompt_targets for s in plan.sequences):
             reports = self._prompt_reports(plan.sequences, hidden, rows.last_rows.tolist())
-        chosen: tuple[Choice, Tensor] | None = None
+        chosen: tuple[SampledRows, Tensor] | None = None
         if choices and posted:
             chosen = posted.choice, choices.run(posted, hidden)
             self._lap(StepPhase.HEAD)
@@ -137,10 +143,10 @@ class ModelRunner:
         else:
             self._settle()
             if slots:
-                logits = self._decoder.logits(hidden if picked is None else hidden[sent(picked, hidden.device)])
+                logits = self._decoder.logits(hidden if picked is None else hidden[to_device(picked, hidden.device)])
                 self._lap(StepPhase.HEAD)
                 chosen = self._sampler.choose(logits, slots)
-                state.chose(sent(np.array(slots), logits.device), chosen[1])
+                state.chose(to_device(np.array(slots), logits.device), chosen[1])
         if chosen is None and not reports:
             return StepResult(_merged(plan.sequences, {}, {}), self._forward_pass.fallbacks)
         self._late = self._copied_later(plan.sequences, chosen, reports, device.copied)
@@ -149,10 +155,10 @@ class ModelRunner:
     def _copied_later(
         self,
         sequences: Sequence[ScheduledSequence],
-        chosen: tuple[Choice, Tensor] | None,
+        chosen: tuple[SampledRows, Tensor] | None,
         reports: Sequence[PromptReport],
         copied: Event,
-    ) -> LateStep:
+    ) -> AsyncResult:
         """What will come of a step once the device has chosen: tokens, if there are some, and what is told of them and
         of prompts.
         """
@@ -173,9 +179,9 @@ class ModelRunner:
                     return StepResult(found, fallbacks)
                 outputs = dict(zip(choice.slots, found, strict=True))
             of_prompts = (Reports(*there[at : at + 4]) for at in range(beside, len(there), 4))
-            return StepResult(_merged(sequences, outputs, told_by_slot(reports, of_prompts)), fallbacks)
+            return StepResult(_merged(sequences, outputs, prompt_logprobs_by_slot(reports, of_prompts)), fallbacks)
 
-        return LateStep(values, copied, finish)
+        return AsyncResult(values, copied, finish)
 
     def _settle(self) -> None:
         """See what the step before has chosen, which the choice of the next one may depend on."""
@@ -199,7 +205,9 @@ class ModelRunner:
             for start in range(0, len(targets), step):
                 part = targets[start : start + step]
                 logits = self._decoder.logits(hidden[first + start : first + start + len(part)])
-                found = reports_of(logits, sent(np.array(part, dtype=np.int64), hidden.device), [count] * len(part))
+                found = reports_of(
+                    logits, to_device(np.array(part, dtype=np.int64), hidden.device), [count] * len(part)
+                )
                 reports.append(PromptReport(sequence.slot, part, count, found))
         return reports
 

@@ -60,7 +60,9 @@ def rehearsed_together(backend: GraphBackend, longest: int, max_sequences: int, 
 
 
 @torch.inference_mode()
-def rehearse(forward_pass: ForwardPass, cache: KvCache, longest: int, max_sequences: int, max_tokens: int) -> None:
+def compile_kernels(
+    forward_pass: ForwardPass, cache: KvCache, longest: int, max_sequences: int, max_tokens: int
+) -> None:
     """Compute such steps, all over the padding block, before anybody is in the slots whose states they overwrite."""
     backend = forward_pass.backend
     lengths = backend.launch_lengths(1, longest) if isinstance(backend, GraphBackend) else ()

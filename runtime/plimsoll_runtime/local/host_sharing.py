@@ -25,14 +25,16 @@ GGUF_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SharingDecision:
     """Whether models share a process, and a line that says why, where somebody did not ask for it."""
 
     together: bool
     why: str = ""
 
 
-def choose(models: Sequence[LocalModel], asked: bool | None, memory: Callable[[], int] | None = None) -> Choice:
+def choose(
+    models: Sequence[LocalModel], asked: bool | None, memory: Callable[[], int] | None = None
+) -> SharingDecision:
     """What was asked for; else together where more than one model runs and they need more than `memory` gives.
 
     Models whose files are not on this machine yet count with their processes only. One that brings code shares with
@@ -40,11 +42,11 @@ def choose(models: Sequence[LocalModel], asked: bool | None, memory: Callable[[]
     """
     running = [model for model in models if model.replicas]
     if asked is not None or len(running) < 2 or any(model.brings_code for model in running):
-        return Choice(bool(asked))
+        return SharingDecision(bool(asked))
     needed, free = sum(map(predicted, running)), (memory or memory_left)()
     if needed <= free:
-        return Choice(False)
-    return Choice(
+        return SharingDecision(False)
+    return SharingDecision(
         True,
         f"{len(running)} models would take {gib_text(needed)}, and {gib_text(free)} are free: they share one process, "
         "in which those in use are in memory and the rest sleep (--apart: a process each)",

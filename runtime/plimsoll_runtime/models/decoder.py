@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.models.fusions import Part, TurnedAttention, parts_of
+from plimsoll_runtime.models.fusions import OpGroup, TurnedAttention, group_ops
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.rope import RopeTable
 from plimsoll_runtime.models.layers.states import States
@@ -82,7 +82,7 @@ class TorchDecoder:
     def __init__(self, program: Program, reader: WeightReader) -> None:
         self.program = program
         self.dtype = reader.dtype
-        parts = list(parts_of(program.ops))
+        parts = list(group_ops(program.ops))
         self.count, self.stages = _staged(parts, program.result, reader)
         self._logits = program.head.compiled(reader)
         self._ropes = {rope: RopeTable(rope, reader.device) for rope in program.ropes}
@@ -112,7 +112,7 @@ class TorchDecoder:
         return self._logits(hidden)
 
 
-def _staged(parts: Sequence[Part], result: str, reader: WeightReader) -> tuple[int, list[Stage]]:
+def _staged(parts: Sequence[OpGroup], result: str, reader: WeightReader) -> tuple[int, list[Stage]]:
     """How many values there are, the result last; and the stages, whose weights are read here, in order."""
     names = dict.fromkeys(name for part in parts for name in (*part.reads, *part.writes) if name != result)
     places = {name: i for i, name in enumerate([*names, result])}
@@ -124,7 +124,7 @@ def _staged(parts: Sequence[Part], result: str, reader: WeightReader) -> tuple[i
     return len(places), stages
 
 
-def _done_after(parts: Sequence[Part], result: str) -> list[list[str]]:
+def _done_after(parts: Sequence[OpGroup], result: str) -> list[list[str]]:
     """For each part the values that it reads, or writes, and none after it does before they are written anew."""
     wanted = {result}
     done: list[list[str]] = []

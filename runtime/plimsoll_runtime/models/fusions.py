@@ -22,7 +22,7 @@ Turn = NormHeads | Rotate | ScaleQueries
 """What is done to heads of queries and keys before attention."""
 
 
-class Part(Protocol):
+class OpGroup(Protocol):
     """What an executor runs: an op, or several in one."""
 
     @property
@@ -125,7 +125,7 @@ LONGEST = 4
 """Ops of the longest row: a norm over heads, a rotation, a scale of queries, and attention."""
 
 
-def parts_of(ops: Sequence[Op]) -> Iterator[Part]:
+def group_ops(ops: Sequence[Op]) -> Iterator[OpGroup]:
     """The ops of a program, in rows where torch has something for them."""
     at = 0
     while at < len(ops):
@@ -134,7 +134,7 @@ def parts_of(ops: Sequence[Op]) -> Iterator[Part]:
         at += count
 
 
-def _first(ops: Sequence[Op]) -> tuple[Part, int]:
+def _first(ops: Sequence[Op]) -> tuple[OpGroup, int]:
     """What the first of them becomes, together with how many after it."""
     first = ops[0]
     match ops:

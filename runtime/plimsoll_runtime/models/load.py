@@ -10,11 +10,11 @@ import torch
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
+from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.models.registry.registry import describe, text_part
-from plimsoll_runtime.models.tensors import TensorsError, check_tensors, deciding, tensors_of, what_to_do
+from plimsoll_runtime.models.tensors import TensorsError, check_tensors, deciding_fields, tensors_of, what_to_do
 from plimsoll_runtime.models.transformers_code import load as foreign
 from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 from plimsoll_runtime.models.weight_reader import ShapeReader, WeightReader
@@ -67,7 +67,7 @@ def _what_config_says(files: ModelFiles, program: Program, name: str, source: Te
     config = text_part(files.config) or files.config
     if program.facts.pooling is not None:
         config = {**config, "architectures": None}  # the class may be one without a head
-    fields = deciding(config, name, source.shapes, lambda each: program_of(describe(each)).stored_shapes())
+    fields = deciding_fields(config, name, source.shapes, lambda each: program_of(describe(each)).stored_shapes())
     return what_to_do(fields)
 
 
@@ -83,7 +83,7 @@ def _load_program(
 ) -> Decoder:
     source = checked_source(files, program)
     if fused:
-        return FusedDecoder(program, WeightReader(program, source, dtype, device, progress), places)
+        return CpuExecutor(program, WeightReader(program, source, dtype, device, progress), places)
     through = None if places is OWN else places
     decoder = TorchDecoder(program, WeightReader(program, source, dtype, device, progress, through))
     give_back()
@@ -103,7 +103,7 @@ def wake_decoder(
         decoder = foreign.wake(outline, dtype, device, arena)
     elif fused:
         program = _program(outline)
-        decoder = FusedDecoder(program, ShapeReader(program, dtype), arena)
+        decoder = CpuExecutor(program, ShapeReader(program, dtype), arena)
     else:
         program = _program(outline)
         shapes = ShapesOnly(program.stored_shapes())
@@ -112,10 +112,10 @@ def wake_decoder(
     return decoder
 
 
-def imagined_decoder(outline: Outline, dtype: torch.dtype) -> tuple[FusedDecoder, CountingArena]:
+def imagined_decoder(outline: Outline, dtype: torch.dtype) -> tuple[CpuExecutor, CountingArena]:
     """A fused decoder without weights, to ask what its steps take, and the places that it would have in an image."""
     arena, program = CountingArena(), _program(outline)
-    return FusedDecoder(program, ShapeReader(program, dtype), arena), arena
+    return CpuExecutor(program, ShapeReader(program, dtype), arena), arena
 
 
 def image_bytes(outline: Outline, dtype: torch.dtype, *, fused: bool) -> int:

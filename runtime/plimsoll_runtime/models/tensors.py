@@ -35,7 +35,7 @@ def _place(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
     return next((place for form in PLACES for each in names if (place := form.format(each)) in shapes), None)
 
 
-def whole(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
+def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
     """The source itself, or under the names that are wanted where it has all those of one part without its name."""
     names = list(wanted)
     for part in dict.fromkeys(name.partition(".")[0] for name in names):
@@ -71,7 +71,7 @@ def tensors_of(files: ModelFiles, program: Program, more: Mapping[str, tuple[int
     source = open_tensors(files, wanted)
     if program.is_part:
         source = PartTensors(source, wanted)
-    return whole(source, wanted)
+    return complete_source(source, wanted)
 
 
 class TensorsError(ModelError):
@@ -129,7 +129,9 @@ _LAYERS_TRIED = (0, 1, 3, 7)
 _LAYER = re.compile(r"^\D*\.(\d+)\.")
 
 
-def deciding(config: Mapping[str, Any], name: str, found: Collection[str], shapes_of: ShapesOf) -> dict[str, Any]:
+def deciding_fields(
+    config: Mapping[str, Any], name: str, found: Collection[str], shapes_of: ShapesOf
+) -> dict[str, Any]:
     """The fields that decide about a tensor of this name, with what the config says, None if nothing.
 
     `found`: the names of the tensors in the files.

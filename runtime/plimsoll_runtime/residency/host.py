@@ -14,7 +14,7 @@ from plimsoll_runtime.errors import DeviceLostError
 from plimsoll_runtime.residency.engines.base import Device, Engines, Resident
 from plimsoll_runtime.residency.ledger import DeviceLedger, Memory, SleeperLedger
 from plimsoll_runtime.residency.lifecycle.commands import Changes
-from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 from plimsoll_runtime.residency.lifecycle.supervisor import Supervisor
 from plimsoll_runtime.residency.model_references import Admission
 from plimsoll_runtime.residency.report import Counters, DeviceReport, Journal, Report, SleepersReport
@@ -123,22 +123,22 @@ class Host:
         await self._state.journal.beyond(after, seconds)
         return self.report()
 
-    def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> Outcome:
+    def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> OperationStatus:
         """Place a model, or give one another spec, and bring it up to a level at least.
 
         Raises UsageError, OperationConflict, or DoesNotFit where pinned models would exceed the line.
         """
         return self._running.place(name, spec, level, operation)
 
-    def remove(self, name: ModelName, operation: str) -> Outcome:
+    def remove(self, name: ModelName, operation: str) -> OperationStatus:
         """Drain, unload and forget it. Requests that wait for it are refused. Raises NotPlaced and as `place`."""
         return self._running.remove(name, operation)
 
-    def wake(self, name: ModelName, operation: str) -> Outcome:
+    def wake(self, name: ModelName, operation: str) -> OperationStatus:
         """Wake it, in its turn. Raises NotPlaced, UsageError, OperationConflict."""
         return self._running.wake(name, operation)
 
-    def sleep(self, name: ModelName, level: Level, operation: str) -> Outcome:
+    def sleep(self, name: ModelName, level: Level, operation: str) -> OperationStatus:
         """Drain it and put it to sleep, at this level at most. Raises NotPlaced, UsageError, OperationConflict."""
         return self._running.sleep(name, level, operation)
 
@@ -150,11 +150,11 @@ class Host:
         pinned: bool | None = None,
         weight: float | None = None,
         priority: int | None = None,
-    ) -> Outcome:
+    ) -> OperationStatus:
         """Change what is given; None leaves it. Raises NotPlaced, UsageError, OperationConflict, DoesNotFit."""
         return self._running.pin(name, operation, pinned=pinned, weight=weight, priority=priority)
 
-    async def settled(self, operation: str, seconds: float) -> Outcome:
+    async def settled(self, operation: str, seconds: float) -> OperationStatus:
         """The outcome of an operation that is known, once it has ended or so many seconds have passed.
 
         Raises UsageError for one that is not known (any more).

@@ -162,7 +162,7 @@ class HostState:
             assert model.resident.engine.failure is not None, name
 
 
-class Steering(Protocol):
+class Replanner(Protocol):
     """All of it is level-triggered: to ask once more does no harm."""
 
     def advance(self, model: Model) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
-from plimsoll_runtime.structured.grammar import check, limits, told, written
+from plimsoll_runtime.structured.grammar import check, limits, readable_error, to_llguidance
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -50,11 +50,11 @@ def attempt(constraint: Constraint, tokenizer: LLTokenizer) -> None:
     from llguidance import LLMatcher
 
     check(constraint, tokenizer)
-    matcher = LLMatcher(tokenizer, written(constraint), log_level=0, limits=limits())
+    matcher = LLMatcher(tokenizer, to_llguidance(constraint), log_level=0, limits=limits())
     for _ in range(_MASKS):
         mask = matcher.compute_bitmask()
         if matcher.is_error():
-            raise ConstraintError(told(matcher.get_error()))
+            raise ConstraintError(readable_error(matcher.get_error()))
         if matcher.is_stopped():
             return
         matcher.consume_token(next(token for token in range(8 * len(mask)) if mask[token // 8] >> (token % 8) & 1))

@@ -172,7 +172,7 @@ def limits() -> LLParserLimits:
     return LLParserLimits(verbose_errors=False, **_LIMITS)
 
 
-def written(constraint: Constraint) -> str:
+def to_llguidance(constraint: Constraint) -> str:
     """A constraint as llguidance reads it. Raises ConstraintError where it is malformed."""
     if constraint.kind not in ("json", "tags"):
         return _HEAD + _WRITERS[constraint.kind](constraint.source)
@@ -193,10 +193,10 @@ def check(constraint: Constraint, tokenizer: LLTokenizer | None = None) -> None:
     def messages_of(grammar: str) -> tuple[bool, list[str]]:
         return LLMatcher.validate_grammar_with_warnings(grammar, tokenizer, limits=limits())
 
-    wrong, messages = messages_of(written(constraint))
+    wrong, messages = messages_of(to_llguidance(constraint))
     if not messages:
         return
-    words = told(messages[0]) if wrong else f"cannot be kept to: {told(messages[0])}"
+    words = readable_error(messages[0]) if wrong else f"cannot be kept to: {readable_error(messages[0])}"
     if constraint.kind == "json":
         [schema] = _schemas(constraint)
         place = failing(schema, lambda part: not messages_of(_HEAD + "start: " + documents_of(part))[1])
@@ -214,7 +214,7 @@ def check_tokens(constraint: Constraint, vocab_size: int) -> None:
             raise ConstraintError(f"names the token {largest}, and the vocabulary has {vocab_size}")
 
 
-def told(message: str) -> str:
+def readable_error(message: str) -> str:
     """An error of llguidance's, without the text around the place, which is ours; of a schema, in our words."""
     if "NoExtension" in message:
         return "no text satisfies it"

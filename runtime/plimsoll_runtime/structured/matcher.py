@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
 from plimsoll_runtime.engine.protocol.messages import Vocabulary
-from plimsoll_runtime.structured.grammar import limits, told, written
+from plimsoll_runtime.structured.grammar import limits, readable_error, to_llguidance
 from plimsoll_runtime.structured.vocabulary import TokenBytes, compiled
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Matcher:
     @property
     def error(self) -> str | None:
         """Why there is no next token: the grammar takes too much work here, say. None: there is."""
-        return told(self.inner.get_error()) if self.inner.is_error() else None
+        return readable_error(self.inner.get_error()) if self.inner.is_error() else None
 
 
 MOST_KEPT = 256
@@ -142,9 +142,9 @@ class Grammars:
 
         if self._tokenizer is None:
             self._tokenizer = compiled(self._told())
-        matcher = LLMatcher(self._tokenizer, written(constraint), log_level=0, limits=limits())
+        matcher = LLMatcher(self._tokenizer, to_llguidance(constraint), log_level=0, limits=limits())
         if matcher.is_error():
-            raise ConstraintError(told(matcher.get_error()))
+            raise ConstraintError(readable_error(matcher.get_error()))
         return Template(matcher)
 
     def _drop_oldest(self) -> None:

@@ -6,12 +6,12 @@ import codecs
 from collections import deque
 from collections.abc import Callable
 
-from plimsoll_runtime.engine.protocol.sampling_params import Thought
+from plimsoll_runtime.engine.protocol.sampling_params import ReasoningMarkers
 
 WHITE = b" \t\r\n"
 
 
-class Thoughts:
+class ReasoningTracker:
     """Those of one answer. It is the same wherever it is done: engines bound and count them as servers do.
 
     - `inside`: whether the next token is within a thought.
@@ -20,7 +20,7 @@ class Thoughts:
     - `stray`: the token that ended a thought has the beginning of what follows in it.
     """
 
-    def __init__(self, thought: Thought, spell: Callable[[int], bytes], *, constrained: bool = False) -> None:
+    def __init__(self, thought: ReasoningMarkers, spell: Callable[[int], bytes], *, constrained: bool = False) -> None:
         """`spell` gives a token's bytes. `constrained`: what follows is kept to a grammar, so that gaps are forced."""
         self._thought = thought
         self._spell = spell

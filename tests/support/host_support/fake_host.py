@@ -10,7 +10,7 @@ import msgspec
 from plimsoll_runtime.errors import DeviceLostError, PlimsollError
 from plimsoll_runtime.residency.engines.base import Resident
 from plimsoll_runtime.residency.errors import NotPlaced, OperationConflict, Refused
-from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 from plimsoll_runtime.residency.report import Counters, DeviceReport, ModelReport, NeedsReport, Report, SleepersReport
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec, served_names
 from plimsoll_runtime.residency.states import Level, State
@@ -167,29 +167,29 @@ class FakeHost:
             model.active -= 1
             self.tell()
 
-    def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> Outcome:
+    def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> OperationStatus:
         if self._is_new(operation, "place", name, spec, level):
             self.models[name] = FakeModel(name, spec, self._files)
             self.tell()
         return self._outcome(name, operation)
 
-    def remove(self, name: ModelName, operation: str) -> Outcome:
+    def remove(self, name: ModelName, operation: str) -> OperationStatus:
         if self._is_new(operation, "remove", name):
             self._known(name)
             self.drop(str(name))
         return self._outcome(name, operation)
 
-    def wake(self, name: ModelName, operation: str) -> Outcome:
+    def wake(self, name: ModelName, operation: str) -> OperationStatus:
         if self._is_new(operation, "wake", name):
             self.rouse(self._known(name))
         return self._outcome(name, operation)
 
-    def sleep(self, name: ModelName, level: Level, operation: str) -> Outcome:
+    def sleep(self, name: ModelName, level: Level, operation: str) -> OperationStatus:
         if self._is_new(operation, "sleep", name, level):
             self.lull(self._known(name))
         return self._outcome(name, operation)
 
-    def pin(self, name: ModelName, operation: str, **values: Any) -> Outcome:
+    def pin(self, name: ModelName, operation: str, **values: Any) -> OperationStatus:
         if self._is_new(operation, "pin", name, *sorted(values.items())):
             model = self._known(name)
             given = {key: value for key, value in values.items() if value is not None}
@@ -213,9 +213,9 @@ class FakeHost:
             raise NotPlaced(f"{name} is not placed here")
         return self.models[name]
 
-    def _outcome(self, name: ModelName, operation: str) -> Outcome:
+    def _outcome(self, name: ModelName, operation: str) -> OperationStatus:
         model = self.models.get(name)
-        return Outcome(operation, self.done, None if model is None else self._entry(model), self.error)
+        return OperationStatus(operation, self.done, None if model is None else self._entry(model), self.error)
 
     def _entry(self, model: FakeModel) -> ModelReport:
         return ModelReport(

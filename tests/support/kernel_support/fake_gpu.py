@@ -28,9 +28,9 @@ from triton.runtime.jit import JITFunction
 from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables, NoAttention, OnDevice
 from plimsoll_runtime.execution.graphs.capture import Captured
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
-from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
+from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs import device_state
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
@@ -109,11 +109,11 @@ def of_the_host(program: Program) -> list[str]:
         states = StateCache(facts.states, SEQUENCES, DTYPE, GPU) if facts.states else None
         backend = TritonBackend(cache, {}) if facts.attention else NoAttention(cache)
         limits = {"max_sequences": SEQUENCES, "max_model_len": LONGEST}
-        decodes = GraphedDecoder(decoder, backend, cache, state, capture, states=states, **limits)
-        choices = GraphedChoice(decoder, Sampler(facts.vocab_size, ()), state, capture, max_rows=SEQUENCES)
+        decodes = DecodeGraphs(decoder, backend, cache, state, capture, states=states, **limits)
+        choices = SamplingGraphs(decoder, Sampler(facts.vocab_size, ()), state, capture, max_rows=SEQUENCES)
         kinds: list[Any] = [decodes, choices]
         if states is None:
-            kinds.append(PiecedDecoder(decoder, backend, cache, capture, max_rows=40))
+            kinds.append(PiecewiseDecoder(decoder, backend, cache, capture, max_rows=40))
         for kind in kinds:
             kind.wanted()[-1].add()
         with Watched() as watched:

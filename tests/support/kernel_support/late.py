@@ -10,14 +10,14 @@ from kernel_support.recorder import Recorder
 from torch import Tensor
 
 from plimsoll_runtime.driver.build import assembly, engine, warmup
-from plimsoll_runtime.driver.build.assembly import Wired
-from plimsoll_runtime.driver.build.loader import Loaded
+from plimsoll_runtime.driver.build.assembly import Assembled
+from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.execution import async_result
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.utils.progress import Progress
 
@@ -25,7 +25,7 @@ UNKNOWN = -9
 
 
 @torch.inference_mode()
-def _capturing(config: EngineConfig, loaded: Loaded, budget: Budget, wired: Wired, progress: Progress) -> Any:
+def _capturing(config: EngineConfig, loaded: LoadedModel, budget: Budget, wired: Assembled, progress: Progress) -> Any:
     """The warm-up of an engine on a device that has graphs."""
     found = warmup.warm_up(config, loaded, budget, wired, progress)
     wired.forward_pass.capture_graphs(CaptureBounds(600.0, 2**40), beside=wired.choices)
@@ -50,13 +50,13 @@ class Copies:
         if graphs:
             patch.setattr(assembly, "_capture", lambda *args: Recorder())
             patch.setattr(engine, "warm_up", _capturing)
-            choose = GraphedChoice.run
+            choose = SamplingGraphs.run
 
-            def chosen(own: GraphedChoice, *args: Any) -> Tensor:
+            def chosen(own: SamplingGraphs, *args: Any) -> Tensor:
                 self.log.append("choose")
                 return choose(own, *args)
 
-            patch.setattr(GraphedChoice, "run", chosen)
+            patch.setattr(SamplingGraphs, "run", chosen)
         forward = ForwardPass.of_rows
 
         def noted(own: ForwardPass, rows: StepRows) -> Tensor:

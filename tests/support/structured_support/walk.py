@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.engine.protocol.messages import Vocabulary
-from plimsoll_runtime.structured.grammar import limits, written
+from plimsoll_runtime.structured.grammar import limits, to_llguidance
 from plimsoll_runtime.structured.vocabulary import compiled
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def documents(constraint: Constraint, count: int, chance: random.Random) -> Iter
     """So many at most; walks that do not end are given up."""
     from llguidance import LLMatcher
 
-    template = LLMatcher(_bytes(), written(constraint), log_level=0, limits=limits())
+    template = LLMatcher(_bytes(), to_llguidance(constraint), log_level=0, limits=limits())
     assert not template.is_error(), template.get_error()
     for _ in range(count):
         found = _walked(template.deep_copy(), chance)
@@ -38,7 +38,7 @@ def takes(constraint: Constraint, text: str) -> bool:
     """Whether a text is one that it lets through, to its end."""
     from llguidance import LLMatcher
 
-    matcher = LLMatcher(_bytes(), written(constraint), log_level=0, limits=limits())
+    matcher = LLMatcher(_bytes(), to_llguidance(constraint), log_level=0, limits=limits())
     return matcher.try_consume_tokens(list(text.encode())) == len(text.encode()) and bool(matcher.is_accepting())
 
 

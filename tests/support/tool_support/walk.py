@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tool_support.markers import END, SPECIAL
 
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.structured.grammar import limits, written
+from plimsoll_runtime.structured.grammar import limits, to_llguidance
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -27,7 +27,9 @@ class Walk:
         from llguidance import LLMatcher
 
         self.special_id = special_id
-        self.inner: LLMatcher = LLMatcher(spelling, written(Constraint.grammar(source)), log_level=0, limits=limits())
+        self.inner: LLMatcher = LLMatcher(
+            spelling, to_llguidance(Constraint.grammar(source)), log_level=0, limits=limits()
+        )
         assert not self.inner.is_error(), self.inner.get_error()
 
     def takes(self, text: str) -> int:

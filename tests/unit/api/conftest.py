@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.config import ServerConfig
 from plimsoll_runtime.api.server.listener import listen
-from plimsoll_runtime.api.server.queue_limit import Room
+from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.api.server.server import Server
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
@@ -371,7 +371,7 @@ async def running_server(
     engine = FakeEngine() if pooling is None else PoolingEngine(pooling)
 
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
-        room = Room(config.max_waiting, config.max_waiting_tokens)
+        room = QueueLimit(config.max_waiting, config.max_waiting_tokens)
         return ServedModel(
             config.names,
             engine,

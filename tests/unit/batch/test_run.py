@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll_runtime.batch.job import Answered, Row
-from plimsoll_runtime.batch.output_paths import Places
+from plimsoll_runtime.batch.output_paths import OutputPaths
 from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import ANSWERS, Store
 
@@ -25,12 +25,12 @@ def answered(row: Row) -> Answered:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(Places(tmp_path / "out.jsonl"), {}, ordered=True, created=0, mark_bytes=500) as made:
+    with Store(OutputPaths(tmp_path / "out.jsonl"), {}, ordered=True, created=0, mark_bytes=500) as made:
         yield made
 
 
 def lines(tmp_path: Path) -> list[int]:
-    return [int(line) for line in (Places(tmp_path / "out.jsonl").work / ANSWERS).read_bytes().split()]
+    return [int(line) for line in (OutputPaths(tmp_path / "out.jsonl").work / ANSWERS).read_bytes().split()]
 
 
 @pytest.mark.parametrize(("at_once", "most_ahead"), [(1, 1), (3, 2), (64, 10_000)])

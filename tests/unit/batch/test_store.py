@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from plimsoll_runtime.batch.job import Answered
-from plimsoll_runtime.batch.output_paths import Places
+from plimsoll_runtime.batch.output_paths import OutputPaths
 from plimsoll_runtime.batch.store import ANSWERS, ERRORS, JOURNAL, Store
 from plimsoll_runtime.errors import UsageError
 
@@ -26,11 +26,11 @@ def answered(number: int) -> Answered:
 
 
 def opened(folder: Path, *, ordered: bool = True, **options: int) -> Store:
-    return Store(Places(folder / "out.jsonl"), JOB, ordered=ordered, created=17, clock=lambda: 0.0, **options)
+    return Store(OutputPaths(folder / "out.jsonl"), JOB, ordered=ordered, created=17, clock=lambda: 0.0, **options)
 
 
 def lines(folder: Path) -> tuple[list[bytes], list[bytes]]:
-    work = Places(folder / "out.jsonl").work
+    work = OutputPaths(folder / "out.jsonl").work
     answers, errors = ((work / name).read_bytes().splitlines() for name in (ANSWERS, ERRORS))
     return answers, errors
 
@@ -56,7 +56,7 @@ class Stores(RuleBasedStateMachine):
         return opened(self.folder, ordered=self.ordered, mark_bytes=10**9, kept_bytes=600)
 
     def _journal(self) -> Path:
-        return Places(self.folder / "out.jsonl").work / JOURNAL
+        return OutputPaths(self.folder / "out.jsonl").work / JOURNAL
 
     @precondition(lambda self: self.missing)
     @rule(data=st.data(), count=st.integers(1, 8))
@@ -139,12 +139,12 @@ def test_one_process_at_a_time(store: Store, tmp_path: Path) -> None:
 def test_another_job_is_refused_by_what_differs(tmp_path: Path) -> None:
     opened(tmp_path).close()
     with pytest.raises(UsageError, match=r"another run \(seed differ\)"):
-        Store(Places(tmp_path / "out.jsonl"), JOB | {"seed": 1}, ordered=True, created=17)
+        Store(OutputPaths(tmp_path / "out.jsonl"), JOB | {"seed": 1}, ordered=True, created=17)
 
 
 def test_when_it_began_is_kept(tmp_path: Path) -> None:
     opened(tmp_path).close()
-    with Store(Places(tmp_path / "out.jsonl"), JOB, ordered=True, created=99) as store:
+    with Store(OutputPaths(tmp_path / "out.jsonl"), JOB, ordered=True, created=99) as store:
         assert store.created == 17
 
 
@@ -152,7 +152,7 @@ def test_what_was_safe_and_is_gone_is_told(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.take(answered(0))
         store.mark()
-    (Places(tmp_path / "out.jsonl").work / ANSWERS).write_bytes(b"")
+    (OutputPaths(tmp_path / "out.jsonl").work / ANSWERS).write_bytes(b"")
     with pytest.raises(UsageError, match="has lost what was safe"):
         opened(tmp_path)
 
@@ -163,5 +163,5 @@ def test_the_journal_stays_short(tmp_path: Path) -> None:
             store.take(answered(number))
             if number % 50 == 0:
                 store.mark()
-        journal = Places(tmp_path / "out.jsonl").work / JOURNAL
+        journal = OutputPaths(tmp_path / "out.jsonl").work / JOURNAL
         assert journal.stat().st_size < 20_000

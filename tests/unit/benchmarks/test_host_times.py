@@ -6,27 +6,27 @@ import pytest
 
 from host_times import run
 from options import Options
-from plimsoll_runtime.execution.async_result import LateStep
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.async_result import AsyncResult
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 
 
 def test_every_phase_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("triton")
     monkeypatch.setattr(run, "CASES", ((2, 8, 1.0), (3, 40, 1.0)))
     replayed, late = [], []
-    plain_run, plain_result = GraphedDecoder.run, LateStep.result
+    plain_run, plain_result = DecodeGraphs.run, AsyncResult.result
 
-    def watched(self: GraphedDecoder, *args: object) -> object:
+    def watched(self: DecodeGraphs, *args: object) -> object:
         hidden = plain_run(self, *args)  # type: ignore[arg-type]
         replayed.append(hidden is not None)
         return hidden
 
-    def told(self: LateStep) -> object:
+    def told(self: AsyncResult) -> object:
         late.append(self)
         return plain_result(self)
 
-    monkeypatch.setattr(GraphedDecoder, "run", watched)
-    monkeypatch.setattr(LateStep, "result", told)
+    monkeypatch.setattr(DecodeGraphs, "run", watched)
+    monkeypatch.setattr(AsyncResult, "result", told)
     result = run.measure(Options(rounds=1, threads=1, scale=0.05, only=(), json=None))
     assert [(r["sequences"], r["prompt"]) for r in result["cases"]] == [(2, 8), (3, 40)]
     for row in result["cases"]:

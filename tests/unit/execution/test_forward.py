@@ -21,7 +21,7 @@ from plimsoll_runtime.execution.attention.backends.reference import ReferenceBac
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
 from plimsoll_runtime.execution.forward import ForwardPass, NoBackendError
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
@@ -262,10 +262,10 @@ def test_graphs_go_with_their_backend(decoder: TorchDecoder, caplog: pytest.LogC
     cache = new_cache(decoder)
     for tensor in (*cache.keys, *cache.values):
         tensor[:, 0] = 0.0  # padding attends to it
-    made, state = list[GraphedDecoder](), state_of(cache, 2, 16)
+    made, state = list[DecodeGraphs](), state_of(cache, 2, 16)
 
-    def graphs_of(backend: Any) -> GraphedDecoder:
-        made.append(GraphedDecoder(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
+    def graphs_of(backend: Any) -> DecodeGraphs:
+        made.append(DecodeGraphs(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
         return made[-1]
 
     forward_pass = ForwardPass(decoder, cache, [GraphableThatFails, Graphable], graphs_of)
@@ -283,10 +283,10 @@ def test_graphs_of_the_backend_that_is_left(decoder: TorchDecoder) -> None:
     cache = new_cache(decoder)
     for tensor in (*cache.keys, *cache.values):
         tensor[:, 0] = 0.0  # padding attends to it
-    made, state = list[GraphedDecoder](), state_of(cache, 2, 16)
+    made, state = list[DecodeGraphs](), state_of(cache, 2, 16)
 
-    def graphs_of(backend: Any) -> GraphedDecoder:
-        made.append(GraphedDecoder(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
+    def graphs_of(backend: Any) -> DecodeGraphs:
+        made.append(DecodeGraphs(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
         return made[-1]
 
     forward_pass = ForwardPass(decoder, cache, [failing("begun"), Graphable], graphs_of)
@@ -303,8 +303,8 @@ def test_graphs_alone_may_fail(decoder: TorchDecoder, caplog: pytest.LogCaptureF
     state = state_of(cache, 2, 16)
     capture = Recorder(TypeError("cannot be captured"))
 
-    def graphs_of(backend: Any) -> GraphedDecoder:
-        return GraphedDecoder(decoder, backend, cache, state, capture, max_sequences=2, max_model_len=16)
+    def graphs_of(backend: Any) -> DecodeGraphs:
+        return DecodeGraphs(decoder, backend, cache, state, capture, max_sequences=2, max_model_len=16)
 
     forward_pass = ForwardPass(decoder, cache, [Graphable, ReferenceBackend], graphs_of)
     forward_pass.capture_graphs(WIDE)

@@ -20,7 +20,7 @@ from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.engine.scheduler.scheduler import NO_MEMORY
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
-from plimsoll_runtime.execution.forward import ForwardPass, Shortages
+from plimsoll_runtime.execution.forward import ForwardPass, OutOfMemoryHandler
 from plimsoll_runtime.execution.pooling_runner import PoolingRunner
 from plimsoll_runtime.execution.runner import ModelRunner
 from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
@@ -173,7 +173,7 @@ class Broken:
 def run_broken(kind: type[ModelRunner | PoolingRunner], parts: Broken) -> None:
     runner: Any = object.__new__(kind)
     runner._late = runner._timeline = None
-    runner._shortages = Shortages()
+    runner._shortages = OutOfMemoryHandler()
     runner._sampler = runner._state = runner._moves = runner._forward_pass = parts
     runner._computed = runner._compute = parts.pass_on
     plan: Any = StepPlan([object()])  # type: ignore[list-item]

@@ -14,7 +14,7 @@ from torch import Tensor
 from plimsoll_runtime.execution.attention.base import AttentionBatch, NoAttention
 from plimsoll_runtime.execution.attention.shared_prefix import grouping
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.warmup import rehearse, rehearsed, rehearsed_together
+from plimsoll_runtime.execution.warmup import compile_kernels, rehearsed, rehearsed_together
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
@@ -74,7 +74,7 @@ def test_what_never_shares_is_not_rehearsed(latent: bool, monkeypatch: pytest.Mo
     passes: Any = Passes(most=300, groups=1)
     passes.backend = backend_of(monkeypatch, shape)
     cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, groups=((0,),))
-    rehearse(passes, cache, 150, 2, 200)
+    compile_kernels(passes, cache, 150, 2, 200)
     assert ([1, 1], [149, 149], [0, 1]) in passes.seen or latent
     shared = [passes.backend.prefixes.of(batch)[0] for batch in passes.batches]
     assert [each is not None for each in shared].count(True) == (0 if latent else 1)
@@ -108,7 +108,7 @@ def test_a_step_without_memory_is_passed_over(caplog: pytest.LogCaptureFixture) 
     """It is the next one that the engine is to be ready for."""
     passes: Any = Passes(most=11)
     cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, groups=((0,), (1,)))
-    rehearse(passes, cache, 9, 3, 12)
+    compile_kernels(passes, cache, 9, 3, 12)
     assert [counts for counts, _, _ in passes.seen] == [[1], [1, 1, 1], [9, 1, 1]]
     [warning] = [record.getMessage() for record in caplog.records]
     assert warning.startswith("the device has no memory for a first step of 12 rows (tried to allocate 2 GiB): ")
@@ -117,7 +117,7 @@ def test_a_step_without_memory_is_passed_over(caplog: pytest.LogCaptureFixture) 
 def test_they_are_computed_over_the_padding_block() -> None:
     passes: Any = Passes()
     cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, groups=((0,), (1,)))
-    rehearse(passes, cache, 9, 3, 12)
+    compile_kernels(passes, cache, 9, 3, 12)
     assert passes.seen == [
         ([1], [8], [0]),
         ([1, 1, 1], [0, 0, 0], [0, 1, 2]),

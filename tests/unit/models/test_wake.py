@@ -16,7 +16,7 @@ from model_support.tiny import make_model, prompts, save_model
 
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
+from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
 from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder, load_decoder, wake_decoder
 from plimsoll_runtime.models.registry.registry import describe
@@ -103,7 +103,7 @@ def test_a_decoder_without_weights_takes_the_same_places(folder: Path, image: Im
         pytest.skip(f"the CPU kernels {reason}")
     arena = FillingArena(image)
     loaded = load_decoder(files, program, torch.float32, device=CPU, fused=True, places=arena)
-    assert isinstance(loaded, FusedDecoder)
+    assert isinstance(loaded, CpuExecutor)
     imagined, counted = imagined_decoder(program, torch.float32)
     assert counted.count == len(arena.finish(FACTS).places)
     assert imagined.weight_bytes == loaded.weight_bytes

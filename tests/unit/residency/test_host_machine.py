@@ -17,7 +17,7 @@ from residency_support.engines import Behaviour, FakeEngines
 from plimsoll_runtime.errors import EngineDeadError, ModelError, SourceError, UsageError
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, OperationConflict, Refused
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 from plimsoll_runtime.residency.planner.view import Pressure
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec
@@ -58,7 +58,7 @@ class Life(RuleBasedStateMachine):
         self.engines.behaviours.update(zip(NAMES, how, strict=True))
         self.asked: list[asyncio.Task[str]] = []
         self.ids = 0
-        self.sent: dict[str, tuple[str, Outcome]] = {}
+        self.sent: dict[str, tuple[str, OperationStatus]] = {}
         self.sequence = -1
         self.run(self.start())
 
@@ -90,7 +90,7 @@ class Life(RuleBasedStateMachine):
         self.ids += 1
         text = f"operation-{self.ids}"
 
-        async def do() -> Outcome:
+        async def do() -> OperationStatus:
             return call(*arguments, text, **named)  # type: ignore[no-any-return]
 
         with suppress(NotPlaced, DoesNotFit, UsageError):

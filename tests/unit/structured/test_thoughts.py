@@ -13,7 +13,7 @@ from structured_support.models import spelling_model
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.engine.protocol.sampling_params import Thought
+from plimsoll_runtime.engine.protocol.sampling_params import ReasoningMarkers
 from plimsoll_runtime.text.tokenizer import Tokenizer
 
 END = "</think>"
@@ -39,11 +39,11 @@ def tokenizer(llm: LLM) -> Tokenizer:
     return llm._tokenizer
 
 
-def thought(tokenizer: Tokenizer, **options: Any) -> Thought:
+def thought(tokenizer: Tokenizer, **options: Any) -> ReasoningMarkers:
     closing = tuple((token,) for token in tokenizer.encode(f"\n{END}", add_special_tokens=False))
     gap = tuple(tokenizer.encode("\n\n", add_special_tokens=False))
     given: dict[str, Any] = {"open": True, "budget": BUDGET, "closing": closing, "gap": gap}
-    return Thought(begin=b"<think>", end=END.encode(), **(given | options))
+    return ReasoningMarkers(begin=b"<think>", end=END.encode(), **(given | options))
 
 
 def params(**options: Any) -> SamplingParams:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plimsoll_runtime.engine.protocol.sampling_params import Thought
-from plimsoll_runtime.text.reasoning_budget import Thoughts
+from plimsoll_runtime.engine.protocol.sampling_params import ReasoningMarkers
+from plimsoll_runtime.text.reasoning_budget import ReasoningTracker
 
 CLOSING = b"\n</think>"
 OPENING = 1000
@@ -32,13 +32,13 @@ def byte_tokens(text: bytes) -> list[int]:
     return [-byte - 1 for byte in text]
 
 
-def think(**options: object) -> Thought:
+def think(**options: object) -> ReasoningMarkers:
     given: dict[str, object] = {"begin": b"<think>", "end": b"</think>", **options}
-    return Thought(**given)  # type: ignore[arg-type]
+    return ReasoningMarkers(**given)  # type: ignore[arg-type]
 
 
-def follow(thought: Thought, *pieces: bytes, constrained: bool = False) -> Thoughts:
-    thoughts = Thoughts(thought, Pieces(pieces), constrained=constrained)
+def follow(thought: ReasoningMarkers, *pieces: bytes, constrained: bool = False) -> ReasoningTracker:
+    thoughts = ReasoningTracker(thought, Pieces(pieces), constrained=constrained)
     for token in range(len(pieces)):
         thoughts.take(token)
     return thoughts
@@ -84,7 +84,7 @@ def test_however_it_is_cut(text: bytes, cuts: list[int], opened: bool) -> None:
     begins = opened or text.lstrip().startswith(b"<think>")
     rest = text if opened else text.lstrip()[len(b"<think>") :]
     assert thoughts.inside == (begins and b"</think>" not in rest)
-    by_bytes = Thoughts(think(open=opened), Pieces([]))
+    by_bytes = ReasoningTracker(think(open=opened), Pieces([]))
     for token in byte_tokens(text):
         by_bytes.take(token)
     assert by_bytes.inside == thoughts.inside
@@ -94,7 +94,7 @@ def test_however_it_is_cut(text: bytes, cuts: list[int], opened: bool) -> None:
 
 def test_a_budget_ends_a_thought() -> None:
     thought = think(open=True, budget=2, closing=tuple((token,) for token in byte_tokens(CLOSING)), gap=(-11, -11))
-    thoughts = Thoughts(thought, Pieces([b"a", b"b"]), constrained=True)
+    thoughts = ReasoningTracker(thought, Pieces([b"a", b"b"]), constrained=True)
     thoughts.take(0)
     assert not thoughts.forced
     thoughts.take(1)
@@ -111,8 +111,8 @@ def test_a_budget_ends_a_thought() -> None:
 
 def test_no_budget_at_all() -> None:
     closing = ((5,),)
-    assert list(Thoughts(think(open=True, budget=0, closing=closing), Pieces([])).forced) == [(5,)]
-    thoughts = Thoughts(think(budget=0, closing=closing), Pieces([b"<think>"]))
+    assert list(ReasoningTracker(think(open=True, budget=0, closing=closing), Pieces([])).forced) == [(5,)]
+    thoughts = ReasoningTracker(think(budget=0, closing=closing), Pieces([b"<think>"]))
     assert not thoughts.forced
     thoughts.take(0)
     assert list(thoughts.forced) == [(5,)]
@@ -126,7 +126,7 @@ def test_no_character_is_cut() -> None:
 
 
 def test_a_constraint_holds_behind_the_thought() -> None:
-    thoughts = Thoughts(think(opening=OPENING, gap=(-11,)), Pieces([b"{"]), constrained=True)
+    thoughts = ReasoningTracker(think(opening=OPENING, gap=(-11,)), Pieces([b"{"]), constrained=True)
     assert (thoughts.constrains, thoughts.opening) == (True, OPENING)
     thoughts.take(OPENING)
     assert (thoughts.constrains, thoughts.opening) == (False, None)
@@ -150,13 +150,13 @@ def test_an_end_that_is_part_of_what_follows() -> None:
     thoughts = follow(think(open=True, implied=(b"<call>",)), b"a", b"b<c", b"all>")
     assert (thoughts.inside, thoughts.tokens) == (False, 1)
     assert thoughts.stray
-    barring = Thoughts(think(open=True, barred=(7,)), Pieces([b"</think>"]))
+    barring = ReasoningTracker(think(open=True, barred=(7,)), Pieces([b"</think>"]))
     assert list(barring.barred) == [7]
     barring.take(0)
     assert list(barring.barred) == []
 
 
-HARMONY = Thought(
+HARMONY = ReasoningMarkers(
     begin=b"<|channel|>analysis", end=b"<|end|>", anywhere=True, answer=(b"<|channel|>final", b"<|message|>")
 )
 
@@ -174,7 +174,7 @@ def test_thoughts_in_messages() -> None:
 def test_nothing_is_said_before_a_constrained_answer() -> None:
     steered = msgspec.structs.replace(HARMONY, steer=(b"<|channel|>", (1, 5)))
     pieces = (b"<|channel|>", b"analysis", b"<|message|>", b"<|end|>", b"<|channel|>", b"final", b"<|message|>")
-    thoughts, forced = Thoughts(steered, Pieces(pieces), constrained=True), []
+    thoughts, forced = ReasoningTracker(steered, Pieces(pieces), constrained=True), []
     for token in range(len(pieces)):
         thoughts.take(token)
         forced.append(list(thoughts.forced))
@@ -186,7 +186,7 @@ def test_nothing_is_said_before_a_constrained_answer() -> None:
 def test_a_budget_says_what_follows() -> None:
     bounded = msgspec.structs.replace(HARMONY, steer=(b"<|channel|>", (1, 5)), budget=0, closing=((3,), (0,), (5,)))
     pieces = (b"<|channel|>", b"analysis", b"<|message|>", b"<|end|>", b"x", b"final")
-    thoughts = Thoughts(bounded, Pieces(pieces), constrained=True)
+    thoughts = ReasoningTracker(bounded, Pieces(pieces), constrained=True)
     for token in (0, 1):
         thoughts.take(token)
     assert list(thoughts.forced) == [(3,), (0,), (5,)]

@@ -14,7 +14,7 @@ from tool_support.reading import read
 from tool_support.walk import SpecialId, Walk, wander
 
 from plimsoll_runtime.engine.protocol.constraint import Constraint, ConstraintError
-from plimsoll_runtime.structured.grammar import written
+from plimsoll_runtime.structured.grammar import to_llguidance
 from plimsoll_runtime.tools.base import Tool
 from plimsoll_runtime.tools.registry import FORMATS
 
@@ -146,7 +146,7 @@ def test_whatever_a_schema_says(name: str, parameters: dict[str, Any]) -> None:
     """There is a grammar, or an error that says what is wrong: nothing else, and no grammar that cannot be read."""
     try:
         source = FORMATS[name].grammar([Tool("f", None, parameters)], lambda marker: None, required=True, parallel=True)
-        written(Constraint("lark", source)).encode()
+        to_llguidance(Constraint("lark", source)).encode()
     except ConstraintError as error:
         said = str(error)
     else:

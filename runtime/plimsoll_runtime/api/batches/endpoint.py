@@ -13,8 +13,8 @@ from prometheus_client import Counter
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from plimsoll_runtime.api.batches.file_store import BATCHES, DATA, FILES, Vault
-from plimsoll_runtime.api.batches.job import Shift
+from plimsoll_runtime.api.batches.file_store import BATCHES, DATA, FILES, FileStore
+from plimsoll_runtime.api.batches.job import WorkerContext
 from plimsoll_runtime.api.batches.limits import HEADER, Pace, read_terms, too_many_open
 from plimsoll_runtime.api.batches.lines import ENDPOINTS
 from plimsoll_runtime.api.batches.records import (
@@ -49,12 +49,12 @@ MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
 class BatchRoutes:
     """The endpoints: each answers a request, or raises ApiError or ClientGoneError. Without a vault all answer 501."""
 
-    def __init__(self, vault: Vault | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
+    def __init__(self, vault: FileStore | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
         self._kept = vault
         self._worker = worker
 
     @property
-    def _vault(self) -> Vault:
+    def _vault(self) -> FileStore:
         if self._kept is None:
             raise ApiError(
                 "This server keeps no files: start it with --files-dir, a folder for them.",
@@ -153,7 +153,7 @@ class BatchRoutes:
             worker.look()
 
 
-def _shown(vault: Vault, kept: KeptBatch) -> BatchAnswer:
+def _shown(vault: FileStore, kept: KeptBatch) -> BatchAnswer:
     """What a client sees: a batch that was cancelled and has not ended yet is about to be."""
     told = kept.told
     if told.status not in FINAL and (at := vault.cancelled_at(kept.owner, told.id)) is not None:
@@ -161,14 +161,14 @@ def _shown(vault: Vault, kept: KeptBatch) -> BatchAnswer:
     return told
 
 
-def _input_of(vault: Vault, owner: str, name: str) -> KeptFile:
+def _input_of(vault: FileStore, owner: str, name: str) -> KeptFile:
     try:
         return vault.file(owner, name)
     except ApiError as error:
         raise ApiError(error.message, status=error.status, param="input_file_id", code=error.code) from error
 
 
-def _keep_new(vault: Vault, kept: KeptBatch) -> None:
+def _keep_new(vault: FileStore, kept: KeptBatch) -> None:
     """Raises ApiError (429) where as many of its key are open as may be."""
     terms = kept.terms
     with vault.making(kept.owner):
@@ -203,7 +203,7 @@ class BatchService:
     def __init__(self, options: BatchOptions | None) -> None:
         """Raises UsageError for a folder that cannot be used."""
         self._options = options
-        self._vault = None if options is None else Vault(options.folder, options.most_bytes)
+        self._vault = None if options is None else FileStore(options.folder, options.most_bytes)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self.lines = Counter(
@@ -216,7 +216,7 @@ class BatchService:
         if self._options is None or self._vault is None:
             return
         pace = Pace(self._options.at_once, live)
-        self._worker = Worker(self._vault, Shift(models, pace, self._options.shared, self.lines))
+        self._worker = Worker(self._vault, WorkerContext(models, pace, self._options.shared, self.lines))
         self._working = asyncio.create_task(self._worker.run())
         self._working.add_done_callback(_log_failure)
 

@@ -23,7 +23,7 @@ from plimsoll_runtime.errors import EngineDeadError
 ENGINE_DIED = "engine_died"
 
 
-class Answering:
+class LineExecutor:
     """Answers rows of one batch. `alone`: nobody else needs the event loop, so that nothing has to go to a thread."""
 
     def __init__(

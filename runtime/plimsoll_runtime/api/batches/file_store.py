@@ -21,7 +21,7 @@ import msgspec
 
 from plimsoll_runtime.api.batches.records import FINAL, KeptBatch, KeptFile
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.batch.output_paths import Places, write_durably
+from plimsoll_runtime.batch.output_paths import OutputPaths, write_durably
 from plimsoll_runtime.errors import UsageError
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ KeptT = TypeVar("KeptT", KeptFile, KeptBatch)
 _PREFIX: Final = {FILES: "file-", BATCHES: "batch_"}
 
 
-class Vault:
+class FileStore:
     """The folder. Its methods wait for the disk, so they are not for the event loop, but for `new_id`, `folder`, `path`
     and `places`, which only make up names.
     """
@@ -69,9 +69,9 @@ class Vault:
         """A place for something of a file or batch."""
         return self.folder(owner, kind) / f"{name}{suffix}"
 
-    def places(self, owner: str, name: str) -> Places:
+    def places(self, owner: str, name: str) -> OutputPaths:
         """Where a batch is worked on."""
-        return Places(self.path(owner, BATCHES, name, WORK))
+        return OutputPaths(self.path(owner, BATCHES, name, WORK))
 
     def file(self, owner: str, name: str) -> KeptFile:
         """Raises ApiError (404) for what is not there, or is somebody else's."""

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from prometheus_client import Counter
 
-from plimsoll_runtime.api.batches.executor import Answering
-from plimsoll_runtime.api.batches.file_store import DATA, FILES, Vault
+from plimsoll_runtime.api.batches.executor import LineExecutor
+from plimsoll_runtime.api.batches.file_store import DATA, FILES, FileStore
 from plimsoll_runtime.api.batches.limits import Allowance, Pace, expected_tokens
 from plimsoll_runtime.api.batches.lines import ENDPOINTS, LineFault, Terms, check_lines, unasked_line
 from plimsoll_runtime.api.batches.records import (
@@ -50,7 +50,7 @@ WINDOW = Window(512, 2 * 2**20)
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class WorkerContext:
     """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
     the same vault, so that a model that is not here may be there. `lines` counts, by model and outcome.
     """
@@ -66,8 +66,8 @@ class Work:
 
     def __init__(
         self,
-        vault: Vault,
-        shift: Shift,
+        vault: FileStore,
+        shift: WorkerContext,
         now: Callable[[], float],
         kept: KeptBatch,
         store: Store,
@@ -132,7 +132,7 @@ class Work:
 
     async def _answer(self) -> None:
         """Ask what is left, until all is answered, or the batch is cancelled or its time is up."""
-        answering = Answering(self._shift.models, self._terms, alone=False)
+        answering = LineExecutor(self._shift.models, self._terms, alone=False)
         terms, generates = self._kept.terms, ENDPOINTS[self._told.endpoint].tasks == GENERATES
         allowance = Allowance(terms) if terms is not None and terms.is_limited else None
 

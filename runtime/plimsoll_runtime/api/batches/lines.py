@@ -229,7 +229,7 @@ MAX_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedFile:
     """What a file has: its lines, the model that all of them ask, and the first things that are wrong with them."""
 
     lines: int
@@ -237,7 +237,7 @@ class Checked:
     faults: list[BatchFault]
 
 
-def check_lines(rows: Iterable[Row], terms: Terms) -> Checked:
+def check_lines(rows: Iterable[Row], terms: Terms) -> CheckedFile:
     """Look at every line. What is wrong with a request itself is for its answer to say; here it is about the file."""
     faults: list[BatchFault] = []
     seen: set[str] = set()
@@ -258,7 +258,7 @@ def check_lines(rows: Iterable[Row], terms: Terms) -> Checked:
                 break
     if not lines:
         faults.append(BatchFault("empty_file", "The file has no lines.", "input_file_id"))
-    return Checked(lines, model, faults)
+    return CheckedFile(lines, model, faults)
 
 
 def _fault(row: Row, terms: Terms, seen: set[str]) -> tuple[BatchFault | None, str | None]:

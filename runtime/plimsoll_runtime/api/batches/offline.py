@@ -13,17 +13,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from plimsoll_runtime.api.batches.executor import Answering
+from plimsoll_runtime.api.batches.executor import LineExecutor
 from plimsoll_runtime.api.batches.lines import Terms
 from plimsoll_runtime.api.model_directory import OneModel
 from plimsoll_runtime.api.schemas.parts import ImageParts
 from plimsoll_runtime.api.served_model import ServedModel
-from plimsoll_runtime.api.server.queue_limit import Room
+from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.batch.inputs import InputFile, checked_kind, find_inputs
 from plimsoll_runtime.batch.job import ALL, Answered, Row, Shard, check_same, describe, id_of
-from plimsoll_runtime.batch.output_paths import JSONL, Places, kind_of
+from plimsoll_runtime.batch.output_paths import JSONL, OutputPaths, kind_of
 from plimsoll_runtime.batch.publish import Summary, publish, read_summary
-from plimsoll_runtime.batch.reader import Prompting, read_rows
+from plimsoll_runtime.batch.reader import PromptRule, read_rows
 from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.engine.config import EngineConfig
@@ -129,7 +129,7 @@ class BatchConfig:
     input: str
     output: Path
     endpoint: str | None = None
-    prompting: Prompting | None = None
+    prompting: PromptRule | None = None
     defaults: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     seed: int = 0
     shard: Shard = ALL
@@ -168,7 +168,7 @@ Load = Callable[[BatchConfig, Progress], AbstractAsyncContextManager[ServedModel
 
 def run_batch(config: BatchConfig, board: Board, progress: Progress = silent, load: Load | None = None) -> Outcome:
     """Answer all rows that have no answer yet, and put the files in their places. Raises PlimsollError."""
-    places = Places(config.output)
+    places = OutputPaths(config.output)
     inputs = find_inputs(config.input, places.made)
     _check(config, places, inputs)
     job = _job(config, inputs)
@@ -191,7 +191,7 @@ def run_batch(config: BatchConfig, board: Board, progress: Progress = silent, lo
     return Outcome(summary, resumed)
 
 
-def _check(config: BatchConfig, places: Places, inputs: list[InputFile]) -> None:
+def _check(config: BatchConfig, places: OutputPaths, inputs: list[InputFile]) -> None:
     """Raises UsageError for what can be known before the model is loaded."""
     if not places.output.parent.is_dir():
         raise UsageError(f"there is no folder {places.output.parent}; make it first")
@@ -205,7 +205,7 @@ def _check(config: BatchConfig, places: Places, inputs: list[InputFile]) -> None
 
 
 def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
-    prompting = config.prompting or Prompting()
+    prompting = config.prompting or PromptRule()
     engine = config.engine
     return describe(
         inputs,
@@ -223,7 +223,7 @@ def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
     )
 
 
-def _complete(places: Places, job: Mapping[str, object]) -> Summary | None:
+def _complete(places: OutputPaths, job: Mapping[str, object]) -> Summary | None:
     """What an earlier run of the same job came to. Raises UsageError where another's output is in the way."""
     if not places.output.exists():
         return None
@@ -252,7 +252,7 @@ async def _answer(
     terms = Terms(job, store.created, config.endpoint, defaults=defaults, seed=config.seed, sourced=True)
     async with loading as model:
         board.begin(sum(file.size for file in inputs), len(store.done))
-        answering = Answering(OneModel(model), terms, alone=True)
+        answering = LineExecutor(OneModel(model), terms, alone=True)
         runner = Runner(answering, store, AHEAD * config.engine.max_sequences, board.told, board.passed)
         with quick_switches(), seldom_collected():  # what the load has left is looked through first, as part of it
             store.start()
@@ -281,7 +281,7 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
             tokenizer,
             int(time.time()),
             files.chat_stop,
-            Room(UNBOUNDED, UNBOUNDED),
+            QueueLimit(UNBOUNDED, UNBOUNDED),
             tool_format=config.tool_format,
             reasoning_format=config.reasoning_format,
             recommended=settings,

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from starlette.requests import Request
 
-from plimsoll_runtime.api.batches.file_store import COMING, FILES, Vault
+from plimsoll_runtime.api.batches.file_store import COMING, FILES, FileStore
 from plimsoll_runtime.api.batches.records import INPUT, FileAnswer, KeptFile
 from plimsoll_runtime.api.http.body import body_pieces, declared_bytes, linger
 from plimsoll_runtime.api.http.errors import ApiError
@@ -185,7 +185,7 @@ UPLOAD = {
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 
-async def receive_file(request: Request, vault: Vault, owner: str) -> FileAnswer:
+async def receive_file(request: Request, vault: FileStore, owner: str) -> FileAnswer:
     """Read the form, and keep its file. Raises ApiError, ClientGoneError."""
     try:
         reader = MultipartReader(boundary_of(request.headers.get("content-type", "")))
@@ -212,7 +212,7 @@ async def receive_file(request: Request, vault: Vault, owner: str) -> FileAnswer
         await asyncio.shield(asyncio.to_thread(coming.close))
 
 
-async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], vault: Vault) -> None:
+async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], vault: FileStore) -> None:
     """Raises ApiError (413) for what certainly does not fit."""
     size, most = declared_bytes(request), body_limit(request.scope)
     used = await asyncio.to_thread(vault.used_bytes)
@@ -225,7 +225,7 @@ async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], vau
 class _Coming:
     """One form: its fields, and its file of at most `most` bytes, which is written beside its place."""
 
-    def __init__(self, vault: Vault, owner: str, most: int) -> None:
+    def __init__(self, vault: FileStore, owner: str, most: int) -> None:
         self._vault = vault
         self._most = most
         self._owner = owner
@@ -354,7 +354,7 @@ def _too_large(most: int) -> ApiError:
     )
 
 
-def _full(vault: Vault) -> ApiError:
+def _full(vault: FileStore) -> ApiError:
     return ApiError(
         f"All files together may take {vault.most_bytes} bytes here (--files-size): delete some first.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from plimsoll_runtime.api.batches.file_store import Vault
-from plimsoll_runtime.api.batches.job import Shift, Work
+from plimsoll_runtime.api.batches.file_store import FileStore
+from plimsoll_runtime.api.batches.job import Work, WorkerContext
 from plimsoll_runtime.api.batches.records import FINAL, BatchFault, KeptBatch
 from plimsoll_runtime.batch.store import BusyError, Store
 from plimsoll_runtime.errors import UsageError
@@ -30,7 +30,7 @@ class Worker:
     work.
     """
 
-    def __init__(self, vault: Vault, shift: Shift, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, vault: FileStore, shift: WorkerContext, now: Callable[[], float] = time.time) -> None:
         self._vault = vault
         self._shift = shift
         self._now = now

@@ -14,15 +14,15 @@ from plimsoll_runtime.api.chat.reasoning import (
     LEVEL,
     NO_WISH,
     USUAL,
+    ReasoningOptions,
     Thinking,
-    Wish,
     reasoning_format,
     thinking,
     unheard_effort,
     variables_of,
 )
-from plimsoll_runtime.api.chat.tools import Calling, calling
-from plimsoll_runtime.api.generation.choices import UsageMeter, Wanted, plan_choices
+from plimsoll_runtime.api.chat.tools import ToolUse, tool_use_of
+from plimsoll_runtime.api.generation.choices import GenerationRequest, UsageMeter, plan_choices
 from plimsoll_runtime.api.generation.generation import Answers, Generation
 from plimsoll_runtime.api.generation.prompts import (
     check_params,
@@ -31,7 +31,14 @@ from plimsoll_runtime.api.generation.prompts import (
     truncation_of,
     variables_known,
 )
-from plimsoll_runtime.api.generation.schema_warnings import CHAT, Fields, KeptTo, instead_of_form, tell, tell_of_form
+from plimsoll_runtime.api.generation.schema_warnings import (
+    CHAT,
+    EnforcedSchema,
+    Fields,
+    instead_of_form,
+    set_format_warnings,
+    set_warnings,
+)
 from plimsoll_runtime.api.http.unknown_fields import with_more
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
@@ -50,7 +57,7 @@ def converse(
     model: ServedModel,
     record: RequestRecord,
     form: Form,
-    wish: Wish = NO_WISH,
+    wish: ReasoningOptions = NO_WISH,
     *,
     cut: bool = False,
     fields: Fields = CHAT,
@@ -61,16 +68,16 @@ def converse(
     the names that the client's request has for fields of a chat.
     """
     body.check()
-    called = calling(body, model)
+    called = tool_use_of(body, model)
     prompt = _prompt(body, called, wish, model)
     _tell_unheard(body, called, model, record, fields)
     thinks = thinking(body, model, wish, called, prompt)
     if called and called.form is not None and thinks and thinks.format.name == called.format.name:
         reason = "this model writes calls and thoughts in one format: beside tools an answer can be kept to no form"
         raise invalid(body.constraint_field, reason)
-    kept = KeptTo(None, ()) if called is None else called.kept_to(model, fields)
-    tell_of_form(record, body, fields)
-    tell(record, kept.unenforced)
+    kept = EnforcedSchema(None, ()) if called is None else called.kept_to(model, fields)
+    set_format_warnings(record, body, fields)
+    set_warnings(record, kept.unenforced)
     params = _params(body, called, thinks, model, kept)
     check_params(model, params)
     ids = _encoded(body, prompt, model)
@@ -78,7 +85,7 @@ def converse(
     if cut and most is not None:
         most = max(1, min(most, longest_sequence(model.engine.info) - len(ids)))
         params = msgspec.structs.replace(params, max_tokens=most)
-    wanted = Wanted([ids], params, "messages", n=body.choices, max_tokens=most, cache_salt=body.cache_salt)
+    wanted = GenerationRequest([ids], params, "messages", n=body.choices, max_tokens=most, cache_salt=body.cache_salt)
     constrained_by = body.constraint_field if called is None else called.field
     choices = plan_choices(model, wanted, record)
     answers = partial(form, partial(AnswerReader, called, thinks))
@@ -88,14 +95,14 @@ def converse(
     return replace(job, instead=partial(called.instead, model, fields))
 
 
-def tokens_of(body: ChatRequest, model: ServedModel, wish: Wish = NO_WISH) -> list[int]:
+def tokens_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions = NO_WISH) -> list[int]:
     """What the model would read. Raises ApiError."""
     body.check()
-    return _encoded(body, _prompt(body, calling(body, model), wish, model), model)
+    return _encoded(body, _prompt(body, tool_use_of(body, model), wish, model), model)
 
 
 def _params(
-    body: ChatRequest, called: Calling | None, thinks: Thinking | None, model: ServedModel, kept: KeptTo
+    body: ChatRequest, called: ToolUse | None, thinks: Thinking | None, model: ServedModel, kept: EnforcedSchema
 ) -> SamplingParams:
     params = body.sampling_params(
         max_tokens=body.token_limit,
@@ -113,7 +120,7 @@ def _params(
 
 
 def _tell_unheard(
-    body: ChatRequest, called: Calling | None, model: ServedModel, record: RequestRecord, fields: Fields
+    body: ChatRequest, called: ToolUse | None, model: ServedModel, record: RequestRecord, fields: Fields
 ) -> None:
     """Hints and variables that the chat template does not read are ignored as unknown fields are. Raises ApiError if
     those are refused.
@@ -137,7 +144,7 @@ def _tell_unheard(
         ignore("chat_template_kwargs", reason, [f"chat_template_kwargs.{name}" for name in unread])
 
 
-def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: ServedModel) -> str:
+def _prompt(body: ChatRequest, called: ToolUse | None, wish: ReasoningOptions, model: ServedModel) -> str:
     return render_chat(
         model,
         body.messages,
@@ -149,7 +156,7 @@ def _prompt(body: ChatRequest, called: Calling | None, wish: Wish, model: Served
     )
 
 
-def _verbosity(body: ChatRequest, called: Calling | None, model: ServedModel) -> dict[str, Any]:
+def _verbosity(body: ChatRequest, called: ToolUse | None, model: ServedModel) -> dict[str, Any]:
     """The template variable for `verbosity`, or none if the template does not use it."""
     if body.verbosity is None or VERBOSITY not in variables_known(model, tools=called is not None):
         return {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_runtime.api.chat.reasoning import Thinking
-from plimsoll_runtime.api.chat.tools import Calling
+from plimsoll_runtime.api.chat.tools import ToolUse
 from plimsoll_runtime.text.output import TextDelta
 from plimsoll_runtime.tools.arguments import is_whole
 from plimsoll_runtime.tools.base import Arguments, CallBegins, Part, Reasoning, Text
@@ -28,7 +28,7 @@ class AnswerReader:
     text is words.
     """
 
-    def __init__(self, called: Calling | None, thinking: Thinking | None = None) -> None:
+    def __init__(self, called: ToolUse | None, thinking: Thinking | None = None) -> None:
         self._called = called
         self._reasoning = None if thinking is None else thinking.format.parser(opened=thinking.opened)
         self._tools = None if called is None else called.format.parser(called.callable)

@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from plimsoll_runtime.api.chat.tools import Calling
+from plimsoll_runtime.api.chat.tools import ToolUse
 from plimsoll_runtime.api.generation.prompts import template_of, variables_known
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served_model import ServedModel
-from plimsoll_runtime.engine.protocol.sampling_params import Thought
+from plimsoll_runtime.engine.protocol.sampling_params import ReasoningMarkers
 from plimsoll_runtime.reasoning.base import ReasoningFormat
 from plimsoll_runtime.reasoning.registry import fitting, named
 from plimsoll_runtime.text.chat_template import ChatTemplateError
@@ -37,7 +37,7 @@ _named = lru_cache(64)(named)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReasoningOptions:
     """What a client wishes of any model's thinking; a model that does not think ignores it. A field that is None wishes
     nothing.
 
@@ -49,7 +49,7 @@ class Wish:
     effort: str | None = None
 
 
-NO_WISH = Wish()
+NO_WISH = ReasoningOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Thinking:
 
     format: ReasoningFormat
     opened: bool
-    thought: Thought
+    thought: ReasoningMarkers
     special: bool
 
 
@@ -75,7 +75,7 @@ def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | No
         raise invalid("messages", str(error)) from error
 
 
-def variables_of(body: ChatRequest, model: ServedModel, wish: Wish, *, tools: bool) -> dict[str, Any]:
+def variables_of(body: ChatRequest, model: ServedModel, wish: ReasoningOptions, *, tools: bool) -> dict[str, Any]:
     """What the chat template is told beside the messages: the client's own variables, and what its fields say of
     thinking. Raises ApiError for a level that the template cannot be told."""
     known = variables_known(model, tools=tools)
@@ -107,7 +107,9 @@ def unheard_effort(body: ChatRequest, model: ServedModel, *, tools: bool) -> str
     return f"this model's chat template knows no levels: {OFF!r} switches thinking off, {USUAL!r} on"
 
 
-def thinking(body: ChatRequest, model: ServedModel, wish: Wish, called: Calling | None, prompt: str) -> Thinking | None:
+def thinking(
+    body: ChatRequest, model: ServedModel, wish: ReasoningOptions, called: ToolUse | None, prompt: str
+) -> Thinking | None:
     """None where the model writes no thoughts. Raises ApiError."""
     form = reasoning_format(model, tools=called is not None)
     if form is None:
@@ -122,7 +124,7 @@ def thinking(body: ChatRequest, model: ServedModel, wish: Wish, called: Calling 
     return Thinking(form, opened, thought, not model.tokenizer.special_ids.isdisjoint(marks))
 
 
-def _budget(body: ChatRequest, wish: Wish, model: ServedModel) -> int | None:
+def _budget(body: ChatRequest, wish: ReasoningOptions, model: ServedModel) -> int | None:
     given = (body.most_thoughts, wish.budget, model.thinking_budget)
     return next((budget for budget in given if budget is not None), None)
 
@@ -157,8 +159,8 @@ def _is_within(body: ChatRequest, form: ReasoningFormat) -> bool:
 
 
 def _thought(
-    form: ReasoningFormat, tokenizer: Tokenizer, called: Calling | None, *, opened: bool, budget: int | None
-) -> Thought:
+    form: ReasoningFormat, tokenizer: Tokenizer, called: ToolUse | None, *, opened: bool, budget: int | None
+) -> ReasoningMarkers:
     marks = form.marks
     then = _firsts(tokenizer, marks.then if called is not None else marks.then[:1])
     closing = [(token,) for token in _ids(tokenizer, marks.closing)]
@@ -167,7 +169,7 @@ def _thought(
         answer = ()  # its grammar of calls says where thoughts are
     gap = "" if called is not None and not called.required else marks.gap  # words may have any white space
     barred = (tokenizer.token_id(text) for text in marks.implied)
-    return Thought(
+    return ReasoningMarkers(
         begin=marks.begin.encode(),
         end=marks.end.encode(),
         open=opened,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from plimsoll_runtime.api.generation.schema_warnings import MOST_TOLD, Fields, KeptTo, path
+from plimsoll_runtime.api.generation.schema_warnings import MOST_TOLD, EnforcedSchema, Fields, path
 from plimsoll_runtime.api.schemas.chat import ChatRequest
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import AllowedChoice, FunctionDefinition
@@ -79,7 +79,7 @@ _named = lru_cache(64)(named)
 
 
 @dataclass(frozen=True, slots=True)
-class Calling:
+class ToolUse:
     """What a request says of tools. A call is `required`, of the one tool that it has `by_name`, several are
     `parallel`. `old`: in the fields that OpenAI had before, `functions` and `function_call`. `form`: the schema of the
     documents that an answer without calls is one of; then there are no words beside calls.
@@ -99,7 +99,7 @@ class Calling:
         """The tools, as the chat template knows them."""
         return [definition.shown() for definition in self.definitions]
 
-    def kept_to(self, model: ServedModel, fields: Fields) -> KeptTo:
+    def kept_to(self, model: ServedModel, fields: Fields) -> EnforcedSchema:
         """What the answer is kept to. Raises ApiError for what cannot be enforced, and has to be.
 
         None where it may be words and the format has no grammar: then calls are only read.
@@ -114,18 +114,18 @@ class Calling:
             return others[0]
         wheres = self.parameters(fields)
         paths = [path(at, one) for at, (_, left) in zip(wheres, found, strict=True) for one in left]
-        return KeptTo(constraint, paths[:MOST_TOLD])
+        return EnforcedSchema(constraint, paths[:MOST_TOLD])
 
-    def instead(self, model: ServedModel, fields: Fields) -> Sequence[KeptTo]:
+    def instead(self, model: ServedModel, fields: Fields) -> Sequence[EnforcedSchema]:
         """What else the answer may be kept to, in this order, where the schemas of the arguments cannot be enforced:
         the names and types of the arguments, then nothing unless a call is required. Empty where a tool is `strict`.
         """
         if any(tool.strict for tool in self.callable):
             return ()
         unenforced = self.parameters(fields)
-        last = () if self._is_wordless else (KeptTo(None, unenforced),)
+        last = () if self._is_wordless else (EnforcedSchema(None, unenforced),)
         try:
-            return KeptTo(self._grammar([shallow(tool) for tool in self.callable], model), unenforced), *last
+            return EnforcedSchema(self._grammar([shallow(tool) for tool in self.callable], model), unenforced), *last
         except ConstraintError:
             return last
 
@@ -156,7 +156,7 @@ class Calling:
         return "functions" if self.old else "tools"
 
 
-def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
+def tool_use_of(body: ChatRequest, model: ServedModel) -> ToolUse | None:
     """None where the model is to call nothing. Raises ApiError."""
     old = body.functions is not None
     definitions = _allowed(body)
@@ -180,7 +180,7 @@ def calling(body: ChatRequest, model: ServedModel) -> Calling | None:
         raise invalid(body.constraint_field, str(error)) from error
     parallel = body.parallel_tool_calls is not False and not old and not by_name
     required = choice != "auto"
-    return Calling(chosen, definitions, tools, required, by_name, parallel, old, None if required else documents)
+    return ToolUse(chosen, definitions, tools, required, by_name, parallel, old, None if required else documents)
 
 
 def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:

@@ -9,11 +9,11 @@ from functools import partial
 from msgspec import UNSET, UnsetType
 
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.generation.choices import Choice, Piece, UsageMeter, Wanted, plan_choices
+from plimsoll_runtime.api.generation.choices import Choice, GenerationRequest, Piece, UsageMeter, plan_choices
 from plimsoll_runtime.api.generation.generation import Generation
 from plimsoll_runtime.api.generation.logprobs import CompletionLogprobsBuilder, joined, prompt_logprobs
 from plimsoll_runtime.api.generation.prompts import Truncation, check_params, encode_text, truncation_of
-from plimsoll_runtime.api.generation.schema_warnings import instead_of_form, tell_of_form
+from plimsoll_runtime.api.generation.schema_warnings import instead_of_form, set_format_warnings
 from plimsoll_runtime.api.schemas.completions import CompletionRequest, Prompt
 from plimsoll_runtime.api.schemas.outputs import CompletionAnswer, CompletionChoice, CompletionLogprobs, Usage
 from plimsoll_runtime.api.served_model import ServedModel
@@ -58,10 +58,10 @@ def prepare(body: CompletionRequest, model: ServedModel, record: RequestRecord) 
         recommended=model.recommended,
     )
     check_params(model, params)
-    tell_of_form(record, body)
+    set_format_warnings(record, body)
     truncation = truncation_of(body, model, body.token_limit)
     prompts = [truncation.ids(_encode(body, model, prompt, truncation)) for prompt in body.prompt]
-    wanted = Wanted(
+    wanted = GenerationRequest(
         prompts,
         params,
         "prompt",

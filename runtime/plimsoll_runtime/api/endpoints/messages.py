@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from plimsoll_runtime.api.chat.conversation import converse, tokens_of
-from plimsoll_runtime.api.chat.reasoning import Wish
+from plimsoll_runtime.api.chat.reasoning import ReasoningOptions
 from plimsoll_runtime.api.endpoint import Endpoint
 from plimsoll_runtime.api.endpoints.message_output import MessageAnswers
 from plimsoll_runtime.api.endpoints.tokenize import answer_by_tokenizer
@@ -205,17 +205,17 @@ def _tools(body: Conversation) -> dict[str, Any]:
     return fields
 
 
-def wish_of(body: Conversation) -> Wish:
+def wish_of(body: Conversation) -> ReasoningOptions:
     """What it says of thinking."""
     said = None if body.output_config is None else body.output_config.effort
     effort = None if said is None else _EFFORTS.get(said, said)
     match body.thinking:
         case EnabledThinking(budget_tokens=budget):
-            return Wish(thinks=True, budget=budget, effort=effort)
+            return ReasoningOptions(thinks=True, budget=budget, effort=effort)
         case DisabledThinking():
-            return Wish(thinks=False)
+            return ReasoningOptions(thinks=False)
         case _:
-            return Wish(effort=effort)
+            return ReasoningOptions(effort=effort)
 
 
 def _answer(body: Conversation) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SEED_LIMIT, SamplingParams
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.output import OutputText, TextDelta
-from plimsoll_runtime.text.reasoning_budget import Thoughts
+from plimsoll_runtime.text.reasoning_budget import ReasoningTracker
 
 MAX_SEQUENCES = 4096
 """Answers to one HTTP request, prompts times n."""
@@ -57,7 +57,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GenerationRequest:
     """What a request asks of the engine: `n` answers to each of its prompts. `max_tokens` of each as the client said
     it, None where it leaves them to the model. `field` is where a client wrote the prompts, `scores_field` where it
     asked for their log probabilities.
@@ -72,7 +72,7 @@ class Wanted:
     scores_field: str = "prompt_logprobs"
 
 
-def plan_choices(model: ServedModel, wanted: Wanted, record: RequestRecord) -> list[Choice]:
+def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestRecord) -> list[Choice]:
     """All answers of a request, in the order of their index. Of a seed, each of n answers gets its own successor.
 
     Deadlines count from when the request came. The engine's ids are ours alone: what a client calls its request may
@@ -227,7 +227,7 @@ class UsageMeter:
         self.completion_tokens = 0
         self.cached_tokens = 0
         self._thoughts = {
-            c.index: Thoughts(c.request.params.thought, spell)
+            c.index: ReasoningTracker(c.request.params.thought, spell)
             for c in choices
             if c.request.params.thought is not None and counted
         }

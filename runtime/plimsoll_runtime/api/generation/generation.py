@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from plimsoll_runtime.api.generation.choices import Choice, Piece, UsageMeter, all_pieces, as_api_errors
-from plimsoll_runtime.api.generation.schema_warnings import KeptTo, tell
+from plimsoll_runtime.api.generation.schema_warnings import EnforcedSchema, set_warnings
 from plimsoll_runtime.api.http.concurrency import offload
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.http.sse import Events
@@ -98,7 +98,7 @@ class Generation:
     form: Callable[[Generation, UsageMeter], Answers]
     constrained_by: str = "response_format"
     counted: bool = True
-    instead: Callable[[], Iterable[KeptTo]] = tuple
+    instead: Callable[[], Iterable[EnforcedSchema]] = tuple
 
     async def whole(self) -> msgspec.Struct:
         """The answers as one. Raises ApiError."""
@@ -158,7 +158,7 @@ class Generation:
         for other in () if params.constraint is None else self.instead():
             with suppress(ApiError):
                 await admit(self.model, replace(params, constraint=other.constraint), self.constrained_by)
-                tell(self.record, other.unenforced)
+                set_warnings(self.record, other.unenforced)
                 return [choice.kept_to(other.constraint) for choice in self.choices]
         raise refused
 

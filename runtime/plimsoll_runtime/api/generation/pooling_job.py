@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from plimsoll_runtime.api.generation.choices import as_api_errors, check_output, failed, new_engine_id
-from plimsoll_runtime.api.generation.prompts import check_text, check_tokens, told, too_long
+from plimsoll_runtime.api.generation.prompts import check_text, check_tokens, prompt_errors, too_long
 from plimsoll_runtime.api.http.concurrency import offload
 from plimsoll_runtime.api.http.sse import Events
 from plimsoll_runtime.api.model_directory import pooling_of
@@ -20,7 +20,7 @@ from plimsoll_runtime.api.schemas.pooling import PoolingFields, PoolingUsage
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.credentials import salted
-from plimsoll_runtime.api.server.queue_limit import Seats
+from plimsoll_runtime.api.server.queue_limit import QueueReservation
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.protocol.messages import AddRequest
@@ -53,7 +53,7 @@ class PoolingJob:
         """The answer as the only event: bodies that ask for a stream were refused."""
         yield await self.whole()
 
-    async def _vector(self, index: int, seats: Seats) -> Vector:
+    async def _vector(self, index: int, seats: QueueReservation) -> Vector:
         """What comes of one text. Raises ApiError."""
         request = self.requests[index]
         with as_api_errors():
@@ -95,13 +95,13 @@ class Reader:
     def single(self, text: str, field: str, prompt: str | None = None) -> PooledText:
         """One text behind a prompt of the model."""
         self._check(text, field)
-        with told(field):
+        with prompt_errors(field):
             return self.texts.single(text, prompt, self.most)
 
     def pair(self, one: str, other: str, field: str, instruction: str | None = None) -> PooledText:
         """Two texts as one; `field` has the second one, which is cut where that is wanted."""
         self._check(one + other, field)
-        with told(field):
+        with prompt_errors(field):
             return self.texts.pair(one, other, instruction, self.most)
 
     def job(self, texts: Sequence[PooledText], field: str, record: RequestRecord, form: Form) -> PoolingJob:

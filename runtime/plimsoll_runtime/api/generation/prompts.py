@@ -130,7 +130,7 @@ MAX_PROMPT_SCORES = 2**20
 def encode_text(model: ServedModel, text: str, *, add_special_tokens: bool, param: str) -> list[int]:
     """Token ids of a text. Raises ApiError."""
     check_text(model, text, param)
-    with told(param):
+    with prompt_errors(param):
         return model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
 
@@ -158,7 +158,7 @@ def render_chat(
     if reasoning is not None:
         rendered = [reasoning.shown(message) for message in rendered]
     refusals: list[ChatTemplateError] = []
-    with told("messages"):
+    with prompt_errors("messages"):
         for form in forms_of(rendered):
             try:
                 return template.render(
@@ -191,7 +191,7 @@ def template_of(model: ServedModel) -> ChatTemplate:
 def variables_known(model: ServedModel, *, tools: bool) -> frozenset[str]:
     """What the model's chat template reads by name. Raises ApiError where it has none, or a broken one."""
     template = template_of(model)
-    with told("messages"):
+    with prompt_errors("messages"):
         return template.variables(tools=tools)
 
 
@@ -267,7 +267,7 @@ def check_text(model: ServedModel, text: str, param: str) -> None:
 
 
 @contextmanager
-def told(param: str) -> Iterator[None]:
+def prompt_errors(param: str) -> Iterator[None]:
     """What cannot be encoded or rendered is the client's to hear, with the field's name."""
     try:
         yield

@@ -19,7 +19,7 @@ _LONGEST = 80
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTo:
+class EnforcedSchema:
     """What an answer is kept to, and the paths of what of its schemas it is not."""
 
     constraint: Constraint | None
@@ -45,12 +45,12 @@ class Fields:
             return ()
         return [path(self._where(constraint, field), pointer) for pointer in _pointers(constraint)]
 
-    def instead_of_form(self, constraint: Constraint, field: str) -> Iterator[KeptTo]:
+    def instead_of_form(self, constraint: Constraint, field: str) -> Iterator[EnforcedSchema]:
         """What enforces less of a form that was found malformed in no way, for where the library refuses it."""
         where = self._where(constraint, field)
         with suppress(ConstraintError):  # of one that has become too long there is no other
             for other, left in cautious(constraint):
-                yield KeptTo(other, [path(where, each.pointer) for each in left[:MOST_TOLD]])
+                yield EnforcedSchema(other, [path(where, each.pointer) for each in left[:MOST_TOLD]])
 
     def _where(self, constraint: Constraint, field: str) -> str:
         return _OUTPUTS.get(constraint.kind, "") if field == "structured_outputs" else self.form
@@ -63,18 +63,18 @@ class Fields:
 CHAT = Fields()
 
 
-def tell_of_form(record: RequestRecord, body: SamplingFields, fields: Fields = CHAT) -> None:
+def set_format_warnings(record: RequestRecord, body: SamplingFields, fields: Fields = CHAT) -> None:
     """Name what of a body's own form is not enforced. Raises ApiError for one that is malformed."""
     constraint = body.constraint()
     if constraint is None:
         return
     try:
-        tell(record, fields.of_form(constraint, body.constraint_field))
+        set_warnings(record, fields.of_form(constraint, body.constraint_field))
     except ConstraintError as error:
         raise invalid(body.constraint_field, str(error)) from error
 
 
-def instead_of_form(body: SamplingFields, fields: Fields = CHAT) -> Iterator[KeptTo]:
+def instead_of_form(body: SamplingFields, fields: Fields = CHAT) -> Iterator[EnforcedSchema]:
     """What else its answers may be kept to where the library refuses its own form."""
     constraint = body.constraint()
     if constraint is not None:
@@ -88,7 +88,7 @@ def path(where: str, pointer: str) -> str:
     return whole if len(whole) <= _LONGEST else f"{whole[:half]}...{whole[-half:]}"
 
 
-def tell(record: RequestRecord, paths: Iterable[str]) -> None:
+def set_warnings(record: RequestRecord, paths: Iterable[str]) -> None:
     """Put them into the answer's header."""
     record.ignored = with_more(record.ignored, paths)
 

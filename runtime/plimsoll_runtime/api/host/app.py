@@ -31,7 +31,7 @@ from plimsoll_runtime.api.http.concurrency import ClientGoneError, unless_gone
 from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.residency.host import Host
-from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 from plimsoll_runtime.residency.spec import ModelName
 from plimsoll_runtime.residency.states import Level
 
@@ -149,7 +149,7 @@ def _name(request: Request) -> ModelName:
     return ModelName.checked(request.path_params["namespace"], request.path_params["name"])
 
 
-def _told(request: Request, operation: str, outcome: Outcome) -> Response:
+def _told(request: Request, operation: str, outcome: OperationStatus) -> Response:
     """The answer, with a line in the log."""
     state = "forgotten" if outcome.model is None else outcome.model.state
     logger.info("%s %s (operation %r): %s", request.method, request.url.path, operation[:256], state)

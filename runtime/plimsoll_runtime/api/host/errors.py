@@ -14,7 +14,7 @@ from plimsoll_runtime.api.host.tokenizers import Failure
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError, json_response
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, NotPlaced, OperationConflict, Refused, Superseded
-from plimsoll_runtime.residency.lifecycle.operations import Outcome
+from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 
 
 @contextmanager
@@ -88,7 +88,7 @@ class RequestError(Exception):
         return json_response(HostErrorAnswer(ErrorBody(self.code, str(self))), self.status, self.headers)
 
 
-def outcome_response(outcome: Outcome) -> Response:
+def outcome_response(outcome: OperationStatus) -> Response:
     """200 with the model's entry of the report (null once it is forgotten), 202 while it goes on.
 
     Raises RequestError where it ended without reaching what was asked for.

@@ -18,7 +18,7 @@ from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.model_directory import ModelView, task_of, unknown_model
 from plimsoll_runtime.api.schemas.parts import ImageParts
 from plimsoll_runtime.api.served_model import MAX_LOGIT_BIAS, ServedModel
-from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS, Room
+from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS, QueueLimit
 from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.reasoning import registry as reasoning
@@ -86,7 +86,7 @@ class Placement:
     spec: ModelSpec
     created: int = field(default_factory=lambda: int(time.time()))
     files: ModelFiles | None = None
-    room: Room = field(init=False)
+    room: QueueLimit = field(init=False)
     served: ServedModel | None = None
     serial: int = -1
 
@@ -100,9 +100,9 @@ class Placement:
         if (room.limit, room.token_limit) != (self.room.limit, self.room.token_limit):
             self.room = room
 
-    def _make_room(self) -> Room:
+    def _make_room(self) -> QueueLimit:
         options = server_options(self.spec.runtime)
-        return Room(options.max_waiting, options.max_waiting_tokens)
+        return QueueLimit(options.max_waiting, options.max_waiting_tokens)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from plimsoll_runtime.api.host.app import build_host_app
 from plimsoll_runtime.api.host.models import KEEP_ALIVE_SECONDS, HostModels
 from plimsoll_runtime.api.host.tokenizers import Tokenizers
 from plimsoll_runtime.api.http.concurrency import first
-from plimsoll_runtime.api.server.app import Front
+from plimsoll_runtime.api.server.app import HttpFront
 from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.listener import HttpServer, begin_log, listen
 from plimsoll_runtime.api.telemetry.host_metrics import HostCollector
@@ -72,7 +72,7 @@ class HostServer:
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()
         guard = make_guard(config, listeners[1])
-        self._front = Front(config, (), (HostCollector(host),))
+        self._front = HttpFront(config, (), (HostCollector(host),))
         self.state, self._open = self._front.state, self._front.http
         self._inner = HttpServer(build_host_app(host, self._models, guard))
 

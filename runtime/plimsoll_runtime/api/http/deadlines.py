@@ -16,7 +16,7 @@ HEADER = "x-request-timeout"
 LONGEST = 86_400.0
 
 
-def patience(given: str | None) -> float | None:
+def client_timeout(given: str | None) -> float | None:
     """The seconds that a client says it waits. Raises ApiError for what is no number of seconds above 0."""
     if given is None:
         return None

@@ -18,8 +18,8 @@ from plimsoll_runtime.api.endpoint import Ask
 from plimsoll_runtime.api.http.concurrency import offload
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import not_kept
-from plimsoll_runtime.api.responses.memory_store import Kept
-from plimsoll_runtime.api.responses.store import Keeper
+from plimsoll_runtime.api.responses.memory_store import StoredResponse
+from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.api.responses.turn import Turn
 from plimsoll_runtime.api.schemas.response import ResponseStatus
 from plimsoll_runtime.api.schemas.response_events import (
@@ -95,7 +95,7 @@ EVENT_BYTES = 256
 Observe = Callable[[RequestRecord, str, int], None]
 
 
-class Running:
+class BackgroundResponse:
     """One of them. `latest` is the response as it is told now; `log` has its events where they may be followed.
     `begun`: its model has begun, or else `refusal` says why it did not. `ending`: it cannot be broken off any more.
     """
@@ -147,7 +147,7 @@ class Running:
         """The event that ends it where what it said cannot be kept, so that nobody could ask for it."""
         return Failed(response=self.turn.draft.failed(not_kept()))
 
-    async def kept(self, last: OfResponse | None = None) -> Kept:
+    async def kept(self, last: OfResponse | None = None) -> StoredResponse:
         """As it is kept once it has ended, with the event that ends it."""
         events = list(self.log.events)
         if last is not None:
@@ -161,22 +161,24 @@ class Running:
 class Background:
     """All of them, by their ids. A server that stops waits for them as it does for requests."""
 
-    def __init__(self, keeper: Keeper, state: ServerState, observe: Observe) -> None:
+    def __init__(self, keeper: ResponseStore, state: ServerState, observe: Observe) -> None:
         self._keeper = keeper
         self._state = state
         self._observe = observe
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, BackgroundResponse] = {}
 
-    def get(self, response: str, owner: str) -> Running | None:
+    def get(self, response: str, owner: str) -> BackgroundResponse | None:
         """The one of that id, if it runs and is the owner's."""
         running = self._running.get(response)
         return running if running is not None and running.turn.owner == owner else None
 
-    async def start(self, turn: Turn, ask: Callable[[Running], Ask], patience: float | None) -> Running:
+    async def start(
+        self, turn: Turn, ask: Callable[[BackgroundResponse], Ask], patience: float | None
+    ) -> BackgroundResponse:
         """Run it. Returns when its model has begun, or after so many seconds of waiting for that (None: however long).
         What fails before is raised (ApiError), as if it had never been asked for.
         """
-        running = Running(turn)
+        running = BackgroundResponse(turn)
         self._state.admit()
         try:
             if not await self._keeper.put(turn.kept(running.latest, running=True)):
@@ -200,7 +202,7 @@ class Background:
             raise running.refusal
         return running
 
-    async def forget(self, running: Running) -> None:
+    async def forget(self, running: BackgroundResponse) -> None:
         """Break it off, and keep nothing of it."""
         await running.break_off("cancelled")
         await self._keeper.delete(running.turn.draft.id, running.turn.owner)
@@ -210,7 +212,7 @@ class Background:
         for running in list(self._running.values()):
             await running.break_off("failed")
 
-    async def _run(self, running: Running, ask: Ask) -> None:
+    async def _run(self, running: BackgroundResponse, ask: Ask) -> None:
         try:
             last = await self._played(running, ask)
             running.ending = True
@@ -227,7 +229,7 @@ class Background:
             self._state.release()
             self._report(running, ask.record)
 
-    async def _played(self, running: Running, ask: Ask) -> OfResponse:
+    async def _played(self, running: BackgroundResponse, ask: Ask) -> OfResponse:
         """Tell of all events but the last, which is returned."""
         try:
             async with aclosing(ask.events()) as events:
@@ -245,7 +247,7 @@ class Background:
         failed = ApiError("The server failed; its log says why.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
         return running.turn.failed(failed)
 
-    def _report(self, running: Running, record: RequestRecord) -> None:
+    def _report(self, running: BackgroundResponse, record: RequestRecord) -> None:
         failed = running.latest.status == "failed"
         self._observe(record, ROUTE, HTTPStatus.INTERNAL_SERVER_ERROR if failed else HTTPStatus.OK)
         logger.info(

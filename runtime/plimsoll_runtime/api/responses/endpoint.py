@@ -18,13 +18,13 @@ from plimsoll_runtime.api.http.queries import PageQuery, choice, whole_number
 from plimsoll_runtime.api.http.sse import Comment, Events, open_stream
 from plimsoll_runtime.api.http.unknown_fields import ignored
 from plimsoll_runtime.api.model_directory import ModelTable, Route
-from plimsoll_runtime.api.responses.background import STOPPED, Background, Running, unpack
+from plimsoll_runtime.api.responses.background import STOPPED, Background, BackgroundResponse, unpack
 from plimsoll_runtime.api.responses.builder import Draft
 from plimsoll_runtime.api.responses.errors import not_found, response_id
 from plimsoll_runtime.api.responses.items import input_of, items_of, referred, taken
-from plimsoll_runtime.api.responses.memory_store import Kept
+from plimsoll_runtime.api.responses.memory_store import StoredResponse
 from plimsoll_runtime.api.responses.output import Output
-from plimsoll_runtime.api.responses.store import Keeper
+from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.api.responses.translation import check_calls
 from plimsoll_runtime.api.responses.turn import Job, Turn
 from plimsoll_runtime.api.schemas.response import DeletedResponse, InputTokens, Item, ItemList, Response, ResponseError
@@ -42,7 +42,7 @@ _RESPONSE = msgspec.json.Decoder(Response)
 class Responses:
     """One method a route."""
 
-    def __init__(self, keeper: Keeper, background: Background) -> None:
+    def __init__(self, keeper: ResponseStore, background: Background) -> None:
         self._keeper = keeper
         self._background = background
 
@@ -176,7 +176,7 @@ class Responses:
             return await _stream(request, running.log.after(-1), record)
         return json_response(running.latest)
 
-    async def _found(self, request: Request, record: RequestRecord) -> tuple[Running | None, Kept]:
+    async def _found(self, request: Request, record: RequestRecord) -> tuple[BackgroundResponse | None, StoredResponse]:
         """The response that the path names. Raises ApiError (404)."""
         response = request.path_params["response_id"]
         running = self._background.get(response, record.owner)
@@ -188,7 +188,12 @@ class Responses:
         raise not_found(response)
 
     async def _followed(
-        self, request: Request, record: RequestRecord, running: Running | None, kept: Kept, after: int
+        self,
+        request: Request,
+        record: RequestRecord,
+        running: BackgroundResponse | None,
+        kept: StoredResponse,
+        after: int,
     ) -> HttpResponse:
         if running is not None and running.follows:
             return await _stream(request, running.log.after(after), record)
@@ -198,7 +203,7 @@ class Responses:
         return await _stream(request, _all(events[after + 1 :]), record)
 
 
-def _ask(turn: Turn, models: ModelTable, record: RequestRecord, running: Running | None = None) -> Ask:
+def _ask(turn: Turn, models: ModelTable, record: RequestRecord, running: BackgroundResponse | None = None) -> Ask:
     begun = None if running is None else running.begun.set
 
     def prepare(model: ServedModel) -> Job:
@@ -220,7 +225,7 @@ async def _to_the_end(turn: Turn, ask: Ask) -> Events:
         yield turn.failed(error)
 
 
-def _as_kept(kept: Kept) -> HttpResponse:
+def _as_kept(kept: StoredResponse) -> HttpResponse:
     """As it is on the shelf; what the server's end broke off has failed."""
     if not kept.running:
         return HttpResponse(kept.response, media_type="application/json")
@@ -249,7 +254,7 @@ async def _never_empty(events: Events) -> Events:
         yield Comment("nothing follows")
 
 
-def response_routes(keeper: Keeper, background: Background) -> tuple[Route, ...]:
+def response_routes(keeper: ResponseStore, background: Background) -> tuple[Route, ...]:
     """Method, path and endpoint of each."""
     routes = Responses(keeper, background)
     return (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from plimsoll_runtime.api.responses.errors import item_id, item_not_found, response_of_item
-from plimsoll_runtime.api.responses.memory_store import Kept
+from plimsoll_runtime.api.responses.memory_store import StoredResponse
 from plimsoll_runtime.api.schemas.parts import REFUSAL, ImagePart, why_refused
 from plimsoll_runtime.api.schemas.response import (
     FunctionCallItem,
@@ -46,12 +46,12 @@ def packed(items: Sequence[Item]) -> bytes:
     return _encode(items)
 
 
-def items_of(kept: Kept) -> list[Item]:
+def items_of(kept: StoredResponse) -> list[Item]:
     """The items of a response: those of its own input, then those of its output."""
     return [*input_of(kept), *_RESPONSE.decode(kept.response).output]
 
 
-def input_of(kept: Kept) -> list[Item]:
+def input_of(kept: StoredResponse) -> list[Item]:
     """The items of its own input."""
     return _INPUT.decode(kept.input)
 
@@ -64,7 +64,7 @@ def referred(given: str | Sequence[GivenItem]) -> list[str]:
     return list(dict.fromkeys(response for response in found if response is not None))
 
 
-def taken(given: str | Sequence[GivenItem], response: str, kept: Mapping[str, Kept]) -> list[Item]:
+def taken(given: str | Sequence[GivenItem], response: str, kept: Mapping[str, StoredResponse]) -> list[Item]:
     """The items of a request, each with an id. In place of a reference is the item of a `kept` response that it names.
     Raises ApiError.
     """

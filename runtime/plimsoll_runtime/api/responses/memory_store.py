@@ -41,7 +41,7 @@ OVERHEAD = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredResponse:
     """One response. `response` is its JSON as it is told, `input` the JSON of its own input's items, `previous` the id
     of the one that it goes on from. `events` are what its stream told, packed, where it can be followed again.
     `running`: it had not ended when it was kept.
@@ -61,15 +61,15 @@ class Kept:
         return OVERHEAD + len(self.response) + len(self.input) + len(self.events)
 
 
-class Shelf(Protocol):
+class StoreBackend(Protocol):
     """Used by one thread at a time."""
 
-    def put(self, kept: Kept) -> bool:
+    def put(self, kept: StoredResponse) -> bool:
         """Keep it, in place of what has its id. False where there is no room for it beside what others have a right to;
         then it is not there, and nothing else went for it.
         """
 
-    def get(self, response: str, owner: str) -> Kept | None:
+    def get(self, response: str, owner: str) -> StoredResponse | None:
         """The one of that id, if it is the owner's."""
 
     def use(self, responses: Sequence[str]) -> None:
@@ -90,7 +90,7 @@ Clock = Callable[[], float]
 
 
 @dataclass(slots=True)
-class Part:
+class StoreShare:
     """What one owner has."""
 
     count: int = 0
@@ -102,13 +102,13 @@ class Shares:
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, StoreShare] = {}
         self._beyond: set[str] = set()  # those that have more than one owner may
         self.count = self.bytes = 0
 
     def add(self, owner: str, size: int, count: int = 1) -> None:
         """He has one response more, or `count` of them, of so many bytes."""
-        part = self._parts.setdefault(owner, Part())
+        part = self._parts.setdefault(owner, StoreShare())
         part.count, part.bytes = part.count + count, part.bytes + size
         self.count, self.bytes = self.count + count, self.bytes + size
         if self._is_beyond(part):
@@ -137,7 +137,7 @@ class Shares:
         """
         bounds, count, size, owners = self._bounds, self.count, self.bytes, len(self._parts)
         beyond, lost = set(self._beyond), list[str]()
-        parts: dict[str, Part] = {}
+        parts: dict[str, StoreShare] = {}
         for response, owner, its_size in oldest_first:
             too_many, too_large = count > bounds.count, size > bounds.bytes
             if not (too_many or too_large or beyond):
@@ -151,13 +151,13 @@ class Shares:
                 continue
             lost.append(response)
             count, size = count - 1, size - its_size
-            parts[owner] = part = Part(part.count - 1, part.bytes - its_size)
+            parts[owner] = part = StoreShare(part.count - 1, part.bytes - its_size)
             owners -= not part.count
             if not self._is_beyond(part):
                 beyond.discard(owner)
         return lost
 
-    def _is_beyond(self, part: Part) -> bool:
+    def _is_beyond(self, part: StoreShare) -> bool:
         return part.count > self._bounds.count_of_one or part.bytes > self._bounds.bytes_of_one
 
     def check_integrity(self, parts: dict[str, tuple[int, int]]) -> None:
@@ -173,11 +173,11 @@ class Shares:
 
 @dataclass(slots=True)
 class _Place:
-    kept: Kept
+    kept: StoredResponse
     used: float
 
 
-class MemoryShelf:
+class MemoryStore:
     """In the order of use."""
 
     def __init__(self, bounds: Bounds, clock: Clock = time.time) -> None:
@@ -186,7 +186,7 @@ class MemoryShelf:
         self._places: OrderedDict[str, _Place] = OrderedDict()
         self._shares = Shares(bounds)
 
-    def put(self, kept: Kept) -> bool:
+    def put(self, kept: StoredResponse) -> bool:
         """Keep it, in place of what has its id. False where there is no room for it."""
         self._drop(kept.id)
         self._forget_old()
@@ -200,7 +200,7 @@ class MemoryShelf:
             self._drop(response)
         return fits
 
-    def get(self, response: str, owner: str) -> Kept | None:
+    def get(self, response: str, owner: str) -> StoredResponse | None:
         """The one of that id, if it is the owner's."""
         self._forget_old()
         place = self._places.get(response)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
-from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, Clock, Kept, Shares
+from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, Clock, Shares, StoredResponse
 from plimsoll_runtime.errors import UsageError
 
 FORM = 1
@@ -29,7 +29,7 @@ class _NoRoomError(Exception):
     """There is no room for what was to be kept, beside what others have a right to."""
 
 
-class SqliteShelf:
+class SqliteStore:
     """With a write-ahead log. What was kept is there after a crash of the process; a crash of the machine may take the
     last of it, and never leaves a file that cannot be read.
     """
@@ -50,7 +50,7 @@ class SqliteShelf:
         except (OSError, sqlite3.Error) as error:
             raise UsageError(f"--response-store {path} cannot be used ({error}); give another file") from error
 
-    def put(self, kept: Kept) -> bool:
+    def put(self, kept: StoredResponse) -> bool:
         """Keep it, in place of what has its id. False where there is no room for it."""
         try:
             with self._changing():
@@ -63,7 +63,7 @@ class SqliteShelf:
             return False
         return True
 
-    def get(self, response: str, owner: str) -> Kept | None:
+    def get(self, response: str, owner: str) -> StoredResponse | None:
         """The one of that id, if it is the owner's."""
         row = self._file.execute(
             "SELECT id, owner, previous, response, input, events, running FROM responses "
@@ -73,7 +73,7 @@ class SqliteShelf:
         if row is None:
             return None
         own, whose, previous, told, given, events, running = row
-        return Kept(own, whose, previous, told, given, events, bool(running))
+        return StoredResponse(own, whose, previous, told, given, events, bool(running))
 
     def use(self, responses: Sequence[str]) -> None:
         """They were used now, the last of them last."""
@@ -137,7 +137,7 @@ class SqliteShelf:
             self._count()
             raise
 
-    def _insert(self, kept: Kept) -> None:
+    def _insert(self, kept: StoredResponse) -> None:
         self._turn += 1
         row = (kept.id, kept.owner, kept.previous, kept.response, kept.input, kept.events, kept.running, kept.size)
         self._file.execute(

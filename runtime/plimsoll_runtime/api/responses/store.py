@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import previous_not_found
-from plimsoll_runtime.api.responses.memory_store import Bounds, Kept, MemoryShelf, Shelf
-from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf
+from plimsoll_runtime.api.responses.memory_store import Bounds, MemoryStore, StoreBackend, StoredResponse
+from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.schemas.sampling import invalid
 
 logger = logging.getLogger(__name__)
@@ -26,15 +26,15 @@ MAX_TURN_BYTES = 32 * 2**20
 ResultT = TypeVar("ResultT")
 
 
-class Keeper:
+class ResponseStore:
     """Keeps responses, and finds them for whom they belong to."""
 
     def __init__(self, bounds: Bounds, file: Path | None = None) -> None:
         """In memory, unless there is a `file`. Raises UsageError where that cannot be used."""
-        self._shelf: Shelf = MemoryShelf(bounds) if file is None else SqliteShelf(file, bounds)
+        self._shelf: StoreBackend = MemoryStore(bounds) if file is None else SqliteStore(file, bounds)
         self._thread = None if file is None else ThreadPoolExecutor(1, thread_name_prefix="responses")
 
-    async def put(self, kept: Kept) -> bool:
+    async def put(self, kept: StoredResponse) -> bool:
         """Keep it, in place of what has its id; whether it is kept."""
         try:
             there = await self._do(partial(self._shelf.put, kept))
@@ -45,7 +45,7 @@ class Keeper:
             logger.warning("response %s is not kept: there is no room for its %d bytes", kept.id, kept.size)
         return there
 
-    async def get(self, response: str, owner: str) -> Kept | None:
+    async def get(self, response: str, owner: str) -> StoredResponse | None:
         """The one of that id, if it is the owner's."""
         return await self._do(partial(self._shelf.get, response, owner))
 
@@ -53,13 +53,13 @@ class Keeper:
         """Forget it, if it is the owner's; whether it was there."""
         return await self._do(partial(self._shelf.delete, response, owner))
 
-    async def turns(self, last: str, owner: str) -> list[Kept]:
+    async def turns(self, last: str, owner: str) -> list[StoredResponse]:
         """The turns of a conversation up to the `last`, which is used by that. Raises ApiError (400) where one is not
         there, or where they are too many.
         """
         return await self._do(partial(self._turns, last, owner))
 
-    async def several(self, responses: Sequence[str], owner: str) -> dict[str, Kept]:
+    async def several(self, responses: Sequence[str], owner: str) -> dict[str, StoredResponse]:
         """Those of the owner that are there, by their ids. Raises ApiError (400) where they are too much."""
         if not responses:  # as for most requests, which need not wait for the thread
             return {}
@@ -76,8 +76,8 @@ class Keeper:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _several(self, responses: Sequence[str], owner: str) -> dict[str, Kept]:
-        found: dict[str, Kept] = {}
+    def _several(self, responses: Sequence[str], owner: str) -> dict[str, StoredResponse]:
+        found: dict[str, StoredResponse] = {}
         size = 0
         for response in responses:
             kept = self._shelf.get(response, owner)
@@ -88,8 +88,8 @@ class Keeper:
                 raise invalid("input", f"what it refers to has more than {MAX_TURN_BYTES} bytes; send the items")
         return found
 
-    def _turns(self, last: str, owner: str) -> list[Kept]:
-        turns: list[Kept] = []
+    def _turns(self, last: str, owner: str) -> list[StoredResponse]:
+        turns: list[StoredResponse] = []
         size, wanted = 0, last
         while True:
             kept = self._shelf.get(wanted, owner)

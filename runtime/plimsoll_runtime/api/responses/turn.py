@@ -20,7 +20,7 @@ from plimsoll_runtime.api.http.unknown_fields import refuse_unknown
 from plimsoll_runtime.api.responses.builder import Draft, ResponseAnswers
 from plimsoll_runtime.api.responses.errors import FIELDS, in_terms_of_responses
 from plimsoll_runtime.api.responses.items import packed, refuse_images
-from plimsoll_runtime.api.responses.memory_store import Kept
+from plimsoll_runtime.api.responses.memory_store import StoredResponse
 from plimsoll_runtime.api.responses.output import Output
 from plimsoll_runtime.api.responses.translation import converted
 from plimsoll_runtime.api.schemas.response import Item, Response
@@ -77,11 +77,11 @@ class Turn:
         logger.warning("response %s failed: %s", self.draft.id, error.message)
         return Failed(response=self.draft.failed(error, self.output.snapshot()))
 
-    def kept(self, response: Response, events: bytes = b"", *, running: bool = False) -> Kept:
+    def kept(self, response: Response, events: bytes = b"", *, running: bool = False) -> StoredResponse:
         """As it is kept."""
         told = msgspec.json.encode(response)
         previous = self.body.previous_response_id
-        return Kept(self.draft.id, self.owner, previous, told, packed(self.items), events, running)
+        return StoredResponse(self.draft.id, self.owner, previous, told, packed(self.items), events, running)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ class BlockText(msgspec.Struct, tag_field="type", tag="text"):
     text: str
 
 
-class BlockThinking(msgspec.Struct, tag_field="type", tag="thinking"):
+class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
     """What the model thought. The signature is for clients that want one; nobody looks at it here."""
 
     thinking: str
@@ -28,7 +28,7 @@ class BlockToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: dict[str, Any]
 
 
-Content = BlockText | BlockThinking | BlockToolUse
+Content = BlockText | ThinkingBlock | BlockToolUse
 
 
 class ThinkingTokens(msgspec.Struct):
@@ -80,7 +80,7 @@ class MoreText(msgspec.Struct, tag_field="type", tag="text_delta"):
     text: str
 
 
-class MoreThinking(msgspec.Struct, tag_field="type", tag="thinking_delta"):
+class ThinkingDelta(msgspec.Struct, tag_field="type", tag="thinking_delta"):
     """More of a thought."""
 
     thinking: str
@@ -98,7 +98,7 @@ class MoreInput(msgspec.Struct, tag_field="type", tag="input_json_delta"):
     partial_json: str
 
 
-More = MoreText | MoreThinking | MoreSignature | MoreInput
+More = MoreText | ThinkingDelta | MoreSignature | MoreInput
 
 
 class BlockDelta(msgspec.Struct, tag_field="type", tag="content_block_delta"):

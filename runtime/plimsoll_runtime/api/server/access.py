@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from plimsoll_runtime.api.http.deadlines import HEADER as TIMEOUT_HEADER
-from plimsoll_runtime.api.http.deadlines import patience
+from plimsoll_runtime.api.http.deadlines import client_timeout
 from plimsoll_runtime.api.http.errors import ApiError, dialect_of
 from plimsoll_runtime.api.http.unknown_fields import HEADER as IGNORED_HEADER
 from plimsoll_runtime.api.served_model import LOAD_HEADER
@@ -93,7 +93,7 @@ class Access:
             if path in ALWAYS_PATHS or path == ROOT:
                 await self._app(scope, receive, answer.send)
                 return
-            record.patience = patience(Headers(scope=scope).get(TIMEOUT_HEADER))
+            record.patience = client_timeout(Headers(scope=scope).get(TIMEOUT_HEADER))
             self._state.admit()
         except ApiError as error:
             await dialect_of(scope).response(error)(scope, receive, answer.send)

@@ -30,7 +30,7 @@ from plimsoll_runtime.api.openapi.welcome import root
 from plimsoll_runtime.api.responses.background import Background
 from plimsoll_runtime.api.responses.endpoint import response_routes
 from plimsoll_runtime.api.responses.memory_store import USUAL
-from plimsoll_runtime.api.responses.store import Keeper
+from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.api.server.access import CLIENT_GONE, ROOT, Access
 from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
@@ -63,7 +63,7 @@ MODEL_ROUTES: tuple[Route, ...] = (
 def build_app(
     state: ServerState,
     collectors: Iterable[Collector] = (),
-    keeper: Keeper | None = None,
+    keeper: ResponseStore | None = None,
     batches: BatchRoutes | None = None,
     limits: BodyLimits | None = None,
 ) -> ASGIApp:
@@ -76,7 +76,7 @@ def build_app(
     metrics = Metrics(state)
     for collector in collectors:
         metrics.registry.register(collector)
-    keeper = keeper or Keeper(USUAL)
+    keeper = keeper or ResponseStore(USUAL)
     background = Background(keeper, state, metrics.observe)
     state.at_end(background.close)
     state.at_end(keeper.close)
@@ -176,7 +176,7 @@ async def _answer_gone(_request: Request, _error: Exception) -> Response:
 logger = logging.getLogger(__name__)
 
 
-class Front:
+class HttpFront:
     """The server's state, the HTTP server of its application, and the batches that are worked on beside requests."""
 
     def __init__(self, config: FrontConfig, names: tuple[str, ...], collectors: Iterable[Collector] = ()) -> None:
@@ -192,7 +192,7 @@ class Front:
         self._drain_seconds = config.drain_seconds
         self._batches = BatchService(config.batches)
         self.state.at_end(self._batches.stop)
-        keeper = Keeper(config.response_bounds, config.response_store)
+        keeper = ResponseStore(config.response_bounds, config.response_store)
         collectors = (*collectors, self._batches.lines)
         app = build_app(self.state, collectors, keeper, self._batches.routes, config.body_limits)
         self.http = HttpServer(app, config.door)

@@ -9,7 +9,7 @@ from plimsoll_runtime.api.responses.memory_store import USUAL, Bounds
 from plimsoll_runtime.api.schemas.parts import ImageParts
 from plimsoll_runtime.api.served_model import MAX_LOGIT_BIAS
 from plimsoll_runtime.api.server.limits import BatchOptions, BodyLimits
-from plimsoll_runtime.api.server.listener import Door
+from plimsoll_runtime.api.server.listener import ListenerOptions
 from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.text.generation_config import GenerationConfigSource
@@ -32,7 +32,7 @@ class FrontConfig:
     port: int = 8000
     api_keys: tuple[str, ...] = ()
     api_key_file: Path | None = None
-    door: Door = field(default_factory=Door)
+    door: ListenerOptions = field(default_factory=ListenerOptions)
     drain_seconds: float = 30.0
     termination_log: str | None = None
     share_prefix_cache: bool = False

@@ -88,7 +88,7 @@ Stamps = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenerOptions:
     """Options of a server: the files of its `certificate` (a chain, in PEM) and of that one's `key`, the origins of
     web pages that may read its answers ("*": all), and the form of its log.
     """
@@ -174,9 +174,9 @@ def listen(host: str, port: int, options: str = "--host or --port") -> socket.so
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling, which knows no drain."""
 
-    def __init__(self, app: ASGIApp, door: Door | None = None) -> None:
+    def __init__(self, app: ASGIApp, door: ListenerOptions | None = None) -> None:
         """Raises UsageError where the door's certificate cannot be used."""
-        door = door or Door()
+        door = door or ListenerOptions()
         self._certificate: Certificate | None = None
         if door.certificate is not None and door.key is not None:
             self._certificate = Certificate(door.certificate, door.key)

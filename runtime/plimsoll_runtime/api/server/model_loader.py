@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from plimsoll_runtime.api.served_model import Engine, ServedModel
 from plimsoll_runtime.api.server.config import ServerConfig
-from plimsoll_runtime.api.server.queue_limit import Room
+from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.driver.build.model_files import find_files
 from plimsoll_runtime.engine.config import EngineConfig
@@ -63,7 +63,7 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         tokenizer=tokenizer,
         created=int(time.time()),
         chat_stop=files.chat_stop,
-        room=Room(config.max_waiting, config.max_waiting_tokens),
+        room=QueueLimit(config.max_waiting, config.max_waiting_tokens),
         max_logit_bias=config.max_logit_bias,
         tool_format=config.tool_format,
         strict_parameters=config.strict_parameters,

@@ -66,7 +66,7 @@ LONGEST_RETRY_AFTER = 60
 """Seconds. What is further away is a guess."""
 
 
-class Room:
+class QueueLimit:
     """Counts answers whose first token is still to come, and their prompts. Changed on the event loop only."""
 
     def __init__(
@@ -107,12 +107,12 @@ class Room:
             state, limit = f"prompts of {self.waiting_tokens} tokens wait", f"{self.token_limit} may"
             raise self._overloaded(state, f"{limit} (--max-waiting-tokens)", seconds)
 
-    def take(self, answers: Mapping[int, int], tokens: Mapping[int, int]) -> Seats:
+    def take(self, answers: Mapping[int, int], tokens: Mapping[int, int]) -> QueueReservation:
         """Seats for a request's answers: which prompt each is made of, and how many tokens each prompt has.
 
         To be used with `with`. Raises ApiError as `check` does.
         """
-        seats = Seats(self, dict(answers), tokens)
+        seats = QueueReservation(self, dict(answers), tokens)
         self.check(len(answers), sum(tokens.values()))
         self.waiting += len(answers)
         self.waiting_tokens += sum(tokens.values())
@@ -130,10 +130,10 @@ class Room:
         )
 
 
-class Seats:
+class QueueReservation:
     """One request's answers that wait; what is left of them is given back at the end of the `with` block."""
 
-    def __init__(self, room: Room, answers: dict[int, int], tokens: Mapping[int, int]) -> None:
+    def __init__(self, room: QueueLimit, answers: dict[int, int], tokens: Mapping[int, int]) -> None:
         self._room = room
         self._answers = answers
         self._tokens = tokens

@@ -15,11 +15,11 @@ from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.api.http.concurrency import first
 from plimsoll_runtime.api.model_directory import OneModel
 from plimsoll_runtime.api.served_model import Engine, ServedModel
-from plimsoll_runtime.api.server.app import Front
+from plimsoll_runtime.api.server.app import HttpFront
 from plimsoll_runtime.api.server.config import ServerConfig
 from plimsoll_runtime.api.server.listener import begin_log, listen
 from plimsoll_runtime.api.server.state import Phase, ServerState
-from plimsoll_runtime.driver.process.standby import Standby
+from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.utils.process_exit import write_last_words
@@ -46,7 +46,7 @@ LAST_WORDS_SECONDS = 5.0
 INTERRUPTED = 130
 
 
-def serve(config: ServerConfig, standby: Standby | None = None) -> int:
+def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
     """Serve until a signal ends it (0 after a drain, 130 at once); `standby` becomes the engine, where there is one.
 
     Raises PlimsollError on a fatal error.
@@ -60,7 +60,7 @@ def serve(config: ServerConfig, standby: Standby | None = None) -> int:
         raise
 
 
-async def load_and_start(standby: Standby | None, config: ServerConfig, state: ServerState) -> ServedModel:
+async def load_and_start(standby: StandbyProcess | None, config: ServerConfig, state: ServerState) -> ServedModel:
     """The real thing: the engine in a process of its own."""
     from plimsoll_runtime.api.server.model_loader import load_model
     from plimsoll_runtime.driver.clients.async_client import AsyncEngine
@@ -75,7 +75,7 @@ class Server:
         self._config = config
         self._listener = listener
         self._load_model = load
-        self._front = Front(config, config.names)
+        self._front = HttpFront(config, config.names)
         self.state = self._front.state
         self._stop = asyncio.Event()
         self._stop_now = asyncio.Event()

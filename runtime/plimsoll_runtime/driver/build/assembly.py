@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from plimsoll_kernels.cpu.threads import ThreadShare
-from plimsoll_runtime.driver.build.loader import Loaded
+from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.driver.build.model_facts import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
@@ -20,9 +20,9 @@ from plimsoll_runtime.execution.async_result import DeviceSteps, device_event
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.forward import ForwardPass, GraphsOf
 from plimsoll_runtime.execution.graphs.capture import Capture, CudaCapture, FirstOf, StepGraphs
-from plimsoll_runtime.execution.graphs.decode import GraphBackend, GraphedDecoder
-from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs, GraphBackend
+from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.open import Tiers, open_tiers
@@ -68,7 +68,7 @@ class OwnThreads:
 
 
 @dataclass(frozen=True, slots=True)
-class Wired:
+class Assembled:
     """What computes steps. The runner has a timeline of its own where steps overlap with their planning."""
 
     cache: KvCache
@@ -76,13 +76,13 @@ class Wired:
     runner: Runner
     states: StateCache | OwnCaches | None
     tiers: Tiers | None
-    choices: GraphedChoice | None
+    choices: SamplingGraphs | None
     grammars: Grammars
     timeline: Timeline
     runner_timeline: Timeline
 
 
-def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | None) -> Wired:
+def assemble(config: EngineConfig, loaded: LoadedModel, budget: Budget, probe: Probe | None) -> Assembled:
     """Allocate the KV cache and make everything that a step needs. Raises UsageError, SourceError."""
     model, kv = loaded.model, budget.kv
     decoder = loaded.decoder if probe is None else probe.watch_decoder(loaded.decoder)
@@ -105,7 +105,7 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     if model.pooling is not None:
         forward_pass = ForwardPass(decoder, cache, budget.backends, None, runner_timeline, states)
         pooling = PoolingRunner(decoder, forward_pass, cache, config.max_sequences, runner_timeline, host)
-        return Wired(cache, forward_pass, pooling, states, tiers, None, grammars, timeline, runner_timeline)
+        return Assembled(cache, forward_pass, pooling, states, tiers, None, grammars, timeline, runner_timeline)
     vocab_size = model.outline.facts.vocab_size
     # Where steps overlap, a step is planned before it is known which tokens the one before it forces.
     constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
@@ -118,7 +118,7 @@ def wire(config: EngineConfig, loaded: Loaded, budget: Budget, probe: Probe | No
     forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
     runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host, device)
     choices = None if device is None else device.choices
-    return Wired(cache, forward_pass, runner, states, tiers, choices, grammars, timeline, runner_timeline)
+    return Assembled(cache, forward_pass, runner, states, tiers, choices, grammars, timeline, runner_timeline)
 
 
 def _capture(config: EngineConfig, cache: KvCache, probe: Probe | None) -> Capture | None:
@@ -142,10 +142,10 @@ def _device(
         return None
     columns, most = columns_of(max_model_len, cache.block_size), config.max_sequences
     state = DeviceState(most, len(cache.groups), cache.num_blocks, columns, cache.device)
-    choices: GraphedChoice | None = None
+    choices: SamplingGraphs | None = None
     # Hidden states of Transformers' code may have another dtype than the model, and its head may look at numbers.
     if capture is not None and isinstance(decoder.outline, Program):
-        choices = GraphedChoice(decoder, sampler, state, capture, max_rows=most)
+        choices = SamplingGraphs(decoder, sampler, state, capture, max_rows=most)
     return DeviceSteps(state, copied, choices)
 
 
@@ -167,9 +167,9 @@ def _graphs(
     kinds: list[StepGraphs] = []
     if isinstance(backend, GraphBackend):
         limits = {"max_sequences": config.max_sequences, "max_model_len": max_model_len}
-        kinds.append(GraphedDecoder(decoder, backend, cache, state, capture, **limits, states=states))
+        kinds.append(DecodeGraphs(decoder, backend, cache, state, capture, **limits, states=states))
     if isinstance(decoder, TorchDecoder) and states is None:
-        kinds.append(PiecedDecoder(decoder, backend, cache, capture, max_rows=config.max_batch_tokens))
+        kinds.append(PiecewiseDecoder(decoder, backend, cache, capture, max_rows=config.max_batch_tokens))
     return FirstOf(kinds) if kinds else None
 
 

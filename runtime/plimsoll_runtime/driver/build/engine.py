@@ -9,9 +9,9 @@ from plimsoll_kernels.compilations import watch_triton
 from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import take_over
-from plimsoll_runtime.driver.build.assembly import OwnThreads, Probe, Wired, wire
-from plimsoll_runtime.driver.build.loader import Loaded, load_model
-from plimsoll_runtime.driver.build.memory_plan import Budget, check_grant, share_out
+from plimsoll_runtime.driver.build.assembly import Assembled, OwnThreads, Probe, assemble
+from plimsoll_runtime.driver.build.loader import LoadedModel, load_model
+from plimsoll_runtime.driver.build.memory_plan import Budget, check_grant, plan_memory
 from plimsoll_runtime.driver.build.warmup import warm_up
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
@@ -51,8 +51,8 @@ def build_engine(
     compilations = watch_triton() if device.type == "cuda" else None
     with nullcontext() if compilations is None else compilations.paused():
         loaded = load_model(config, device, image, grant, progress)
-        budget = share_out(config, loaded, grant)
-        wired = wire(config, loaded, budget, probe)
+        budget = plan_memory(config, loaded, grant)
+        wired = assemble(config, loaded, budget, probe)
         prompt_len, prompt_seconds = warm_up(config, loaded, budget, wired, progress)
     fused = budget.backends[0].fused
     if fused:
@@ -82,7 +82,7 @@ def build_engine(
 
 
 def _info(
-    config: EngineConfig, loaded: Loaded, budget: Budget, wired: Wired, *, image_bytes: int, overhead: int
+    config: EngineConfig, loaded: LoadedModel, budget: Budget, wired: Assembled, *, image_bytes: int, overhead: int
 ) -> EngineInfo:
     model, kv = loaded.model, budget.kv
     info = EngineInfo(

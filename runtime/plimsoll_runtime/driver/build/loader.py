@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model that can compute. `weight_bytes`: of the device's memory. `woken`: from an image, so somebody waits.
 
     `findings`: what there is to say of the device, where it was looked at.
@@ -44,7 +44,7 @@ class Loaded:
 
 def load_model(
     config: EngineConfig, device: torch.device, image: Image | None, grant: Grant | None, progress: Progress
-) -> Loaded:
+) -> LoadedModel:
     """Read the weights, or take them from a filled image. Before it reads, the log tells what is amiss with GPUs.
 
     Raises SourceError, ModelError, MemoryLimitError, UsageError.
@@ -53,7 +53,7 @@ def load_model(
     if image is not None and header is not None:
         model = from_image(config, header.facts, device)
         _check_weights(model, _weights_of(model, image), grant)
-        return Loaded(model, wake(model, image, header), _weights_of(model, image), woken=True)
+        return LoadedModel(model, wake(model, image, header), _weights_of(model, image), woken=True)
     # Not in a wake, for which somebody waits: where other engines hold memory of the GPU, nvidia-smi takes a second.
     found = () if config.device == "cpu" else log_findings()
     files = find_files(config, progress)
@@ -61,7 +61,7 @@ def load_model(
     _check_weights(model, _weights_of(model, image), grant)
     decoder = _read(config, model, model.files or files, image, progress)
     taken = decoder.weight_bytes if image is None else _weights_of(model, image)
-    return Loaded(model, decoder, taken, woken=False, findings=found)
+    return LoadedModel(model, decoder, taken, woken=False, findings=found)
 
 
 def wake(model: Model, image: Image, header: ImageHeader, registry: HostRegistry | None = None) -> Decoder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plimsoll_runtime.driver.build.loader import Loaded
+from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.model_facts import Backends, Model
 from plimsoll_runtime.driver.estimate import graph_bytes
 from plimsoll_runtime.driver.process.handshake import Grant
@@ -16,8 +16,8 @@ from plimsoll_runtime.execution.kv.offload.open import staging_beside
 from plimsoll_runtime.execution.memory.kv_budget import (
     DEFAULT_SHARE_CPU,
     DEFAULT_SHARE_GPU,
+    FreeMemory,
     KvBudget,
-    Room,
     check_step_fits,
     free_memory,
     granted_kv_cache,
@@ -63,7 +63,7 @@ def check_grant(config: EngineConfig, grant: Grant | None) -> None:
         )
 
 
-def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
+def plan_memory(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) -> Budget:
     """Divide what is free, or granted. Raises MemoryLimitError, UsageError."""
     model, decoder = loaded.model, loaded.decoder
     facts = model.outline.facts
@@ -76,7 +76,7 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
         held = config.max_model_len or longest_held(free, layout, facts.max_positions)
         workspace, backends = _workspace(config, model, decoder, held)
         graphs = graph_bytes(config, model.outline, model.device, free)
-        kv = _of_free(config, model, layout, Room(loaded.weight_bytes, free, workspace + graphs))
+        kv = _of_free(config, model, layout, FreeMemory(loaded.weight_bytes, free, workspace + graphs))
         return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
     kv = granted_kv_cache(
         kv=grant.kv,
@@ -91,7 +91,7 @@ def share_out(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budg
     return Budget(kv, layout.groups, workspace + graphs, backends, graphs)
 
 
-def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) -> Budget:
+def _without_cache(config: EngineConfig, loaded: LoadedModel, grant: Grant | None) -> Budget:
     """The same where nothing is cached: what recurrent layers keep is in the workspace."""
     model = loaded.model
     kv = no_kv_cache(config, model.outline.facts)
@@ -101,7 +101,7 @@ def _without_cache(config: EngineConfig, loaded: Loaded, grant: Grant | None) ->
     else:
         free = free_memory(model.device)
         graphs = graph_bytes(config, model.outline, model.device, free)
-        check_step_fits(Room(loaded.weight_bytes, free, workspace + graphs))
+        check_step_fits(FreeMemory(loaded.weight_bytes, free, workspace + graphs))
     return Budget(kv, [()], workspace + graphs, backends, graphs)
 
 
@@ -121,7 +121,7 @@ def _workspace(config: EngineConfig, model: Model, decoder: Decoder, longest: in
     return on_an_accelerator(decoder, model.backends, config.block_size, step)
 
 
-def _of_free(config: EngineConfig, model: Model, layout: KvLayout, room: Room) -> KvBudget:
+def _of_free(config: EngineConfig, model: Model, layout: KvLayout, room: FreeMemory) -> KvBudget:
     return plan_kv_cache(
         room=room,
         kv_memory=config.kv_memory,

@@ -127,7 +127,7 @@ def backends_of(config: EngineConfig, outline: Outline, device: torch.device, dt
 
 def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) -> Model:
     """Raises ModelError for what cannot be served, UsageError for options that cannot be had."""
-    settled = settle(config, files, _with_task(config, files))
+    settled = check_model(config, files, _with_task(config, files))
     files, told, outline = settled.files, settled.config, settled.outline
     ours = _our_kernels_serve(config, outline, device)
     dtype = choose_dtype(config.dtype, files.config, device, quantised=files.format == "gguf", ours=ours)
@@ -138,7 +138,7 @@ def from_files(config: EngineConfig, files: ModelFiles, device: torch.device) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class CheckedModel:
     """A model whose statements agree: `config` is its config.json with what it is served for."""
 
     files: ModelFiles
@@ -146,7 +146,7 @@ class Settled:
     outline: Outline
 
 
-def settle(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> Settled:
+def check_model(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> CheckedModel:
     """Log each contradiction between a model's statements, and follow one of them. `told`: see `Settled.config`.
 
     Raises ModelError for what cannot be served or settled, UsageError for options that cannot be had.
@@ -156,13 +156,13 @@ def settle(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> 
         logger.warning("%s: %s", files.name, warning)
     own = own_head(files, outline)
     if own is None:
-        return Settled(files, told, outline)
+        return CheckedModel(files, told, outline)
     logger.warning("%s: %s", files.name, own.warning(files.config))
     files, told = replace(files, config=untied(files.config)), untied(told)
     outline = _outlined(config, files, told)
     if own_head(files, outline) is not None:
         raise ModelError(own.refusal(outline.facts.architecture))
-    return Settled(files, told, outline)
+    return CheckedModel(files, told, outline)
 
 
 def _outlined(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> Outline:

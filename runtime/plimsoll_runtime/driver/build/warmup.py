@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from plimsoll_runtime.driver.build.assembly import Wired
-from plimsoll_runtime.driver.build.loader import Loaded
+from plimsoll_runtime.driver.build.assembly import Assembled
+from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import Runner
@@ -19,7 +19,7 @@ from plimsoll_runtime.execution.graphs.capture import CaptureBounds
 from plimsoll_runtime.execution.graphs.decode import GraphBackend
 from plimsoll_runtime.execution.kv.states import OwnCaches
 from plimsoll_runtime.execution.memory.kv_budget import KvBudget
-from plimsoll_runtime.execution.warmup import rehearse
+from plimsoll_runtime.execution.warmup import compile_kernels
 from plimsoll_runtime.utils.progress import Progress
 
 STAGE = "warm-up"
@@ -30,7 +30,7 @@ WOKEN_SECONDS = 2.0
 
 
 def warm_up(
-    config: EngineConfig, loaded: Loaded, budget: Budget, wired: Wired, progress: Progress
+    config: EngineConfig, loaded: LoadedModel, budget: Budget, wired: Assembled, progress: Progress
 ) -> tuple[int, float]:
     """First steps; on a GPU those for which kernels have variants, and graphs of those that there may be.
 
@@ -48,15 +48,15 @@ def warm_up(
     return prompt_len, seconds
 
 
-def _rehearse(config: EngineConfig, budget: Budget, wired: Wired) -> None:
+def _rehearse(config: EngineConfig, budget: Budget, wired: Assembled) -> None:
     """Only where our kernels attend: others compile nothing for a batch, and Transformers' code has its own caches."""
     if isinstance(wired.forward_pass.backend, GraphBackend) and not isinstance(wired.states, OwnCaches):
         longest = min(budget.kv.max_model_len, wired.cache.num_blocks * budget.kv.block_size)
-        rehearse(wired.forward_pass, wired.cache, longest, config.max_sequences, config.max_batch_tokens)
+        compile_kernels(wired.forward_pass, wired.cache, longest, config.max_sequences, config.max_batch_tokens)
 
 
 @torch.inference_mode()
-def _capture(wired: Wired, bounds: CaptureBounds, progress: Progress) -> None:
+def _capture(wired: Assembled, bounds: CaptureBounds, progress: Progress) -> None:
     wired.forward_pass.capture_graphs(bounds, lambda fraction: progress(STAGE, fraction), beside=wired.choices)
 
 

@@ -10,7 +10,7 @@ from plimsoll_runtime.driver.clients.requests import Mailbox, PromptSender
 from plimsoll_runtime.driver.process.child import KILL_SECONDS, LAST_WORDS_SECONDS, EngineChild, failure
 from plimsoll_runtime.driver.process.handshake import BUILD, Grant
 from plimsoll_runtime.driver.process.heartbeat import CHECK_SECONDS
-from plimsoll_runtime.driver.process.standby import Standby
+from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import check_request
 from plimsoll_runtime.engine.protocol.messages import (
@@ -77,7 +77,7 @@ class AsyncEngine:
         on_progress: Progress | None = None,
         *,
         factory: str = BUILD,
-        standby: Standby | None = None,
+        standby: StandbyProcess | None = None,
         image: Image | None = None,
         grant: Grant | None = None,
     ) -> AsyncEngine:

@@ -25,7 +25,7 @@ from plimsoll_runtime.driver.process.control_socket import StandbyDeadError
 from plimsoll_runtime.driver.process.exit_errors import error_of, exit_text
 from plimsoll_runtime.driver.process.handshake import BUILD, Grant, Start
 from plimsoll_runtime.driver.process.heartbeat import Pulse, Watch
-from plimsoll_runtime.driver.process.standby import Standby
+from plimsoll_runtime.driver.process.standby import StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import Command, EngineFailed, Event
 from plimsoll_runtime.errors import EngineDeadError, ErrorKind, PlimsollError
@@ -118,7 +118,7 @@ class EngineChild:
         config: EngineConfig,
         factory: str = BUILD,
         *,
-        standby: Standby | None = None,
+        standby: StandbyProcess | None = None,
         image: Image | None = None,
         grant: Grant | None = None,
     ) -> None:
@@ -137,7 +137,7 @@ class EngineChild:
                 undo.callback(standby.close)
             self._open(undo)
             if standby is None:
-                standby = Standby.spawn(threads=config.threads)
+                standby = StandbyProcess.spawn(threads=config.threads)
                 undo.callback(standby.close)
             standby.start(self._order(config, factory, image, grant), image)
             self._adopt(standby, undo)
@@ -235,7 +235,7 @@ class EngineChild:
         undo.callback(os.close, self.ended_fd)
         undo.callback(os.close, self._ending_fd)
 
-    def _adopt(self, standby: Standby, undo: contextlib.ExitStack) -> None:
+    def _adopt(self, standby: StandbyProcess, undo: contextlib.ExitStack) -> None:
         """From now on its process, lifeline and page are ours."""
         self._process, self._lifeline = standby.process, standby.lifeline.socket
         undo.callback(self._end)

@@ -115,7 +115,7 @@ def _line(message: Order | Reply) -> bytes:
     return msgspec.json.encode(message) + b"\n"
 
 
-class Adopted:
+class AdoptedProcess:
     """What `subprocess.Popen` offers of a process, for one that is our child by adoption (see `forkserver`).
 
     The methods may be called by several threads. A descriptor of the process (`pidfd_open(2)`) stands for it, so that
@@ -187,13 +187,15 @@ class StandbyDeadError(EngineDeadError):
         super().__init__(f"the standby process {pid} {exit_text(code)}")
 
 
-class LinkedProcess:
+class ControlledProcess:
     """The process, and our end of its socket. The process ends when that is closed.
 
     `is_ready`: it says nothing by itself. Otherwise its first word is `Ready`.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes] | Adopted, end: socket.socket, *, is_ready: bool) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes] | AdoptedProcess, end: socket.socket, *, is_ready: bool
+    ) -> None:
         self.process = process
         self.lifeline = ParentEnd(end)
         self._asking = asyncio.Lock()

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 
-from plimsoll_runtime.driver.process.control_socket import Adopted, LinkedProcess, start_linked
+from plimsoll_runtime.driver.process.control_socket import AdoptedProcess, ControlledProcess, start_linked
 from plimsoll_runtime.driver.process.exit_errors import error_of
 from plimsoll_runtime.driver.process.handshake import Fork, Forked, Measure, Needs, Prepare, Refused, Reply, Start
 from plimsoll_runtime.driver.process.heartbeat import new_page
@@ -17,15 +17,17 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.weights.image import Image
 
 
-class Standby(LinkedProcess):
+class StandbyProcess(ControlledProcess):
     """One process. It becomes one engine, or is closed."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | Adopted, end: socket.socket, *, is_ready: bool) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes] | AdoptedProcess, end: socket.socket, *, is_ready: bool
+    ) -> None:
         super().__init__(process, end, is_ready=is_ready)
         self.page = new_page()
 
     @classmethod
-    def spawn(cls, *, threads: int | None = None, factory: str | None = None) -> Standby:
+    def spawn(cls, *, threads: int | None = None, factory: str | None = None) -> StandbyProcess:
         """Start a process that imports only what it is told to need; returns at once.
 
         `threads`: what OpenMP is told to have at most, where that is known already. `factory`: what will build its
@@ -83,7 +85,7 @@ PR_SET_CHILD_SUBREAPER = 36
 """From linux/prctl.h: processes below this one that lose their parent become its children."""
 
 
-class ForkServer(LinkedProcess):
+class ForkServer(ControlledProcess):
     """The side of whoever wants engines. The process ends when this one does; engines go on without it."""
 
     @classmethod
@@ -94,7 +96,7 @@ class ForkServer(LinkedProcess):
             raise OSError(ctypes.get_errno(), "engines cannot be adopted: prctl(PR_SET_CHILD_SUBREAPER)")
         return cls(*start_linked("plimsoll_runtime.driver.process.fork_server"), is_ready=False)
 
-    async def fork(self) -> Standby:
+    async def fork(self) -> StandbyProcess:
         """Another process that stands by. Raises StandbyDeadError when the fork server ends instead.
 
         Raises MemoryLimitError where there is no room for one more process. Cancelled, it leaves no process.
@@ -106,7 +108,7 @@ class ForkServer(LinkedProcess):
             forking.add_done_callback(_close)
             raise
 
-    async def _asked(self) -> Standby:
+    async def _asked(self) -> StandbyProcess:
         async with self._asking:
             await self._until_ready()
             ours, theirs = socket.socketpair()
@@ -120,10 +122,10 @@ class ForkServer(LinkedProcess):
             except BaseException:
                 ours.close()
                 raise
-        return Standby(Adopted(reply.pid), ours, is_ready=False)
+        return StandbyProcess(AdoptedProcess(reply.pid), ours, is_ready=False)
 
 
-def _close(forked: asyncio.Future[Standby]) -> None:
+def _close(forked: asyncio.Future[StandbyProcess]) -> None:
     """Nobody wants it any more."""
     if not forked.cancelled() and forked.exception() is None:
         forked.result().close()

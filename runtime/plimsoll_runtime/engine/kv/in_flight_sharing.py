@@ -21,7 +21,7 @@ class Merge(NamedTuple):
     block: int
 
 
-class Moves:
+class BlockChanges:
     """What the step that is being planned moves, in this order, before it computes.
 
     Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target). The merges
@@ -41,11 +41,11 @@ class Moves:
         self.merges: list[Merge] = []
 
 
-class Sharing:
+class InFlightSharing:
     """Of the sequences in a pool; without a `cache` none shares anything."""
 
     def __init__(
-        self, pool: BlockPool, cache: PrefixCache | None, windows: Windows, moves: Moves, block_size: int
+        self, pool: BlockPool, cache: PrefixCache | None, windows: Windows, moves: BlockChanges, block_size: int
     ) -> None:
         self._pool = pool
         self._cache = cache

@@ -11,21 +11,21 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Full, Rule, first_block, peak_blocks
-from plimsoll_runtime.engine.kv.in_flight_sharing import Merge, Moves, Sharing
+from plimsoll_runtime.engine.kv.in_flight_sharing import BlockChanges, InFlightSharing, Merge
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
 from plimsoll_runtime.engine.kv.prefix_cache import Hit, PrefixCache, Run
 from plimsoll_runtime.engine.kv.sliding_window import Windows
 from plimsoll_runtime.engine.kv.snapshot_pool import SnapshotRows
-from plimsoll_runtime.engine.kv.state_snapshots import Borders
+from plimsoll_runtime.engine.kv.state_snapshots import SnapshotSchedule
 from plimsoll_runtime.engine.protocol.plan import StepPlan, TableChange
-from plimsoll_runtime.engine.sequence import SequenceState, Table
+from plimsoll_runtime.engine.sequence import BlockTable, SequenceState
 
 PROBE_LOOKUPS = 64
 """Blocks that are looked up at a time for a sequence that waits."""
 
 
-class KvAllocator:
+class KvCacheManager:
     """The block tables of all running sequences; `tiers` are where blocks go that the pool hands out again.
 
     `snapshots`: rows for the states of recurrent layers, without which their prefixes cannot be cached; each is to be
@@ -45,14 +45,16 @@ class KvAllocator:
     ) -> None:
         self.block_size = block_size
         self.rules = tuple(rules)
-        self.moves = Moves()
+        self.moves = BlockChanges()
         self.pool = BlockPool(num_blocks, None if tiers is None else self._spill)
         self._windows = Windows(self.rules, block_size, self.pool)
         self._sliding = self._windows.groups
         rows = SnapshotRows(snapshots) if snapshots and prefix_caching else None
         self._cache = PrefixCache(self.pool, block_size, self.rules, rows) if prefix_caching else None
-        self.borders = None if rows is None or self._cache is None else Borders(rows, self._cache, block_size, worth)
-        self.sharing = Sharing(self.pool, self._cache, self._windows, self.moves, block_size)
+        self.borders = (
+            None if rows is None or self._cache is None else SnapshotSchedule(rows, self._cache, block_size, worth)
+        )
+        self.sharing = InFlightSharing(self.pool, self._cache, self._windows, self.moves, block_size)
         self.tiers = None if tiers is None else TieredPrefixes(tiers, self.pool, self._cache, self.rules, block_size)
 
     def root(self, salt: str) -> list[bytes]:
@@ -262,7 +264,7 @@ class KvAllocator:
                     pool.share(block)
         if self.tiers is not None:
             self.tiers.index.hold(frames)
-        sequence.tables = [Table(run.first, run.blocks) for run in start.runs]
+        sequence.tables = [BlockTable(run.first, run.blocks) for run in start.runs]
         if start.partial is None:
             return
         for block, own in zip(start.partial, idle, strict=True):
@@ -331,7 +333,7 @@ class KvAllocator:
             for rule, table in zip(self.rules, sequence.tables, strict=True):
                 self._check_table(sequence, rule, table, holders)
 
-    def _check_table(self, sequence: SequenceState, rule: Rule, table: Table, holders: Counter[int]) -> None:
+    def _check_table(self, sequence: SequenceState, rule: Rule, table: BlockTable, holders: Counter[int]) -> None:
         blocks, size, who = table.blocks, self.block_size, sequence.request_id
         assert len(set(blocks)) == len(blocks), f"{who} has a block twice"
         assert table.end * size >= max(sequence.computed, sequence.room), f"{who} lacks a block at the end"
@@ -341,7 +343,7 @@ class KvAllocator:
             assert not self.pool.is_named(block), f"block {block} can be found before it is full"
 
 
-def _in_order(tables: Sequence[Table]) -> Sequence[int]:
+def _in_order(tables: Sequence[BlockTable]) -> Sequence[int]:
     """The blocks of all tables, by their numbers in the sequence."""
     if len(tables) == 1:
         return tables[0].blocks

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.engine.kv.prefix_cache import PrefixCache
 from plimsoll_runtime.engine.kv.snapshot_pool import SnapshotRows
-from plimsoll_runtime.engine.sequence import Marks, SequenceState
+from plimsoll_runtime.engine.sequence import SequenceState, SnapshotMarks
 
 END_WORTH = 4
 """The last border of a prompt has to be worth so many times as much: all wait a step for it, and few ask again."""
@@ -22,7 +22,7 @@ OWN_SHARE = 2
 """One row of so many may be held by running sequences for themselves: the others are for prompts."""
 
 
-class Borders:
+class SnapshotSchedule:
     """Takes the snapshots of sequences that run; each is to be `worth` so many tokens over the one before it."""
 
     def __init__(self, rows: SnapshotRows, cache: PrefixCache, block_size: int, worth: int) -> None:
@@ -39,7 +39,7 @@ class Borders:
         if start:
             self.rows.resume(sequence.slot, self._name(sequence, start))
         last = (sequence.known - 1) // size * size
-        marks = sequence.marks = Marks(saved=start)
+        marks = sequence.marks = SnapshotMarks(saved=start)
         parting = min(last, self._cache.seen(sequence, start // size) * size)
         for cut, worth in ((parting, self._worth), (last, END_WORTH * self._worth)):
             if cut - start >= worth:
@@ -101,7 +101,7 @@ class Borders:
             if sequence.marks is not None and sequence.marks.row in rows:
                 sequence.marks.named = True
 
-    def _keep_own(self, sequence: SequenceState, marks: Marks) -> None:
+    def _keep_own(self, sequence: SequenceState, marks: SnapshotMarks) -> None:
         border = sequence.computed
         known = sequence.known >= border
         if known and self.rows.has(self._name(sequence, border)):
@@ -120,7 +120,7 @@ class Borders:
             self.rows.name_fresh(marks.row, self._name(sequence, border), border)
             marks.named = True
 
-    def _name_own(self, sequence: SequenceState, marks: Marks) -> None:
+    def _name_own(self, sequence: SequenceState, marks: SnapshotMarks) -> None:
         """Name the sequence's own snapshot, if that waits for tokens which are known by now, and were looked at."""
         if not marks.named and sequence.known >= marks.border <= sequence.computed - sequence.pending:
             self.rows.name(marks.row, self._name(sequence, marks.border))

@@ -10,7 +10,7 @@ import msgspec
 from plimsoll_runtime.engine.protocol.constraint import Constraint
 
 
-class Thought(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReasoningMarkers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What begins and ends a thought, as a vocabulary's tokens spell it.
 
     A thought stands at the beginning of an answer, after white space at most, or where `anywhere` wherever it begins.
@@ -133,7 +133,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     priority: int = 0
     deadline: float | None = None
     constraint: Constraint | None = None
-    thought: Thought | None = None
+    thought: ReasoningMarkers | None = None
 
     def __post_init__(self) -> None:
         self._check_lengths()

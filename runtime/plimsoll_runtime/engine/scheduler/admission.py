@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.protocol.messages import AddRequest
@@ -129,7 +129,7 @@ class Admission:
         self,
         limits: Limits,
         policy: Policy,
-        kv: KvAllocator,
+        kv: KvCacheManager,
         running: RunningSequences,
         counters: Counters,
         rerank: Callable[[SequenceState], None],
@@ -268,7 +268,7 @@ class Arrivals:
     """Makes sequences of requests. `clock` gives nanoseconds and is the one by which requests say when they came."""
 
     def __init__(
-        self, limits: Limits, policy: Policy, kv: KvAllocator, counters: Counters, clock: Callable[[], int]
+        self, limits: Limits, policy: Policy, kv: KvCacheManager, counters: Counters, clock: Callable[[], int]
     ) -> None:
         self._limits = limits
         self._policy = policy

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.kv.in_flight_sharing import Merge
-from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, MOST_FORCED, ScheduledSequence, SlotInit, StepPlan
 from plimsoll_runtime.engine.scheduler.admission import Admission
@@ -64,11 +64,11 @@ class StepBuilder:
 _UNSEEN = (LAST_CHOSEN,)
 
 
-class Batching:
+class BatchBuilder:
     """Fills steps with the tokens of running sequences, and with those of such as are let in."""
 
     def __init__(
-        self, limits: Limits, kv: KvAllocator, running: RunningSequences, admission: Admission, counters: Counters
+        self, limits: Limits, kv: KvCacheManager, running: RunningSequences, admission: Admission, counters: Counters
     ) -> None:
         self._most = limits.max_batch_tokens
         self._kv = kv

@@ -6,7 +6,7 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.sequence import Phase, SequenceState
 
 
@@ -46,7 +46,7 @@ class SlotPool:
 class RunningSequences:
     """`sequences`, the last of which gives way first, and the `slots` that are theirs or free."""
 
-    def __init__(self, kv: KvAllocator, slots: int) -> None:
+    def __init__(self, kv: KvCacheManager, slots: int) -> None:
         self.sequences: list[SequenceState] = []
         self.slots = SlotPool(slots)
         self._kv = kv

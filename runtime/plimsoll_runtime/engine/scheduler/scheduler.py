@@ -16,14 +16,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.kv.offload.costs import Costs
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineStats, LogprobEntry, RequestOutput, pack
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult, TokenLogprob
 from plimsoll_runtime.engine.scheduler.admission import Admission, Arrivals
-from plimsoll_runtime.engine.scheduler.batch_builder import Batching, Step
+from plimsoll_runtime.engine.scheduler.batch_builder import BatchBuilder, Step
 from plimsoll_runtime.engine.scheduler.policies import FirstComeFirstServed, Policy
 from plimsoll_runtime.engine.scheduler.running import RunningSequences
 from plimsoll_runtime.engine.scheduler.stats import Counters, engine_stats
@@ -104,7 +104,7 @@ class Scheduler:
         tiers: TierIndex | None = None,
     ) -> None:
         self._policy = policy = policy or FirstComeFirstServed()
-        self._kv = KvAllocator(
+        self._kv = KvCacheManager(
             limits.num_blocks,
             limits.block_size,
             prefix_caching=limits.prefix_caching,
@@ -120,7 +120,7 @@ class Scheduler:
         self._running = RunningSequences(self._kv, limits.max_sequences)
         rerank = self._arrivals.rerank
         self._admission = Admission(limits, policy, self._kv, self._running, self._counters, rerank, clock)
-        self._batching = Batching(limits, self._kv, self._running, self._admission, self._counters)
+        self._batching = BatchBuilder(limits, self._kv, self._running, self._admission, self._counters)
         self._deadlines = DeadlineQueue()
         self._committed_ns = 0
         self._whole_prompts = limits.whole_prompts

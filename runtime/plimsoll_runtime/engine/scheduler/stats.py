@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll_runtime.engine.kv.manager import KvAllocator
+from plimsoll_runtime.engine.kv.manager import KvCacheManager
 from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
-from plimsoll_runtime.engine.kv.state_snapshots import Borders
+from plimsoll_runtime.engine.kv.state_snapshots import SnapshotSchedule
 from plimsoll_runtime.engine.protocol.messages import EngineStats, SnapshotStats, TierStats
 
 
@@ -28,7 +28,7 @@ class Counters:
     broken_off: int = 0
 
 
-def engine_stats(counters: Counters, kv: KvAllocator, running: int, waiting: int) -> EngineStats:
+def engine_stats(counters: Counters, kv: KvCacheManager, running: int, waiting: int) -> EngineStats:
     """Gauges and counters as of now."""
     pool = kv.pool
     return EngineStats(
@@ -52,7 +52,7 @@ def engine_stats(counters: Counters, kv: KvAllocator, running: int, waiting: int
     )
 
 
-def _snapshot_stats(borders: Borders) -> SnapshotStats:
+def _snapshot_stats(borders: SnapshotSchedule) -> SnapshotStats:
     rows = borders.rows
     return SnapshotStats(rows.pool.total, rows.pool.named, rows.counts.taken, rows.counts.resumed)
 

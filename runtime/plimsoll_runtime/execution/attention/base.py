@@ -16,7 +16,7 @@ from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.device.faults import FaultKind, fault_of
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention, NormOfHeads, RotatingAttention
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class OnDevice(NamedTuple):
@@ -52,7 +52,7 @@ class BlockTables(NamedTuple):
 
     def on(self, device: torch.device) -> Tensor:
         """`blocks` on a device, until the next step."""
-        return sent(np.frombuffer(self.blocks, np.int32), device) if self.there is None else self.there.blocks
+        return to_device(np.frombuffer(self.blocks, np.int32), device) if self.there is None else self.there.blocks
 
 
 def gathered(blocks: Tensor, begins: Tensor, width: int) -> Tensor:
@@ -140,12 +140,12 @@ class AttentionError(Exception):
         self.backend = backend
 
 
-def make(backend: type[AttentionBackend], cache: KvCache) -> AttentionBackend:
+def create_backend(backend: type[AttentionBackend], cache: KvCache) -> AttentionBackend:
     """A backend over a cache. Raises AttentionError."""
     return _blamed(backend.name, backend, cache)
 
 
-def begin(backend: AttentionBackend, batch: AttentionBatch) -> Attention:
+def prepare_step(backend: AttentionBackend, batch: AttentionBatch) -> Attention:
     """A step of the backend, which raises AttentionError, as this does.
 
     Errors of a fused backend are not told apart: its decoder attends by itself, and no other backend's steps fit it.

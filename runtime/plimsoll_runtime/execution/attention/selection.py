@@ -24,7 +24,7 @@ from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention.backends.bidirectional import WholePrompts
+from plimsoll_runtime.execution.attention.backends.bidirectional import BidirectionalBackend
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, NoAttention
 from plimsoll_runtime.execution.attention.benchmark import (
@@ -39,7 +39,7 @@ from plimsoll_runtime.execution.attention.benchmark import (
     small_steps,
 )
 from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target, cudnn_version
-from plimsoll_runtime.execution.attention.split import divided
+from plimsoll_runtime.execution.attention.split import split_backend
 from plimsoll_runtime.execution.device.faults import fault_of
 from plimsoll_runtime.execution.device.gpus import device_name
 from plimsoll_runtime.weights.cache import cache_root
@@ -51,7 +51,7 @@ _BETWEEN = "+"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class BackendChoice:
     """Names of backends: of sequences with several rows, and of decodes; twice the same where one attends for all."""
 
     chunks: str
@@ -63,30 +63,30 @@ class Choice:
         return self.chunks if self.chunks == self.decodes else f"{self.chunks}{_BETWEEN}{self.decodes}"
 
     @classmethod
-    def of(cls, name: str) -> Choice:
+    def of(cls, name: str) -> BackendChoice:
         """The one that is called so."""
         chunks, _, decodes = name.partition(_BETWEEN)
         return cls(chunks, decodes or chunks)
 
 
-def ranked(timings: Mapping[str, Timing], *, divide: bool) -> list[Choice]:
+def ranked(timings: Mapping[str, Timing], *, divide: bool) -> list[BackendChoice]:
     """All that are worth trying, from the least time on; where it is the same, one for all comes first.
 
     Two backends are, where each part of a step takes less on its own one, and both together less than either alone.
     Only with `divide` are there any.
     """
-    alone = {Choice(name, name): timing.total_ms for name, timing in timings.items()}
+    alone = {BackendChoice(name, name): timing.total_ms for name, timing in timings.items()}
     found = alone | (dict(_pairs(timings)) if divide else {})
     return sorted(found, key=found.__getitem__)
 
 
-def _pairs(timings: Mapping[str, Timing]) -> Iterator[tuple[Choice, float]]:
+def _pairs(timings: Mapping[str, Timing]) -> Iterator[tuple[BackendChoice, float]]:
     """With their milliseconds."""
     for chunks, at_chunks in timings.items():
         for decodes, at_decodes in timings.items():
             taken = DIVIDING * (at_chunks.chunk_ms + at_decodes.decode_ms)
             if chunks != decodes and taken < min(at_chunks.total_ms, at_decodes.total_ms):
-                yield Choice(chunks, decodes), taken
+                yield BackendChoice(chunks, decodes), taken
 
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
     model's steps as a whole; and where layers see whole prompts one of the two that can do that.
     Raises UsageError as `select` does.
     """
-    choice = Choice.of(name)
+    choice = BackendChoice.of(name)
     if name != "auto" and not {choice.chunks, choice.decodes} <= ENTRIES.keys():
         raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(ENTRIES)}")
     if target.whole:
@@ -138,15 +138,15 @@ def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
 def _of_whole_prompts(name: str, target: Target) -> type[AttentionBackend]:
     """Our kernels compute all of a step, so torch attends only where they cannot, or where another was asked for."""
     if name not in ("auto", "cpu"):
-        return WholePrompts
+        return BidirectionalBackend
     reason = ENTRIES["cpu"].why_not(target)
     if reason is None:
-        from plimsoll_runtime.execution.attention.backends.cpu import CpuWholePrompts
+        from plimsoll_runtime.execution.attention.backends.cpu import CpuBidirectionalBackend
 
-        return CpuWholePrompts
+        return CpuBidirectionalBackend
     if name == "cpu":
         raise _cannot(name, reason)
-    return WholePrompts
+    return BidirectionalBackend
 
 
 def _cannot(name: str, reason: str) -> UsageError:
@@ -198,7 +198,7 @@ def fastest_first(
         raise UsageError(f"no attention backend runs on {target.device.type}: {listed}")
     logger.info("%s", _table(rows, order[0], f"{_heading(target, mix)}, {source}"))
     resorts = [row.name for row in rows if row.timing is None and row.reason == NOT_NEEDED]
-    first, *others = (_load(choice, entries) for choice in (*order, *map(Choice.of, resorts)))
+    first, *others = (_load(choice, entries) for choice in (*order, *map(BackendChoice.of, resorts)))
     return [first] if first.fused else [first, *(other for other in others if not other.fused)]
 
 
@@ -237,7 +237,7 @@ def _try(name: str, entry: Entry, target: Target, mix: Mix, watch: Stopwatch, ex
         return _Row(name, reason=reason)
 
 
-def _by_time(rows: list[_Row], entries: Mapping[str, Entry], *, divide: bool) -> list[Choice]:
+def _by_time(rows: list[_Row], entries: Mapping[str, Entry], *, divide: bool) -> list[BackendChoice]:
     """From the least time on, where a fused backend's rivals have to make up for its decoder."""
     times = {}
     for row in rows:
@@ -249,20 +249,20 @@ def _by_time(rows: list[_Row], entries: Mapping[str, Entry], *, divide: bool) ->
 
 def backend_called(name: str) -> type[AttentionBackend]:
     """The class of the backend that has this name, of one that is made of two as well."""
-    return _load(Choice.of(name), ENTRIES)
+    return _load(BackendChoice.of(name), ENTRIES)
 
 
 def why_not(name: str, target: Target) -> str | None:
     """Why the backend of this name cannot serve a target; None if it can."""
-    choice = Choice.of(name)
+    choice = BackendChoice.of(name)
     if choice.chunks != choice.decodes and target.device.type == "cpu":
         return "divides steps between two, and on a CPU one computes all"
     return ENTRIES[choice.chunks].why_not(target) or ENTRIES[choice.decodes].why_not(target)
 
 
-def _load(choice: Choice, entries: Mapping[str, Entry]) -> type[AttentionBackend]:
+def _load(choice: BackendChoice, entries: Mapping[str, Entry]) -> type[AttentionBackend]:
     chunks, decodes = entries[choice.chunks].load(), entries[choice.decodes].load()
-    return chunks if choice.chunks == choice.decodes else divided(chunks, decodes)
+    return chunks if choice.chunks == choice.decodes else split_backend(chunks, decodes)
 
 
 def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
@@ -333,7 +333,7 @@ def _heading(target: Target, mix: Mix) -> str:
     return f"attention on {where}, {dtype}, blocks of {target.block_size}: {mix}"
 
 
-def _table(rows: list[_Row], chosen: Choice, heading: str) -> str:
+def _table(rows: list[_Row], chosen: BackendChoice, heading: str) -> str:
     lines = [heading, f"  {'backend':<13}{'decode ms':>10}{'prompt ms':>11}"]
     for row in rows:
         if row.timing is None:
@@ -345,7 +345,7 @@ def _table(rows: list[_Row], chosen: Choice, heading: str) -> str:
     return "\n".join(lines)
 
 
-def _taken(name: str, chosen: Choice) -> str:
+def _taken(name: str, chosen: BackendChoice) -> str:
     if chosen.chunks == chosen.decodes:
         return "  taken" if name == chosen.name else ""
     return {chosen.chunks: "  taken for prompts", chosen.decodes: "  taken for decodes"}.get(name, "")

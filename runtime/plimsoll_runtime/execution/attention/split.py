@@ -22,15 +22,15 @@ from plimsoll_runtime.execution.attention.base import (
     AttentionBatch,
     BlockTables,
     OnDevice,
-    begin,
-    make,
+    create_backend,
+    prepare_step,
 )
 from plimsoll_runtime.execution.attention.cache_write import RotatingWritingStep, WritingStep
 from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBackend
 from plimsoll_runtime.execution.graphs.decode import GraphBackend
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention, RotatingAttention
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 Ints = NDArray[np.int64]
 Rows = slice | Tensor
@@ -38,14 +38,14 @@ Rows = slice | Tensor
 
 
 @cache
-def divided(
+def split_backend(
     chunks: type[AttentionBackend], decodes: type[AttentionBackend], name: str | None = None
 ) -> type[AttentionBackend]:
     """The backend that leaves sequences with several rows to `chunks` and the others to `decodes`.
 
     Its steps of decodes can be captured where those of `decodes` can. It is called `name`, or after both.
     """
-    base = _DividedGraphBackend if issubclass(decodes, GraphBackend) else DividedBackend
+    base = _DividedGraphBackend if issubclass(decodes, GraphBackend) else SplitBackend
     named = name or f"{chunks.name}+{decodes.name}"
     made = type("Divided", (base,), {"name": named, "of_chunks": chunks, "of_decodes": decodes})
     return cast(type[AttentionBackend], made)
@@ -53,17 +53,17 @@ def divided(
 
 def parts_of(backend: type[AttentionBackend]) -> tuple[str, ...]:
     """The names of a backend, and of those that it is made of."""
-    if not issubclass(backend, DividedBackend):
+    if not issubclass(backend, SplitBackend):
         return (backend.name,)
     return (backend.name, *parts_of(backend.of_chunks), *parts_of(backend.of_decodes))
 
 
-def without(failed: str, backends: Iterable[type[AttentionBackend]]) -> list[type[AttentionBackend]]:
+def exclude_failed(failed: str, backends: Iterable[type[AttentionBackend]]) -> list[type[AttentionBackend]]:
     """Those that are not made of a backend that failed: it is not tried again as a part."""
     return [backend for backend in backends if failed not in parts_of(backend)]
 
 
-class DividedBackend:
+class SplitBackend:
     """See AttentionBackend. An error says which of the two it was (AttentionError)."""
 
     name: ClassVar[str]
@@ -73,8 +73,8 @@ class DividedBackend:
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
-        self._chunks = make(self.of_chunks, cache)
-        self._decodes = make(self.of_decodes, cache)
+        self._chunks = create_backend(self.of_chunks, cache)
+        self._decodes = create_backend(self.of_decodes, cache)
         # Whether steps of decodes rotate heads, where that is known without one.
         self._rotates = False
 
@@ -86,9 +86,9 @@ class DividedBackend:
         lengths = np.array(batch.query_lens)
         several, single = np.flatnonzero(lengths > 1), np.flatnonzero(lengths == 1)
         if not several.size:
-            return begin(self._decodes, batch)
+            return prepare_step(self._decodes, batch)
         if not single.size:
-            alone = begin(self._chunks, batch)
+            alone = prepare_step(self._chunks, batch)
             if isinstance(alone, RotatingAttention) or not self._rotates:
                 return alone
             parts = [_Part(slice(None), alone)]
@@ -103,10 +103,10 @@ class DividedBackend:
 
     def _part(self, backend: AttentionBackend, batch: AttentionBatch, chosen: Ints, lengths: Ints) -> _Part:
         rows = _rows_of(lengths, chosen, self._cache.device)
-        return _Part(rows, begin(backend, _chosen(batch, chosen, rows)))
+        return _Part(rows, prepare_step(backend, _chosen(batch, chosen, rows)))
 
 
-class _DividedGraphBackend(DividedBackend):
+class _DividedGraphBackend(SplitBackend):
     """See GraphBackend: what is captured are decodes. And SharingBackend, where that of the decodes is one."""
 
     _decodes: GraphBackend  # type: ignore[assignment]
@@ -165,7 +165,7 @@ def _rows_of(lengths: Ints, chosen: Ints, device: torch.device) -> Rows:
     rows = np.concatenate([np.arange(ends[i] - lengths[i], ends[i]) for i in chosen])
     if rows[-1] - rows[0] + 1 == rows.size:
         return slice(int(rows[0]), int(rows[-1]) + 1)
-    return sent(rows, device)
+    return to_device(rows, device)
 
 
 def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
@@ -181,7 +181,7 @@ def _chosen(batch: AttentionBatch, chosen: Ints, rows: Rows) -> AttentionBatch:
         if there is not None:
             numbers = np.concatenate([[0], np.cumsum(lengths), contexts, begins])
             # The first of three parts is the one that is longer by one.
-            there = OnDevice(there.blocks, *sent(numbers, there.blocks.device).tensor_split(3))
+            there = OnDevice(there.blocks, *to_device(numbers, there.blocks.device).tensor_split(3))
         own = BlockTables(tables.blocks, begins.tolist(), counts.tolist(), there)
         rest = (AttentionBatch(lengths.tolist(), contexts.tolist(), own, group.cells[rows], rest, batch.longest), *rest)
     return rest[0]

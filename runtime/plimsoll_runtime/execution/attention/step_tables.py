@@ -12,7 +12,7 @@ from torch import Tensor
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch, gathered
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Ints = NDArray[np.int64]
@@ -84,7 +84,7 @@ def paged_batch(batch: AttentionBatch, cache: KvCache) -> PagedBatch:
     else:
         numbers = np.concatenate([tables.first_rows, [rows], tables.context_lens, tables.first_blocks])
         # The first of three parts is the one that is longer by one.
-        starts, contexts, begins = sent(numbers, cache.device).tensor_split(3)
+        starts, contexts, begins = to_device(numbers, cache.device).tensor_split(3)
     return PagedBatch(
         query_starts=starts.to(torch.int32),
         context_lens=contexts.to(torch.int32),

@@ -73,7 +73,7 @@ class CudaCapture:
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
-Told = Callable[[float], None]
+OnProgress = Callable[[float], None]
 """Hears how far it is, from 0 to 1."""
 
 
@@ -86,7 +86,7 @@ class CaptureBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class CaptureRequest:
     """A graph that there is to be: of so many `rows` of a kind ("decodes"). `add` raises what capturing raises."""
 
     kind: str
@@ -94,7 +94,7 @@ class Wanted:
     add: Callable[[], None]
 
 
-def in_order(wanted: Sequence[Wanted]) -> list[Wanted]:
+def in_order(wanted: Sequence[CaptureRequest]) -> list[CaptureRequest]:
     """The most rows first, so that the memory that graphs share is sized once; then from the fewest on.
 
     Where time runs out, graphs of many rows are missing: beside their work launches cost least.
@@ -104,10 +104,10 @@ def in_order(wanted: Sequence[Wanted]) -> list[Wanted]:
 
 
 def capture_all(
-    wanted: Sequence[Wanted],
+    wanted: Sequence[CaptureRequest],
     capture: Capture,
     bounds: CaptureBounds,
-    told: Told = lambda fraction: None,
+    told: OnProgress = lambda fraction: None,
     clock: Clock = time.monotonic,
 ) -> None:
     """Capture what is wanted, in order; one line of the log says what was, and what was not.
@@ -115,7 +115,7 @@ def capture_all(
     A kind whose capture fails costs one warning and is not tried again; where memory is short, none is.
     """
     began, before = clock(), capture.used
-    missing: list[Wanted] = []
+    missing: list[CaptureRequest] = []
     failed: set[str] = set()
     reached = ""
     for number, each in enumerate(in_order(wanted)):
@@ -155,7 +155,7 @@ def _reached(bounds: CaptureBounds, seconds: float, nbytes: int) -> str:
     return f"the bound of {bounds.nbytes / 2**20:.0f} MiB (--graph-memory)" if nbytes >= bounds.nbytes else ""
 
 
-def _without(missing: Sequence[Wanted], reached: str) -> str:
+def _without(missing: Sequence[CaptureRequest], reached: str) -> str:
     """What has no graph, in words."""
     if not missing:
         return ""
@@ -204,7 +204,7 @@ class Graphs(Protocol):
     def capture(self) -> Capture:
         """What captures them."""
 
-    def wanted(self) -> Sequence[Wanted]:
+    def wanted(self) -> Sequence[CaptureRequest]:
         """All that there may be: they are captured from outside, once."""
 
 
@@ -226,7 +226,7 @@ class FirstOf:
         self._kinds = kinds
         self.capture = kinds[0].capture
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[CaptureRequest]:
         """See StepGraphs."""
         return [each for kind in self._kinds for each in kind.wanted()]
 

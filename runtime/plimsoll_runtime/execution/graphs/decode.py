@@ -22,11 +22,11 @@ from torch import Tensor
 from plimsoll_kernels.decode_tables.op import decode_tables, write_blocks
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.shared_prefix.buffers import SharedBuffers
-from plimsoll_runtime.execution.graphs.capture import Capture, Captured, Wanted, batch_buckets, bucket_of
-from plimsoll_runtime.execution.inputs.block_tables import Mirror
+from plimsoll_runtime.execution.graphs.capture import Capture, Captured, CaptureRequest, batch_buckets, bucket_of
+from plimsoll_runtime.execution.inputs.block_tables import DeviceBlockTables
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
-from plimsoll_runtime.execution.inputs.upload_buffer import Parcel
+from plimsoll_runtime.execution.inputs.upload_buffer import UploadSlice
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.decoder import Decoder
@@ -56,7 +56,7 @@ class GraphBackend(Protocol):
         """Of each key that contexts of up to `most` tokens may have, the longest of them, in rising order."""
 
 
-class GraphedDecoder:
+class DecodeGraphs:
     """See StepGraphs: a decoder's steps of decodes."""
 
     def __init__(
@@ -90,10 +90,10 @@ class GraphedDecoder:
         """How many graphs there are."""
         return len(self._graphs)
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[CaptureRequest]:
         """See StepGraphs: one for each bucket and each key of its launches, and one more where decodes may share."""
         return [
-            Wanted(KIND, bucket, partial(self._add, bucket, longest, shares))
+            CaptureRequest(KIND, bucket, partial(self._add, bucket, longest, shares))
             for bucket in self._buckets
             for longest in self._backend.launch_lengths(bucket, self._longest)
             for shares in ((False, True) if self._shared is not None and bucket > 1 else (False,))
@@ -130,7 +130,9 @@ class GraphedDecoder:
         nobody += [number for mirror in self._state.mirrors for number in (mirror.nobody, 0, mirror.nobody, 0)]
         return np.repeat(np.array(nobody, dtype=np.int64)[:, None], bucket, axis=1)
 
-    def _write_rows(self, rows: StepRows, numbers: NDArray[np.int64]) -> list[tuple[Mirror, Parcel | None]]:
+    def _write_rows(
+        self, rows: StepRows, numbers: NDArray[np.int64]
+    ) -> list[tuple[DeviceBlockTables, UploadSlice | None]]:
         """Write a step's rows over the padding. A group whose tables changed in more places than there are rows is
         returned, with a parcel of its own.
         """
@@ -176,7 +178,7 @@ class GraphedDecoder:
         self._graphs[bucket, self._backend.launch_key(bucket, longest), shares] = self.capture(work)
 
     def _group(
-        self, mirror: Mirror, positions: Tensor, numbers: Sequence[Tensor], longest: int
+        self, mirror: DeviceBlockTables, positions: Tensor, numbers: Sequence[Tensor], longest: int
     ) -> tuple[PagedBatch, Tensor]:
         """A group's tables, of which what is new is written first, and its cells."""
         begins, firsts, places, blocks = numbers

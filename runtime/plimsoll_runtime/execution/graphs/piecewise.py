@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.attention.base import AttentionBackend, begin
-from plimsoll_runtime.execution.graphs.capture import Capture, Wanted, bucket_of, row_buckets
+from plimsoll_runtime.execution.attention.base import AttentionBackend, prepare_step
+from plimsoll_runtime.execution.graphs.capture import Capture, CaptureRequest, bucket_of, row_buckets
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder, walk
@@ -60,7 +60,7 @@ def segments(stages: Sequence[Stage]) -> Iterator[Segment]:
         yield Segment(own, attends, sorted(read), sorted(written & there))
 
 
-class PiecedDecoder:
+class PiecewiseDecoder:
     """See StepGraphs: a decoder's steps of few rows, with chunks or without. It has no recurrent layers."""
 
     def __init__(
@@ -87,9 +87,9 @@ class PiecedDecoder:
         """For how many numbers of rows there are graphs."""
         return len(self._passes)
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[CaptureRequest]:
         """See StepGraphs: one for each number of rows, which is a graph for each piece."""
-        return [Wanted(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
+        return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
     def run(self, rows: StepRows) -> Tensor | None:
         """See StepGraphs. Raises AttentionError where the backend fails."""
@@ -99,7 +99,7 @@ class PiecedDecoder:
         if parts is None:
             return None
         inputs = rows.inputs(bucket)
-        attention = begin(self._backend, inputs.batch)
+        attention = prepare_step(self._backend, inputs.batch)
         for buffer, values in ((self._token_ids, inputs.token_ids), (self._positions, inputs.positions)):
             buffer[:bucket].copy_(values)
         turns = {rope: (cos[:count], sin[:count]) for rope, (cos, sin) in self._turns.items()}

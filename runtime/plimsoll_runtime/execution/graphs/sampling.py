@@ -16,10 +16,10 @@ from torch import Tensor
 
 from plimsoll_kernels.sampling.op import sample
 from plimsoll_kernels.sampling.params import RowParams
-from plimsoll_runtime.execution.graphs.capture import Capture, Captured, Wanted, batch_buckets, bucket_of
+from plimsoll_runtime.execution.graphs.capture import Capture, Captured, CaptureRequest, batch_buckets, bucket_of
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
-from plimsoll_runtime.execution.inputs.upload_buffer import Parcel
-from plimsoll_runtime.execution.sampling.sampler import Choice, Sampler, tokens_of
+from plimsoll_runtime.execution.inputs.upload_buffer import UploadSlice
+from plimsoll_runtime.execution.sampling.sampler import SampledRows, Sampler, tokens_of
 from plimsoll_runtime.execution.sampling.state import PlainRows
 from plimsoll_runtime.models.decoder import Decoder
 
@@ -30,18 +30,18 @@ _WORDS = 4
 """Of eight bytes, that are said of a row: its slot, its uniform number, and four parameters of half a word."""
 
 
-class Posted(NamedTuple):
+class PendingSample(NamedTuple):
     """What was added to the outbox for a choice, by the graph of a `bucket`. `picked`: which rows of the step they are,
     None for all.
     """
 
-    choice: Choice
+    choice: SampledRows
     bucket: int
-    asked: Parcel
-    picked: Parcel | None
+    asked: UploadSlice
+    picked: UploadSlice | None
 
 
-class GraphedChoice:
+class SamplingGraphs:
     """Chooses tokens of rows that ask for nothing but that (see PlainRows)."""
 
     def __init__(
@@ -63,11 +63,11 @@ class GraphedChoice:
         """How many graphs there are."""
         return len(self._graphs)
 
-    def wanted(self) -> list[Wanted]:
+    def wanted(self) -> list[CaptureRequest]:
         """See Graphs: one for each bucket."""
-        return [Wanted(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
+        return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
-    def post(self, slots: Sequence[int], picked: NDArray[np.int64] | None) -> Posted | None:
+    def post(self, slots: Sequence[int], picked: NDArray[np.int64] | None) -> PendingSample | None:
         """Have what slots ask for sent with their step. `picked`: see Posted.
 
         None where they ask for more than a graph does, or none has room for them.
@@ -78,9 +78,9 @@ class GraphedChoice:
         choice, rows = found
         outbox = self._state.outbox
         asked = outbox.add(_said(rows, bucket, self._state.unwanted))
-        return Posted(choice, bucket, asked, None if picked is None else outbox.add(picked))
+        return PendingSample(choice, bucket, asked, None if picked is None else outbox.add(picked))
 
-    def run(self, posted: Posted, hidden: Tensor) -> Tensor:
+    def run(self, posted: PendingSample, hidden: Tensor) -> Tensor:
         """Choose after hidden states `[T, H]` of a step that was sent: int64 `[R]` on the device, valid until the next
         call, NO_TOKEN where a row's logits are not finite.
         """

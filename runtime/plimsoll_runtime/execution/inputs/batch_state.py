@@ -13,9 +13,9 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
-from plimsoll_runtime.execution.inputs.block_tables import KeptTables
+from plimsoll_runtime.execution.inputs.block_tables import BlockTableState
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class BatchState:
@@ -25,7 +25,9 @@ class BatchState:
     """
 
     def __init__(self, num_slots: int, groups: int, num_blocks: int, device: DeviceState | None = None) -> None:
-        self.tables = [KeptTables(num_slots, num_blocks) for _ in range(groups)] if device is None else device.tables
+        self.tables = (
+            [BlockTableState(num_slots, num_blocks) for _ in range(groups)] if device is None else device.tables
+        )
         self.device = device
         self.seen = [0] * num_slots
 
@@ -78,7 +80,7 @@ def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torc
         known.append((state.seen[s.slot],) if token_ids[0] == LAST_CHOSEN else token_ids)
     decodes = sum(query_lens) == len(query_lens)
     rows = (_decodes if decodes else _chunks)(sequences, known, state.tables, block_size)
-    tokens, positions, *mappings = sent(rows, device).unbind()
+    tokens, positions, *mappings = to_device(rows, device).unbind()
     longest = max(lengths)
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(range(len(state.tables))):
@@ -98,7 +100,7 @@ def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torc
 def _decodes(
     sequences: Sequence[ScheduledSequence],
     token_ids: Sequence[Sequence[int]],
-    tables: Sequence[KeptTables],
+    tables: Sequence[BlockTableState],
     block_size: int,
 ) -> NDArray[np.int64]:
     """See `_chunks`. One row for each sequence: a few numbers of each, and of its tables only the ends are read."""
@@ -117,7 +119,7 @@ def _decodes(
 def _chunks(
     sequences: Sequence[ScheduledSequence],
     token_ids: Sequence[Sequence[int]],
-    tables: Sequence[KeptTables],
+    tables: Sequence[BlockTableState],
     block_size: int,
 ) -> NDArray[np.int64]:
     """Tokens and positions of all rows, then their cells in the cache, group by group: [2 + groups, T]."""

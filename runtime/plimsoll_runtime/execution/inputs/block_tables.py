@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from plimsoll_runtime.engine.protocol.plan import TableChange
-from plimsoll_runtime.execution.inputs.upload_buffer import Outbox, Parcel
+from plimsoll_runtime.execution.inputs.upload_buffer import UploadBuffer, UploadSlice
 
 FEWEST = 64
 """Columns that there are at least: no table of up to 1,024 tokens in blocks of 16 makes them more."""
 
 
-class KeptTables:
+class BlockTableState:
     """A row of numbers for each slot, all in one piece of memory.
 
     A table begins somewhere in its row, and moves back to the row's beginning when it comes to the end: so a row need
@@ -123,14 +123,14 @@ class KeptTables:
         self.width = width
 
 
-class Mirror:
+class DeviceBlockTables:
     """The rows of a group's tables, int32 on a device, to which each step sends what was written since the last.
 
     They stay where they are, so that graphs can read and write them. Behind them is a row that belongs to nobody, all
     of it block 0, from `nobody` on.
     """
 
-    def __init__(self, kept: KeptTables, device: torch.device) -> None:
+    def __init__(self, kept: BlockTableState, device: torch.device) -> None:
         """The one mirror of tables that note what is written."""
         self._kept = kept
         self._missing: list[tuple[int, int]] = []
@@ -152,12 +152,12 @@ class Mirror:
         """What was missing is there, or will be when what was launched so far is done."""
         self._missing.clear()
 
-    def add_to(self, outbox: Outbox) -> Parcel | None:
+    def add_to(self, outbox: UploadBuffer) -> UploadSlice | None:
         """Have what is missing sent with the rest of a step; None where nothing is."""
         places, blocks = self.missing()
         return outbox.add(np.concatenate([places, blocks])) if places.size else None
 
-    def receive(self, parcel: Parcel | None) -> None:
+    def receive(self, parcel: UploadSlice | None) -> None:
         """Write what was sent."""
         if parcel is not None:
             places, blocks = parcel.there.view(2, -1).unbind()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.execution.inputs.block_tables import KeptTables, Mirror
-from plimsoll_runtime.execution.inputs.upload_buffer import CopyLane, Outbox
+from plimsoll_runtime.execution.inputs.block_tables import BlockTableState, DeviceBlockTables
+from plimsoll_runtime.execution.inputs.upload_buffer import CopyLane, UploadBuffer
 
 
 class DeviceState:
@@ -31,9 +31,9 @@ class DeviceState:
         """For a cache of `num_blocks` blocks, of which no table has more than `columns`."""
         self.device = device
         self.nobody, self.unwanted = num_slots, num_slots + 1
-        self.outbox = Outbox(device, lane)
-        self.tables = [KeptTables(num_slots, num_blocks, noted_up_to=columns) for _ in range(groups)]
-        self.mirrors = [Mirror(tables, device) for tables in self.tables]
+        self.outbox = UploadBuffer(device, lane)
+        self.tables = [BlockTableState(num_slots, num_blocks, noted_up_to=columns) for _ in range(groups)]
+        self.mirrors = [DeviceBlockTables(tables, device) for tables in self.tables]
         self.chosen = torch.zeros(num_slots + 2, dtype=torch.int64, device=device)
 
     def told(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables, OnDevice
 from plimsoll_runtime.execution.inputs.batch_state import StepInputs
-from plimsoll_runtime.execution.inputs.block_tables import KeptTables
+from plimsoll_runtime.execution.inputs.block_tables import BlockTableState
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 
 Ints = NDArray[np.int64]
@@ -24,7 +24,7 @@ class GroupRows(NamedTuple):
     each still has, how many it has, and the tokens that it has with this step's.
     """
 
-    kept: KeptTables
+    kept: BlockTableState
     begins: Ints
     firsts: Ints
     counts: Ints

@@ -86,7 +86,7 @@ ALIGNED_WORDS = 16
 """Each parcel begins at a multiple of so many (128 bytes), as kernels that load several numbers at once like it."""
 
 
-class Parcel:
+class UploadSlice:
     """Numbers on their way. `there` is where they lie on the device, from when they were sent until the next step but
     one begins.
     """
@@ -110,7 +110,7 @@ class Parcel:
         self._there = words[self._begin : self._end]
 
 
-class Outbox:
+class UploadBuffer:
     """What steps send to a device. Each has one of two buffers, so that it is filled while the other is still read.
 
     Usually a step sends once. What is sent besides (for a pass that is computed again) lies behind it.
@@ -125,7 +125,7 @@ class Outbox:
             self._lane.read(number)
         self._number = 0
         self._filled = self._sent = 0
-        self._waiting: list[Parcel] = []
+        self._waiting: list[UploadSlice] = []
 
     def begin(self) -> None:
         """A step begins. What the last but one has sent may be overwritten."""
@@ -135,14 +135,14 @@ class Outbox:
         self._filled = self._sent = 0
         self._waiting.clear()
 
-    def add(self, words: NDArray[np.int64]) -> Parcel:
+    def add(self, words: NDArray[np.int64]) -> UploadSlice:
         """Have numbers of any shape sent with the rest; they are copied now."""
         begin, end = self._filled, self._filled + words.size
         if end > self._buffers[self._number].size:
             self._grow(end)
         self._buffers[self._number].numbers[begin:end] = words.reshape(-1)
         self._filled = -(-end // ALIGNED_WORDS) * ALIGNED_WORDS
-        parcel = Parcel(begin, end)
+        parcel = UploadSlice(begin, end)
         self._waiting.append(parcel)
         return parcel
 

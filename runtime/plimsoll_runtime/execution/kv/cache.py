@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Populating, allocate, give_back, populate
-from plimsoll_runtime.execution.kv.layout import groups_of, places_of
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.execution.kv.layout import groups_of, layer_offsets
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 MOVED_BLOCKS = 32
@@ -62,7 +62,7 @@ class KvCache:
         self.block_size = block_size
         self.dtype = dtype
         self.device = device
-        places = places_of(self.shapes, self.groups)
+        places = layer_offsets(self.shapes, self.groups)
         self._width = block_size * places.width
         # Zeros and not `empty`: what was never written is then finite, and on a CPU the pages are not taken before
         # they are written.
@@ -126,7 +126,7 @@ class KvCache:
             for source, target in pairs:
                 self._memory[target].copy_(self._memory[source])
             return
-        sources, targets = sent(np.array(pairs, dtype=np.int64).T.copy(), self.device).unbind()
+        sources, targets = to_device(np.array(pairs, dtype=np.int64).T.copy(), self.device).unbind()
         self._memory.index_copy_(0, targets, self._memory.index_select(0, sources))
 
     def resize(self, taken: int, moves: Sequence[tuple[int, int]]) -> None:

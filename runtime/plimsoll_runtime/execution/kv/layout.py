@@ -10,7 +10,7 @@ from plimsoll_runtime.engine.kv.cache_groups import Chunked, Full, Rule, Sliding
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
-class Places(NamedTuple):
+class LayerOffsets(NamedTuple):
     """`width`: elements of a token in a block, whichever group has it; `of`: those before each layer's own."""
 
     width: int
@@ -25,7 +25,7 @@ def groups_of(shapes: Sequence[AttentionShape], groups: Sequence[Sequence[int]])
     return tuple(found[layer] for layer in range(len(shapes)))
 
 
-def places_of(shapes: Sequence[AttentionShape], groups: Sequence[Sequence[int]]) -> Places:
+def layer_offsets(shapes: Sequence[AttentionShape], groups: Sequence[Sequence[int]]) -> LayerOffsets:
     """The places of layers; a block is as wide as the widest group."""
     of = [0] * len(shapes)
     width = 0
@@ -35,7 +35,7 @@ def places_of(shapes: Sequence[AttentionShape], groups: Sequence[Sequence[int]])
             of[layer] = end
             end += shapes[layer].cached_width
         width = max(width, end)
-    return Places(width, tuple(of))
+    return LayerOffsets(width, tuple(of))
 
 
 UNUSED = 0.05
@@ -79,7 +79,7 @@ def kv_layout(shapes: Sequence[AttentionShape], longest: int, block_size: int, e
         for start in range(0, len(layers), sizes[rule])
     ]
     groups = tuple(layers for _, layers in parts)
-    block_bytes = places_of(shapes, groups).width * element_bytes * block_size
+    block_bytes = layer_offsets(shapes, groups).width * element_bytes * block_size
     return KvLayout(groups, tuple(rule for rule, _ in parts), block_size, block_bytes)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.layers.states import Spans
 from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.models.spec.recurrent import StateShape
@@ -87,7 +87,7 @@ class StateCache:
         self._copy([(slot, self.nobody + snapshot) for slot, snapshot in pairs])
 
     def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
-        sources, targets = sent(np.array(pairs, dtype=np.int64), self.device).unbind(1)
+        sources, targets = to_device(np.array(pairs, dtype=np.int64), self.device).unbind(1)
         for tensor in self.tensors:
             tensor.index_copy_(0, targets, tensor.index_select(0, sources))
 
@@ -127,14 +127,14 @@ class StepStates:
     def _rows(self) -> Tensor:
         if self._on_device is not None:
             return self._on_device
-        return sent(np.array(self.slots, dtype=np.int64), self._positions.device)
+        return to_device(np.array(self.slots, dtype=np.int64), self._positions.device)
 
     @cached_property
     def _begins(self) -> Tensor:
         if self.spans.alone:
             return self._positions == 0
         first_rows = np.cumsum([0, *self._lengths[:-1]], dtype=np.int64)
-        return self._positions[sent(first_rows, self._positions.device)] == 0
+        return self._positions[to_device(first_rows, self._positions.device)] == 0
 
     def read(self, index: int) -> Tensor:
         """See States."""

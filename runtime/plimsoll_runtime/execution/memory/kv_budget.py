@@ -46,7 +46,7 @@ class KvBudget:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeMemory:
     """Bytes of the loaded weights, what is free beside them, and what the largest step takes of that."""
 
     weights: int
@@ -84,7 +84,7 @@ def check_weights_fit(weights: int, free: int) -> None:
         )
 
 
-def check_step_fits(room: Room) -> None:
+def check_step_fits(room: FreeMemory) -> None:
     """Raises MemoryLimitError where the largest step has no room beside the weights."""
     if room.workspace > room.free:
         raise MemoryLimitError(
@@ -100,7 +100,7 @@ def no_staging(num_blocks: int) -> int:
 
 def plan_kv_cache(
     *,
-    room: Room,
+    room: FreeMemory,
     kv_memory: str | None,
     layout: KvLayout,
     max_model_len: int | None,

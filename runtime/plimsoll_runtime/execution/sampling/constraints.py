@@ -15,9 +15,9 @@ from torch import Tensor
 from plimsoll_kernels.sampling.masks import WORD_BITS, TokenMasks, words_of
 from plimsoll_runtime.engine.protocol.constraint import ConstraintError
 from plimsoll_runtime.engine.protocol.plan import SlotInit
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.structured.matcher import Grammars, Matcher
-from plimsoll_runtime.text.reasoning_budget import Thoughts
+from plimsoll_runtime.text.reasoning_budget import ReasoningTracker
 
 if TYPE_CHECKING:
     from llguidance import LLExecutor
@@ -32,7 +32,7 @@ class Guide:
     `matcher`: where it is in its grammar, None without one.
     """
 
-    def __init__(self, matcher: Matcher | None, thoughts: Thoughts | None, ends: Sequence[int]) -> None:
+    def __init__(self, matcher: Matcher | None, thoughts: ReasoningTracker | None, ends: Sequence[int]) -> None:
         """`ends` are the tokens that end a text."""
         self.matcher = matcher
         self._thoughts = thoughts
@@ -100,7 +100,7 @@ def guide_of(init: SlotInit, grammars: Grammars) -> Guide | None:
     matcher = None if constraint is None else grammars.matcher(constraint)
     thoughts = None
     if thought is not None:
-        thoughts = Thoughts(thought, grammars.spelled(), constrained=constraint is not None)
+        thoughts = ReasoningTracker(thought, grammars.spelled(), constrained=constraint is not None)
     guide = Guide(matcher, thoughts, () if thoughts is None else grammars.ends())
     if thoughts is None and matcher is not None:
         matcher.take_all(init.output_ids)
@@ -131,7 +131,7 @@ def only_token(mask: NDArray[np.int32]) -> int | None:
     return None if word & (word - 1) else place * WORD_BITS + word.bit_length() - 1
 
 
-def take_forced(guide: Guide, mask: NDArray[np.int32], ends: Collection[int], most: int) -> list[int]:
+def advance_forced_tokens(guide: Guide, mask: NDArray[np.int32], ends: Collection[int], most: int) -> list[int]:
     """Have a guide take the only token of its mask, and up to `most` behind it as long as there is no other choice.
 
     Returns what it has taken: nothing where the mask holds several tokens. Nothing comes behind one of `ends`.
@@ -229,7 +229,9 @@ class ConstrainedRows:
         found = self._under_way.result()
         self._under_way = None
         return (
-            None if found is None else TokenMasks(sent(found.masked.numpy(), device), sent(found.bits.numpy(), device))
+            None
+            if found is None
+            else TokenMasks(to_device(found.masked.numpy(), device), to_device(found.bits.numpy(), device))
         )
 
     def record(self, slots: Sequence[int], tokens: Sequence[int]) -> Recorded:
@@ -286,7 +288,7 @@ class ConstrainedRows:
         for (slot, guide), row in zip(limited, bits.numpy(), strict=True):
             guide.write(row)
             if self._most_forced and slot in self._silent:
-                tokens = take_forced(guide, row, self._grammars.ends(), self._most_forced)
+                tokens = advance_forced_tokens(guide, row, self._grammars.ends(), self._most_forced)
                 if tokens:
                     self._forced[slot] = tokens
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class TokenCounts:
@@ -96,7 +96,7 @@ def adjust(logits: Tensor, states: Mapping[int, Adjustments], num_outputs: NDArr
         _penalise(logits, penalised)
     if biased := [(row, s) for row, s in states.items() if s.bias_ids.size]:
         rows, tokens = _pairs(logits, [(row, s.bias_ids) for row, s in biased])
-        logits[rows, tokens] += sent(np.concatenate([s.bias for _, s in biased]), logits.device)
+        logits[rows, tokens] += to_device(np.concatenate([s.bias for _, s in biased]), logits.device)
     unfinished = [(row, s.forbidden_ids) for row, s in states.items() if num_outputs[row] < s.params.min_tokens]
     if unfinished:
         logits[_pairs(logits, unfinished)] = -torch.inf
@@ -112,8 +112,8 @@ def _penalise(logits: Tensor, chosen: Sequence[tuple[int, Adjustments, TokenCoun
     wanted = np.array([_strengths(state) for _, state, _ in chosen], dtype=np.float32)
     repetition, presence, frequency = np.repeat(wanted, sizes, axis=0).T
     counts = np.concatenate([history.counts for _, _, history in chosen])
-    factor = sent(np.ascontiguousarray(repetition), logits.device)
-    amount = sent(np.where(counts > 0, presence + frequency * counts, np.float32(0.0)), logits.device)
+    factor = to_device(np.ascontiguousarray(repetition), logits.device)
+    amount = to_device(np.where(counts > 0, presence + frequency * counts, np.float32(0.0)), logits.device)
     pairs = _pairs(logits, [(row, history.tokens) for row, _, history in chosen])
     values = logits[pairs]
     logits[pairs] = torch.where(values > 0, values / factor, values * factor) - amount
@@ -128,4 +128,4 @@ def _pairs(logits: Tensor, ids_by_row: Sequence[tuple[int, NDArray[np.int64]]]) 
     """Rows and tokens, pair by pair, as an index into the logits."""
     rows = np.repeat([row for row, _ in ids_by_row], [ids.size for _, ids in ids_by_row])
     tokens = np.concatenate([ids for _, ids in ids_by_row])
-    return sent(rows, logits.device), sent(tokens, logits.device)
+    return to_device(rows, logits.device), to_device(tokens, logits.device)

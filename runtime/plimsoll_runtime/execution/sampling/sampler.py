@@ -18,7 +18,7 @@ from plimsoll_runtime.engine.protocol.plan import SequenceOutput, SlotInit, Toke
 from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows, Recorded
 from plimsoll_runtime.execution.sampling.logits_processors import adjust
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN, PlainRows, Rows, SamplingState
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
@@ -29,11 +29,11 @@ def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
     the vocabulary has are not told.
     """
     wanted = [min(count, logits.shape[-1]) for count in top]
-    alternatives = sent(np.array(wanted, dtype=np.int32), logits.device)
+    alternatives = to_device(np.array(wanted, dtype=np.int32), logits.device)
     return log_probabilities(logits, tokens, alternatives, max(wanted, default=0))
 
 
-def told(tokens: Sequence[int], found: Reports, top: Sequence[int]) -> list[TokenLogprob]:
+def token_logprobs(tokens: Sequence[int], found: Reports, top: Sequence[int]) -> list[TokenLogprob]:
     """What there is to tell of tokens, of which `top[i]` alternatives are wanted."""
     chosen = zip(tokens, found.chosen.tolist(), found.ranks.tolist(), strict=True)
     if not any(top):
@@ -97,27 +97,27 @@ class Sampler:
         choice, best, chosen = self._choose(logits, slots)
         return self.tell(choice, _on_host(best, chosen), choice.reports)
 
-    def choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[Choice, Tensor]:
+    def choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[SampledRows, Tensor]:
         """The same, without looking at what was chosen, int64 [R] on the logits' device: `tell` is to be called with it
         before the next choice.
         """
         choice, best, chosen = self._choose(logits, slots)
         return choice, tokens_of(best, chosen)
 
-    def plain(self, slots: Sequence[int], device: torch.device) -> tuple[Choice, PlainRows] | None:
+    def plain(self, slots: Sequence[int], device: torch.device) -> tuple[SampledRows, PlainRows] | None:
         """A choice that somebody else makes, of rows that ask for nothing but their parameters; None where some do."""
         if self.constrains:
             return None
         rows = self._state.rows(tuple(slots), device)
         found = self._state.plain(rows)
-        return None if found is None else (Choice(slots, rows, None, constrained=False), found)
+        return None if found is None else (SampledRows(slots, rows, None, constrained=False), found)
 
-    def chose(self, choice: Choice) -> None:
+    def chose(self, choice: SampledRows) -> None:
         """Somebody else is making that choice: what its rows draw next are other numbers."""
         if choice.rows.counted:
             self._state.count(choice.rows)
 
-    def _choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[Choice, Tensor, Tensor]:
+    def _choose(self, logits: Tensor, slots: Sequence[int]) -> tuple[SampledRows, Tensor, Tensor]:
         """The choice, and of each row the largest logit and the token that was chosen."""
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
@@ -131,9 +131,9 @@ class Sampler:
         if rows.counted:
             state.count(rows)
         reports = None if rows.reported is None else _reports(raw, chosen, rows.reported, rows.alternatives)
-        return Choice(slots, rows, reports, self.constrains), best, chosen
+        return SampledRows(slots, rows, reports, self.constrains), best, chosen
 
-    def tell(self, choice: Choice, tokens: Sequence[int], reports: Reports | None) -> list[SequenceOutput]:
+    def tell(self, choice: SampledRows, tokens: Sequence[int], reports: Reports | None) -> list[SequenceOutput]:
         """Record what a step has chosen, NO_TOKEN where a row's logits are not finite, and what there is to tell of it.
         `reports` are the choice's, on the host.
         """
@@ -147,7 +147,7 @@ class Sampler:
             of_rows = dict(
                 zip(
                     rows.reporting,
-                    told([tokens[row] for row in rows.reporting], reports, rows.alternatives),
+                    token_logprobs([tokens[row] for row in rows.reporting], reports, rows.alternatives),
                     strict=True,
                 )
             )
@@ -166,7 +166,7 @@ class Sampler:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SampledRows:
     """What is to be told of the choice of a step's rows.
 
     - `reports`: of the rows that want log probabilities, on the logits' device; None where none does.
@@ -209,10 +209,10 @@ class PromptReport(NamedTuple):
     found: Reports
 
 
-def told_by_slot(reports: Sequence[PromptReport], found: Iterable[Reports]) -> dict[int, list[TokenLogprob]]:
+def prompt_logprobs_by_slot(reports: Sequence[PromptReport], found: Iterable[Reports]) -> dict[int, list[TokenLogprob]]:
     """What there is to tell of each slot; `found` is the same as in the reports, in their order, on the host."""
     by_slot: dict[int, list[TokenLogprob]] = {}
     for report, there in zip(reports, found, strict=True):
-        tokens = told(report.tokens, there, [report.alternatives] * len(report.tokens))
+        tokens = token_logprobs(report.tokens, there, [report.alternatives] * len(report.tokens))
         by_slot.setdefault(report.slot, []).extend(tokens)
     return by_slot

@@ -15,7 +15,7 @@ from torch import Tensor
 from plimsoll_kernels.sampling.params import RowParams
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.execution.sampling.logits_processors import Adjustments, adjustments_of
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -100,7 +100,7 @@ class Rows:
     @cached_property
     def reported(self) -> Tensor | None:
         """`reporting` on the device; None where there are none."""
-        return sent(np.array(self.reporting), self.device) if self.reporting else None
+        return to_device(np.array(self.reporting), self.device) if self.reporting else None
 
     @cached_property
     def unasked(self) -> PlainRows | None:
@@ -161,7 +161,7 @@ class SamplingState:
 
     def uniforms(self, rows: Rows, device: torch.device) -> Tensor:
         """A number in [0, 1) for each row's next token, float64 [R]; nobody reads them where nothing is drawn."""
-        return sent(self._drawn(rows), device) if rows.draws else rows.undrawn
+        return to_device(self._drawn(rows), device) if rows.draws else rows.undrawn
 
     def plain(self, rows: Rows) -> PlainRows | None:
         """Rows that ask for nothing but their parameters, with the numbers for their next tokens; None if some do."""
@@ -248,7 +248,7 @@ class SlotArrays:
     def params(self, places: NDArray[np.int64], device: torch.device) -> RowParams:
         """Those of some slots, on a device."""
         return RowParams(
-            *(sent(array[places], device) for array in (self.temperature, self.top_k, self.top_p, self.min_p))
+            *(to_device(array[places], device) for array in (self.temperature, self.top_k, self.top_p, self.min_p))
         )
 
     def check_integrity(self) -> None:

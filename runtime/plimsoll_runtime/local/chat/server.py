@@ -75,14 +75,16 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ServerRequest:
     """What a person says of where to ask: a `model` (a name, or a source to serve), a `url`; either, both or none."""
 
     model: str | None
     url: str | None
 
 
-async def find(wish: Wish, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: TransferProgress) -> Place:
+async def find(
+    wish: ServerRequest, session: aiohttp.ClientSession, stack: AsyncExitStack, progress: TransferProgress
+) -> Place:
     """Where it answers. A server that is started ends with the stack. Raises AskError."""
     key = first_key(os.environ)
     if wish.url is not None:

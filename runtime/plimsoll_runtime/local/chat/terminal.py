@@ -20,7 +20,7 @@ from rich.text import Text
 
 from plimsoll_runtime.errors import UNREADABLE
 from plimsoll_runtime.local.chat.conversation import AskError, Server, Talk, names
-from plimsoll_runtime.local.chat.server import Wish, find
+from plimsoll_runtime.local.chat.server import ServerRequest, find
 from plimsoll_runtime.local.run_folder import state_root
 from plimsoll_runtime.utils.progress import TransferProgress
 
@@ -154,7 +154,9 @@ class Terminal:
     error, so that what is said can be kept by a pipe. Entering raises AskError.
     """
 
-    def __init__(self, wish: Wish, system: str | None, settings: Mapping[str, Any], progress: Progress) -> None:
+    def __init__(
+        self, wish: ServerRequest, system: str | None, settings: Mapping[str, Any], progress: Progress
+    ) -> None:
         self._wish = wish
         self._system = system
         self._settings = settings

@@ -22,7 +22,7 @@ from plimsoll_runtime.models.ops.scale import Scale, ScaleAll
 from plimsoll_runtime.models.ops.weight import InStack, Weight
 from plimsoll_runtime.models.program import Facts, Program
 from plimsoll_runtime.models.spec.attention import LatentAttention, SelfAttention
-from plimsoll_runtime.models.spec.decoder import Beside, DecoderSpec, Mixer, attention_of, owner_of
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Mixer, ParallelMixer, attention_of, owner_of
 from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture, MixtureBeside
 from plimsoll_runtime.models.spec.norm import Norm
 from plimsoll_runtime.models.spec.pooling import Dense, Pooling, TokenScores, VectorNorm
@@ -246,7 +246,7 @@ class _Layer:
             own = replace(mixer, rope=mixer.rope.within(self._composer.length))
             yield from LatentComposer(own, self._cache, self._hidden, self._names, self._linears).ops(reads, ADDED)
             return
-        if not isinstance(mixer, Beside):
+        if not isinstance(mixer, ParallelMixer):
             prefix = f"{self._prefix}.{self._names.recurrent}"
             yield from RecurrentComposer(self._hidden, prefix, self._kept).ops(mixer, reads, ADDED)
             return

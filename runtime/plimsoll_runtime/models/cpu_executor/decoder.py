@@ -15,7 +15,7 @@ from plimsoll_kernels.cpu.op_records import OpRecord, PlaceRecord, Timed
 from plimsoll_kernels.cpu.places import OWN, Places
 from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedStep
 from plimsoll_runtime.models.cpu_executor.lowering import fused_program
-from plimsoll_runtime.models.cpu_executor.records import Parts
+from plimsoll_runtime.models.cpu_executor.records import RecordBuilder
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.rope import RopeTable
 from plimsoll_runtime.models.layers.states import States
@@ -40,7 +40,7 @@ class FusedStates(States, Protocol):
     slots: Sequence[int]
 
 
-class FusedDecoder:
+class CpuExecutor:
     """A loaded model, like `Decoder`; it attends by itself over the cache of the backend `cpu`.
 
     All that it keeps of its weights lies in `places`, which it takes in the order of the layers.
@@ -53,7 +53,7 @@ class FusedDecoder:
         self.program = program
         self.dtype = reader.dtype
         self._turns = _Turns(program.ropes)
-        parts = Parts(found, reader, places, program)
+        parts = RecordBuilder(found, reader, places, program)
         self._head = parts.head(program.head)
         ops = []
         for number, op in enumerate(fused.ops, 1):

@@ -31,7 +31,7 @@ from plimsoll_runtime.models.cpu_executor.ops import (
     FusedProduct,
     FusedProgram,
     FusedRoute,
-    apart,
+    head_stride,
 )
 from plimsoll_runtime.models.cpu_executor.support import UnfusableError, check
 from plimsoll_runtime.models.cpu_executor.values import Values
@@ -125,7 +125,7 @@ LatentOp = Latent | Absorb | AttendLatent | Expand
 def over_vectors(values: Values, op: LatentOp, rest: Sequence[Op]) -> Iterator[FusedLatentOp | FusedNorm]:
     """What an op becomes, with those that come after it."""
     own = op.attention
-    width, kept = own.rank + own.rope.head_dim, own.heads * apart(own.rank)
+    width, kept = own.rank + own.rope.head_dim, own.heads * head_stride(own.rank)
     [name] = op.writes
     match op:
         case Latent():
@@ -136,7 +136,7 @@ def over_vectors(values: Values, op: LatentOp, rest: Sequence[Op]) -> Iterator[F
         case Absorb():
             source = values.floats(op.reads[0], own.heads * (own.plain + own.rope.head_dim))
             values.at += 1
-            between = values.scratch("absorbed", own.heads * apart(own.plain))
+            between = values.scratch("absorbed", own.heads * head_stride(own.plain))
             yield FusedAbsorb(op, source, between, values.written(name, own.heads * width, operands=True))
         case AttendLatent():
             source = yield from values.operands(op.reads[0], own.heads * width)

@@ -33,7 +33,7 @@ from plimsoll_runtime.models.cpu_executor.ops import (
     FusedExpand,
     FusedLatent,
     FusedLatentOp,
-    apart,
+    head_stride,
 )
 from plimsoll_runtime.models.ops.causal_conv import Convolve
 from plimsoll_runtime.models.ops.delta_rule import DeltaRule
@@ -157,7 +157,7 @@ def latent_shape_record(own: LatentAttention) -> ShapeRecord:
         head_dim=shape.head_dim,
         scale=shape.scale,
         latent=-(-own.rank // WIDEST) * WIDEST,
-        apart=apart(own.rank),
+        apart=head_stride(own.rank),
     )
 
 
@@ -195,7 +195,7 @@ class LatentParts:
             case FusedExpand():
                 own = op.op.attention
                 weight = self._packed(own, op.op.up, lambda up: up[own.plain :], own.value, own.rank)
-                return ExpandRecord(weight, op.source, op.target, own.heads, own.rank, own.value, apart(own.rank))
+                return ExpandRecord(weight, op.source, op.target, own.heads, own.rank, own.value, head_stride(own.rank))
 
     def _latent(self, op: FusedLatent) -> LatentRecord:
         own, norm = op.op.attention, op.op.attention.norm
@@ -218,7 +218,7 @@ class LatentParts:
             **{name: getattr(op, name) for name in ("source", "between", "target")},
             **{name: getattr(own, name) for name in ("heads", "plain", "rank")},
             turned=own.rope.head_dim,
-            apart=apart(own.plain),
+            apart=head_stride(own.plain),
             rope=self._ropes.index(own.rope),
             pairs=own.rope.pairs,
         )

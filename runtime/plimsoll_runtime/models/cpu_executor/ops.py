@@ -34,7 +34,7 @@ ColumnsOp = ByColumn | Scan
 """They read columns wherever those lie, so that what splits a value copies nothing for them."""
 
 
-class Part(NamedTuple):
+class ColumnRange(NamedTuple):
     """Columns of a place; see PlimsollPart."""
 
     place: int
@@ -48,7 +48,7 @@ class FusedColumns:
     """
 
     op: ColumnsOp
-    sources: tuple[Part, ...]
+    sources: tuple[ColumnRange, ...]
     target: int
     scratch: int | None = None
 
@@ -62,7 +62,7 @@ STEP = 32
 """Values of a row that a product's widest step takes: heads whose rows products read are a multiple of it apart."""
 
 
-def apart(width: int) -> int:
+def head_stride(width: int) -> int:
     """How far the rows of two heads are from each other, of so many values each."""
     return -(-width // STEP) * STEP
 
@@ -98,7 +98,7 @@ class FusedAbsorb:
 
 @dataclass(frozen=True, slots=True)
 class FusedAttendLatent:
-    """Queries to what they attend to, operands both, whose heads are `apart`."""
+    """Queries to what they attend to, operands both, whose heads are `head_stride`."""
 
     op: AttendLatent
     source: int
@@ -128,7 +128,7 @@ FusedLatentOp = FusedLatent | FusedAbsorb | FusedAttendLatent | FusedExpand
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValueBuffer:
     """Room for a row of floats, or of operands, as wide as the widest value that lies there; see PlimsollPlace."""
 
     operands: bool
@@ -313,4 +313,4 @@ class FusedProgram:
     """What the kernels walk."""
 
     ops: tuple[FusedOp, ...]
-    places: tuple[Place, ...]
+    places: tuple[ValueBuffer, ...]

@@ -55,7 +55,7 @@ from plimsoll_runtime.models.spec.feed_forward import TopK
 from plimsoll_runtime.models.weight_reader import WeightReader
 
 
-class Parts:
+class RecordBuilder:
     """Makes what the kernels read of ops and their weights. `kept`: what owns the memory that records point to."""
 
     def __init__(self, found: KernelsRecord, reader: WeightReader, places: Places, program: Program) -> None:

@@ -7,7 +7,7 @@ from itertools import count
 from typing import NamedTuple
 
 from plimsoll_kernels.cpu.op_records import MAX_PLACES
-from plimsoll_runtime.models.cpu_executor.ops import FusedNorm, Part, Place
+from plimsoll_runtime.models.cpu_executor.ops import ColumnRange, FusedNorm, ValueBuffer
 from plimsoll_runtime.models.cpu_executor.support import UnfusableError
 from plimsoll_runtime.models.ops.matmul import GatedProduct, Product
 from plimsoll_runtime.models.ops.op import Op
@@ -28,12 +28,12 @@ class Values:
         self.at = 0
         self._ops = ops
         self._result = result
-        self._places: list[Place] = []
+        self._places: list[ValueBuffer] = []
         self._numbers: dict[tuple[str, bool, int], int] = {}  # a name's first place of a kind, its second, ...
         self._lie: dict[str, _Lying] = {}
         self._copies: dict[str, int] = {}  # of floats, for products
 
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[ValueBuffer, ...]:
         """All that there are."""
         if len(self._places) > MAX_PLACES:
             raise UnfusableError(f"has {MAX_PLACES} places for values, and the model needs {len(self._places)}")
@@ -76,12 +76,12 @@ class Values:
             yield FusedNorm(None, width, place, self._copies[name])
         return self._copies[name]
 
-    def part(self, name: str, width: int) -> Part:
+    def part(self, name: str, width: int) -> ColumnRange:
         """The columns where a value lies, in floats or as operands."""
         place, there, first = self._lie[name]
         if there != width:
             raise UnfusableError(f"cannot read {width} of the {there} dimensions of {name}")
-        return Part(place, first)
+        return ColumnRange(place, first)
 
     def views(self, name: str, parts: Sequence[tuple[str, int]]) -> None:
         """These names and widths lie side by side in a value, which nobody reads as a whole any more."""
@@ -124,11 +124,11 @@ class Values:
         for number in count():
             at = self._numbers.setdefault((name, operands, number), len(self._places))
             if at == len(self._places):
-                self._places.append(Place(operands, width, width))
+                self._places.append(ValueBuffer(operands, width, width))
             if at not in taken:
                 break
         place = self._places[at]
-        self._places[at] = Place(operands, max(place.width, width), min(place.narrowest, width))
+        self._places[at] = ValueBuffer(operands, max(place.width, width), min(place.narrowest, width))
         return at
 
     def _taken(self) -> set[int | None]:

@@ -12,7 +12,7 @@ from plimsoll_runtime.models.families.common.hybrid import dual_shape, limits_of
 from plimsoll_runtime.models.families.common.variants import with_layers
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.attention import SelfAttention
-from plimsoll_runtime.models.spec.decoder import Beside, DecoderSpec, Embedding, LayerSpec
+from plimsoll_runtime.models.spec.decoder import DecoderSpec, Embedding, LayerSpec, ParallelMixer
 from plimsoll_runtime.models.spec.feed_forward import GatedMlp
 from plimsoll_runtime.models.spec.recurrent import Mamba2
 from plimsoll_runtime.models.spec.tensor_names import Names
@@ -41,7 +41,7 @@ def describe(values: Mapping[str, Any]) -> DecoderSpec:
         shape = layer.mixer.shape
         # Keys are multiplied after their bias, so that scores are.
         shape = replace(shape, scale=shape.scale * config.get("key_multiplier", float, 1.0))
-        both = Beside(
+        both = ParallelMixer(
             replace(layer.mixer, shape=shape),
             mixer,
             config.get("attention_out_multiplier", float, 1.0),

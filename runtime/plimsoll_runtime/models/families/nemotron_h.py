@@ -13,7 +13,7 @@ from plimsoll_runtime.models.families.common.moe import experts_of, in_groups
 from plimsoll_runtime.models.families.llama import gated_decoder
 from plimsoll_runtime.models.spec.attention import SelfAttention
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
-from plimsoll_runtime.models.spec.feed_forward import FeedForward, Mixture, Narrowed, PlainMlp, TopK
+from plimsoll_runtime.models.spec.feed_forward import Bottleneck, FeedForward, Mixture, PlainMlp, TopK
 from plimsoll_runtime.models.spec.recurrent import Mamba2
 from plimsoll_runtime.models.spec.tensor_names import ExpertNames, Names
 
@@ -107,7 +107,7 @@ def _mixture(config: Config, mlp: PlainMlp) -> Mixture:
         mlp.activation,
         replace(mlp, inner=config.positive("moe_shared_expert_intermediate_size", int)),
         plain=True,
-        narrowed=Narrowed(width, mlp.bias) if width else None,
+        narrowed=Bottleneck(width, mlp.bias) if width else None,
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def sent(values: NDArray[np.generic[Any]], device: torch.device) -> Tensor:
+def to_device(values: NDArray[np.generic[Any]], device: torch.device) -> Tensor:
     """An array on a device; on a CPU it shares its memory. A GPU copies it when its stream comes to that, from pinned
     memory that torch gives to nobody else before.
     """

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Spans:
         return Wave(length, self._tensor(sequences), self._tensor(rows), self._tensor(padding), held)
 
     def _tensor(self, array: NDArray[np.int64] | NDArray[np.bool_]) -> Tensor:
-        return sent(np.ascontiguousarray(array), self._device)
+        return to_device(np.ascontiguousarray(array), self._device)
 
 
 class States(Protocol):

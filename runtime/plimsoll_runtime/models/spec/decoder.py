@@ -14,7 +14,7 @@ from plimsoll_runtime.models.spec.tensor_names import LLAMA, Names
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ParallelMixer:
     """Attention and something recurrent, which read the same; what both give is added.
 
     Each is multiplied by a number of its own, and so is what attention reads.
@@ -27,13 +27,13 @@ class Beside:
     attention_input: float = 1.0
 
 
-Mixer = SelfAttention | LatentAttention | Recurrent | Beside
+Mixer = SelfAttention | LatentAttention | Recurrent | ParallelMixer
 """One of these."""
 
 
 def attention_of(mixer: Mixer | None) -> SelfAttention | LatentAttention | None:
     """What of it attends."""
-    if isinstance(mixer, Beside):
+    if isinstance(mixer, ParallelMixer):
         return mixer.attention
     return mixer if isinstance(mixer, SelfAttention | LatentAttention) else None
 

@@ -85,7 +85,7 @@ class ClampedGate:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowed:
+class Bottleneck:
     """One product makes the states that experts read `width` wide, another makes what they give as wide as states."""
 
     width: int
@@ -117,7 +117,7 @@ class Mixture:
     router_bias: bool = False
     weighs_inputs: bool = False
     plain: bool = False
-    narrowed: Narrowed | None = None
+    narrowed: Bottleneck | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import torch
 
 from plimsoll_kernels.cpu.places import Places
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.models.tensors import deciding, what_to_do
+from plimsoll_runtime.models.tensors import deciding_fields, what_to_do
 from plimsoll_runtime.models.transformers_code.attention_interface import NAME, register
 from plimsoll_runtime.models.transformers_code.decoder import OwnCacheDecoder, TransformersDecoder
 from plimsoll_runtime.models.transformers_code.model_classes import class_of
@@ -117,7 +117,7 @@ def _check(outline: TransformersOutline, found: dict[str, Any], stored: Collecti
     ):
         if names:
             listed = _named(shapes.get(name, name) for name in names)
-            fields = deciding(outline.config, min(names), stored, partial(_shapes_of, code=outline.code))
+            fields = deciding_fields(outline.config, min(names), stored, partial(_shapes_of, code=outline.code))
             raise ModelError(f"{outline.facts.architecture}: the weights {problem} {listed}; {what_to_do(fields)}")
 
 

@@ -24,7 +24,7 @@ from plimsoll_runtime.execution.memory.system import cgroup_limit, footprint
 from plimsoll_runtime.residency.engines.base import Device, Found, Look, Started
 from plimsoll_runtime.residency.engines.base import Image as ImageProtocol
 from plimsoll_runtime.residency.engines.pressure import host_memory_left, judge, read_stalls
-from plimsoll_runtime.residency.engines.standby_pool import Spare
+from plimsoll_runtime.residency.engines.standby_pool import StandbyPool
 from plimsoll_runtime.residency.ledger import Grant
 from plimsoll_runtime.residency.sizes import Sizes, size_text
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec, access_of, engine_config, least_kv
@@ -116,7 +116,7 @@ class Processes:
     def __init__(self, limit: int | None = None, device: str = "auto") -> None:
         self._limit = limit
         self._wanted = device
-        self._spare = Spare()
+        self._spare = StandbyPool()
         self._fetches = Fetches(host_memory_left)
         self._capacity = self._line = 0
         self._server_bytes = self._engine_bytes = 0

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from plimsoll_runtime.driver.clients.async_client import AsyncEngine
-from plimsoll_runtime.driver.process.control_socket import LinkedProcess, StandbyDeadError
+from plimsoll_runtime.driver.process.control_socket import ControlledProcess, StandbyDeadError
 from plimsoll_runtime.driver.process.handshake import Grant, Needs
-from plimsoll_runtime.driver.process.standby import ForkServer, Standby
+from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, PlimsollError
 from plimsoll_runtime.execution.memory.system import footprint, private_bytes
@@ -28,7 +28,7 @@ OVERLOADED = "see whether this machine has processors and memory to spare"
 Result = TypeVar("Result")
 
 
-class Spare:
+class StandbyPool:
     """Never more than one process that stands by, and one that forks it. `seconds`: for each answer of theirs.
 
     Each call uses others where they have ended or end. All raise MemoryLimitError where no process can be forked, and
@@ -38,7 +38,7 @@ class Spare:
     def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
         self._seconds = seconds
         self._server: ForkServer | None = None
-        self._standby: Standby | None = None
+        self._standby: StandbyProcess | None = None
         self._asking = asyncio.Lock()
         self._refilling: asyncio.Task[None] | None = None
 
@@ -123,7 +123,7 @@ class Spare:
         except PlimsollError as error:
             logger.warning("no process stands by: %s; the next wake tries again", error)
 
-    async def _ready(self) -> Standby:
+    async def _ready(self) -> StandbyProcess:
         if self._standby is None or not self._standby.alive:
             self._drop_standby()
             self._standby = await self._fork()
@@ -131,7 +131,7 @@ class Spare:
         self._check_alive(self._standby)  # it may have said so and then ended
         return self._standby
 
-    async def _fork(self) -> Standby:
+    async def _fork(self) -> StandbyProcess:
         if self._server is None or not self._server.alive:
             if self._server is not None:
                 self._server.close()
@@ -140,7 +140,9 @@ class Spare:
         await server.ready()  # its imports take as long as the disk that has them
         return await self._in_time(server.fork(), server, "forks engines", OVERLOADED)
 
-    async def _in_time(self, answer: Awaitable[Result], process: LinkedProcess, who: str, what_to_do: str) -> Result:
+    async def _in_time(
+        self, answer: Awaitable[Result], process: ControlledProcess, who: str, what_to_do: str
+    ) -> Result:
         """What a process answers. One that does not in time is ended: EngineDeadError."""
         try:
             async with asyncio.timeout(self._seconds):
@@ -151,7 +153,7 @@ class Spare:
                 f"the process that {who} said nothing for {self._seconds:g} s and was ended: {what_to_do}"
             ) from error
 
-    def _check_alive(self, *processes: LinkedProcess) -> None:
+    def _check_alive(self, *processes: ControlledProcess) -> None:
         for process in processes:
             if not process.alive:
                 self._drop_standby()

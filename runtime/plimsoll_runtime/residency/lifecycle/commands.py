@@ -9,11 +9,11 @@ import msgspec
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.errors import DoesNotFit, NotPlaced, Superseded
-from plimsoll_runtime.residency.lifecycle.operations import Operation, Operations, Outcome
+from plimsoll_runtime.residency.lifecycle.operations import Operation, Operations, OperationStatus
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.sizes import size_text
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec, check_priority, check_spec, check_weight
-from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.state import HostState, Replanner
 from plimsoll_runtime.residency.states import ASLEEP, Level, State
 from plimsoll_runtime.residency.wake_queue import Bounds, Waiters
 
@@ -29,12 +29,12 @@ NEVER: frozenset[State] = frozenset()
 class Goals:
     """Remembers operations, and which states end them."""
 
-    def __init__(self, state: HostState, steering: Steering) -> None:
+    def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
         self._steering = steering
         self._operations = Operations()
 
-    def begin(self, name: ModelName, text: str, *content: object) -> tuple[Outcome | None, Operation]:
+    def begin(self, name: ModelName, text: str, *content: object) -> tuple[OperationStatus | None, Operation]:
         """The outcome of an operation that is known already, else a new one that nothing was done about yet.
 
         Raises UsageError, OperationConflict.
@@ -46,7 +46,7 @@ class Goals:
             return self.outcome(known), known
         return None, Operation(text, digest, name)
 
-    def go(self, model: Model, operation: Operation, goals: frozenset[State]) -> Outcome:
+    def go(self, model: Model, operation: Operation, goals: frozenset[State]) -> OperationStatus:
         """Remember the operation, which ends when the model is in one of these states, and begin."""
         self._operations.add(operation)
         self._steering.advance(model)
@@ -65,7 +65,7 @@ class Goals:
                 operation.end(Superseded(f"{why} by a later operation"))
         model.operations = [(operation, goals) for operation, goals in model.operations if not operation.done]
 
-    async def settled(self, text: str, seconds: float) -> Outcome:
+    async def settled(self, text: str, seconds: float) -> OperationStatus:
         """The outcome of an operation that is known, once it has ended or so many seconds have passed.
 
         Raises UsageError for one that is not known (any more).
@@ -80,17 +80,17 @@ class Goals:
             return self.outcome(found)
         return self.outcome(found)
 
-    def outcome(self, operation: Operation) -> Outcome:
+    def outcome(self, operation: Operation) -> OperationStatus:
         """As it stands."""
         model = self._state.models.get(operation.name)
         entry = None if model is None else self._state.entry(model)
-        return Outcome(operation.id, operation.done, entry, operation.error)
+        return OperationStatus(operation.id, operation.done, entry, operation.error)
 
 
 class Pins:
     """Sets what people give a model: pin, weight, priority."""
 
-    def __init__(self, state: HostState, steering: Steering) -> None:
+    def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
         self._steering = steering
 
@@ -126,13 +126,13 @@ class Pins:
 class Changes:
     """The same operation again has the same outcome and no second effect."""
 
-    def __init__(self, state: HostState, bounds: Bounds, steering: Steering) -> None:
+    def __init__(self, state: HostState, bounds: Bounds, steering: Replanner) -> None:
         self._state = state
         self._bounds = bounds
         self._goals = Goals(state, steering)
         self._pins = Pins(state, steering)
 
-    def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> Outcome:
+    def place(self, name: ModelName, spec: ModelSpec, level: Level, operation: str) -> OperationStatus:
         """See `Host`."""
         check_spec(spec)
         done, new = self._goals.begin(name, operation, "place", level, spec)
@@ -149,7 +149,7 @@ class Changes:
             self._want(model, level)
         return self._goals.go(model, new, REACHED[level])
 
-    def remove(self, name: ModelName, operation: str) -> Outcome:
+    def remove(self, name: ModelName, operation: str) -> OperationStatus:
         """See `Host`."""
         done, new = self._goals.begin(name, operation, "remove")
         if done is not None:
@@ -161,7 +161,7 @@ class Changes:
         self._pins.anew()
         return self._goals.go(model, new, NEVER)
 
-    def wake(self, name: ModelName, operation: str) -> Outcome:
+    def wake(self, name: ModelName, operation: str) -> OperationStatus:
         """See `Host`."""
         done, new = self._goals.begin(name, operation, "wake")
         if done is not None:
@@ -171,7 +171,7 @@ class Changes:
         self._want(model, Level.RESIDENT)
         return self._goals.go(model, new, REACHED[Level.RESIDENT])
 
-    def sleep(self, name: ModelName, level: Level, operation: str) -> Outcome:
+    def sleep(self, name: ModelName, level: Level, operation: str) -> OperationStatus:
         """See `Host`."""
         if level is Level.RESIDENT:
             raise UsageError("level must be InHost or OnDisk: a model that sleeps is not Resident")
@@ -189,7 +189,7 @@ class Changes:
 
     def pin(
         self, name: ModelName, operation: str, *, pinned: bool | None, weight: float | None, priority: int | None
-    ) -> Outcome:
+    ) -> OperationStatus:
         """See `Host`."""
         if weight is not None:
             check_weight(weight)
@@ -208,7 +208,7 @@ class Changes:
         )
         return self._goals.go(model, new, frozenset(State))
 
-    async def settled(self, operation: str, seconds: float) -> Outcome:
+    async def settled(self, operation: str, seconds: float) -> OperationStatus:
         """See `Host`."""
         return await self._goals.settled(operation, seconds)
 

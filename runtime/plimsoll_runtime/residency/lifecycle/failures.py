@@ -8,7 +8,7 @@ from plimsoll_runtime.errors import DeviceLostError, PlimsollError
 from plimsoll_runtime.residency.errors import DoesNotFit, HostError, Refused
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.planner.actions import Refuse
-from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.state import HostState, Replanner
 from plimsoll_runtime.residency.states import State
 
 logger = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 class Failures:
     """Notes them with the models that they are of."""
 
-    def __init__(self, state: HostState, steering: Steering) -> None:
+    def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
         self._steering = steering
 

@@ -12,16 +12,16 @@ from plimsoll_runtime.residency.lifecycle.failures import Failures
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.sizes import Seconds, Sizes
 from plimsoll_runtime.residency.spec import least_kv
-from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.state import HostState, Replanner
 from plimsoll_runtime.residency.states import State
 
 logger = logging.getLogger(__name__)
 
 
-class Fetching:
+class FetchDriver:
     """Fetches models."""
 
-    def __init__(self, state: HostState, failures: Failures, steering: Steering) -> None:
+    def __init__(self, state: HostState, failures: Failures, steering: Replanner) -> None:
         self._state = state
         self._failures = failures
         self._steering = steering

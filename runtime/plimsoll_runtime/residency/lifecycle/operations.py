@@ -78,7 +78,7 @@ class Operations:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OperationStatus:
     """An operation as it stands. `model` is None once it has been forgotten; `error` is why it ended in vain."""
 
     operation: str

@@ -10,11 +10,11 @@ from plimsoll_runtime.residency.lifecycle.failures import Failures
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.planner.actions import DropImage, Sleep
 from plimsoll_runtime.residency.planner.eviction import make_room
-from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.state import HostState, Replanner
 from plimsoll_runtime.residency.states import Level, State
 
 
-async def ended(engine: Engine) -> None:
+async def end_engine(engine: Engine) -> None:
     """End an engine, and wait for that even if this task is cancelled meanwhile: its memory is not free before."""
     stopping = asyncio.ensure_future(engine.stop())
     cancelled = False
@@ -28,10 +28,10 @@ async def ended(engine: Engine) -> None:
         raise asyncio.CancelledError
 
 
-class Sleeping:
+class SleepDriver:
     """Puts models to sleep, and gives their images up."""
 
-    def __init__(self, state: HostState, failures: Failures, steering: Steering) -> None:
+    def __init__(self, state: HostState, failures: Failures, steering: Replanner) -> None:
         self._state = state
         self._failures = failures
         self._steering = steering
@@ -114,7 +114,7 @@ class Sleeping:
         if model.resizing is not None:
             model.resizing.cancel()
         death = resident.engine.failure
-        await ended(resident.engine)
+        await end_engine(resident.engine)
         model.stopping = False
         state.counters.sleeps += 1
         self.asleep(model, why)

@@ -14,23 +14,23 @@ from plimsoll_runtime.errors import DeviceLostError, PlimsollError
 from plimsoll_runtime.residency.engines.base import Resident
 from plimsoll_runtime.residency.errors import HostError, Refused
 from plimsoll_runtime.residency.lifecycle.failures import Failures
-from plimsoll_runtime.residency.lifecycle.fetch import Fetching
-from plimsoll_runtime.residency.lifecycle.sleep import Sleeping
-from plimsoll_runtime.residency.lifecycle.wake import Serving, Waking
+from plimsoll_runtime.residency.lifecycle.fetch import FetchDriver
+from plimsoll_runtime.residency.lifecycle.sleep import SleepDriver
+from plimsoll_runtime.residency.lifecycle.wake import ModelUses, WakeDriver
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.planner.actions import Action, DropImage, Refuse, Resize, Resume, Sleep, Wait, Wake
 from plimsoll_runtime.residency.planner.plan import plan
 from plimsoll_runtime.residency.spec import ModelSpec
-from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.state import HostState, Replanner
 from plimsoll_runtime.residency.states import Level, State
 
 logger = logging.getLogger(__name__)
 
 
-class Resizing:
+class ResizeDriver:
     """Resizes KV caches."""
 
-    def __init__(self, state: HostState, steering: Steering) -> None:
+    def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
         self._steering = steering
 
@@ -77,16 +77,16 @@ logger = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Plans, and has plans and operations carried out. It is the `Steering` of those who do."""
+    """Plans, and has plans and operations carried out. It is the `Replanner` of those who do."""
 
     def __init__(self, state: HostState) -> None:
         self._state = state
         self._failures = Failures(state, self)
-        self._serving = Serving(state)
-        self._fetching = Fetching(state, self._failures, self)
-        self._sleeping = Sleeping(state, self._failures, self)
-        self._waking = Waking(state, self._serving, self._sleeping, self._failures, self)
-        self._resizing = Resizing(state, self)
+        self._serving = ModelUses(state)
+        self._fetching = FetchDriver(state, self._failures, self)
+        self._sleeping = SleepDriver(state, self._failures, self)
+        self._waking = WakeDriver(state, self._serving, self._sleeping, self._failures, self)
+        self._resizing = ResizeDriver(state, self)
         self._kicked: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -112,12 +112,12 @@ class Supervisor:
         state.models.clear()
 
     def kick(self) -> None:
-        """See `Steering`."""
+        """See `Replanner`."""
         if self._kicked is None and not self._state.closing:
             self._kicked = self._state.loop.call_soon(self.replan)
 
     def replan(self, *, relieve: bool = False) -> None:
-        """See `Steering`. `relieve`: the memory was looked at anew."""
+        """See `Replanner`. `relieve`: the memory was looked at anew."""
         if self._kicked is not None:
             self._kicked.cancel()
             self._kicked = None
@@ -132,7 +132,7 @@ class Supervisor:
         self._timer = None if found.look_at == math.inf else state.loop.call_at(found.look_at, self.kick)
 
     def advance(self, model: Model) -> None:
-        """See `Steering`."""
+        """See `Replanner`."""
         state = self._state
         if state.closing or state.models.get(model.name) is not model:
             return

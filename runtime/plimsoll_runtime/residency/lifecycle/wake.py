@@ -11,16 +11,16 @@ from plimsoll_runtime.errors import EngineDeadError, MemoryLimitError, ModelErro
 from plimsoll_runtime.residency.engines.base import Found, Resident, Started
 from plimsoll_runtime.residency.ledger import Grant, LedgerError
 from plimsoll_runtime.residency.lifecycle.failures import Failures
-from plimsoll_runtime.residency.lifecycle.sleep import Sleeping, ended
+from plimsoll_runtime.residency.lifecycle.sleep import SleepDriver, end_engine
 from plimsoll_runtime.residency.model import Model
 from plimsoll_runtime.residency.planner.actions import Wake
 from plimsoll_runtime.residency.sizes import size_text
 from plimsoll_runtime.residency.spec import ModelName
-from plimsoll_runtime.residency.state import HostState, Steering
+from plimsoll_runtime.residency.state import HostState, Replanner
 from plimsoll_runtime.residency.states import Level, State
 
 
-class Serving:
+class ModelUses:
     """Counts uses, and lets in who waited."""
 
     def __init__(self, state: HostState) -> None:
@@ -57,11 +57,11 @@ FREE_AGAIN_SECONDS = 0.2
 """Between two looks whether memory that was given back is free."""
 
 
-class Waking:
+class WakeDriver:
     """Wakes models. Memory is granted when a wake begins and given back when its process is gone."""
 
     def __init__(
-        self, state: HostState, serving: Serving, sleeping: Sleeping, failures: Failures, steering: Steering
+        self, state: HostState, serving: ModelUses, sleeping: SleepDriver, failures: Failures, steering: Replanner
     ) -> None:
         self._state = state
         self._serving = serving
@@ -133,7 +133,7 @@ class Waking:
             if not memory.shared and started.image and model.name in memory.sleepers.images:
                 memory.sleepers.change(model.name, started.image)
         except LedgerError as error:
-            await ended(started.engine)
+            await end_engine(started.engine)
             raise MemoryLimitError(f"it takes more than was predicted: {error}") from error
 
     def _woken(self, model: Model, started: Started, seconds: float, why: str, *, from_disk: bool) -> None:

@@ -13,7 +13,7 @@ from plimsoll_runtime.residency.states import State
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EvictionSet:
     """Models to be put to sleep, and KV caches to be shrunk to so many bytes, which together give `gained` bytes."""
 
     victims: tuple[ModelView, ...]
@@ -46,7 +46,7 @@ def by_turn(settings: Settings, now: float) -> Callable[[ModelView], tuple[objec
     return lambda model: (max(now, turn_of(model, settings)), model.active > 0, *by_value(model))
 
 
-def choose(models: Sequence[ModelView], candidates: Sequence[ModelView], shortfall: int) -> Room | None:
+def choose(models: Sequence[ModelView], candidates: Sequence[ModelView], shortfall: int) -> EvictionSet | None:
     """As few of the candidates, in their order, as give `shortfall` bytes with what KV caches of others can spare.
 
     None where all of them together do not.
@@ -71,7 +71,7 @@ def _gain(models: Sequence[ModelView], picked: Sequence[ModelView]) -> int:
     return sum(_total(victim) for victim in picked) + sum(m.spare_kv for m in models if m.name not in names)
 
 
-def _room(models: Sequence[ModelView], picked: Sequence[ModelView], shortfall: int) -> Room:
+def _room(models: Sequence[ModelView], picked: Sequence[ModelView], shortfall: int) -> EvictionSet:
     gained = sum(map(_total, picked))
     names = {victim.name for victim in picked}
     shrinks: list[tuple[ModelView, int]] = []
@@ -82,7 +82,7 @@ def _room(models: Sequence[ModelView], picked: Sequence[ModelView], shortfall: i
         assert model.grant is not None
         shrinks.append((model, model.grant.kv - given))
         gained += given
-    return Room(tuple(picked), tuple(shrinks), gained)
+    return EvictionSet(tuple(picked), tuple(shrinks), gained)
 
 
 def _total(model: ModelView) -> int:

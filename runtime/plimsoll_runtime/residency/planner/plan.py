@@ -27,7 +27,7 @@ from plimsoll_runtime.residency.planner.actions import (
     Wake,
 )
 from plimsoll_runtime.residency.planner.eviction import (
-    Room,
+    EvictionSet,
     by_image_value,
     by_turn,
     by_value,
@@ -66,7 +66,7 @@ def plan(view: HostView, settings: Settings) -> Plan:
     return Plan(tuple(draft.actions), draft.look_at)
 
 
-def _guard(wanted: ModelView, room: Room) -> bool:
+def _guard(wanted: ModelView, room: EvictionSet) -> bool:
     """Whether what must go may go at once: it is worth no more than what comes, or ranks below it."""
     if any(victim.priority > wanted.priority for victim in room.victims):
         return False
@@ -236,7 +236,7 @@ class _Draft:
         for model in (*room.victims, *(model for model, _ in room.shrinks)):
             del self._models[model.name]
 
-    def _evict(self, wanted: ModelView, room: Room, whys: list[str]) -> None:
+    def _evict(self, wanted: ModelView, room: EvictionSet, whys: list[str]) -> None:
         """Make the room that was chosen, and keep it for whom it is for."""
         for victim, why in zip(room.victims, whys, strict=True):
             self._sleep(victim, why)

@@ -16,7 +16,7 @@ import pytest
 from gateway_support.front import gateway_before
 from gateway_support.keys import CREDENTIAL, Keys
 
-from plimsoll_runtime.api.batches.file_store import BATCHES, WORK, Vault
+from plimsoll_runtime.api.batches.file_store import BATCHES, WORK, FileStore
 from plimsoll_runtime.api.batches.job import MOST_TRIES
 from plimsoll_runtime.api.batches.lines import MAX_FAULTS
 from plimsoll_runtime.api.batches.records import FINAL
@@ -337,7 +337,7 @@ async def test_lines_come_last_where_priorities_count(
 
 
 async def test_a_batch_that_ends_every_server_is_given_up(run_server: Any, kept: BatchOptions) -> None:
-    vault = Vault(kept.folder, kept.most_bytes)
+    vault = FileStore(kept.folder, kept.most_bytes)
     async with run_server(batches=kept) as running:
         running.engine.pause()
         name = await begin(running.openai(), [line(number) for number in range(3)])
@@ -352,7 +352,7 @@ async def test_a_batch_that_ends_every_server_is_given_up(run_server: Any, kept:
 
 
 async def test_work_that_is_damaged_fails_its_batch(run_server: Any, kept: BatchOptions) -> None:
-    vault = Vault(kept.folder, kept.most_bytes)
+    vault = FileStore(kept.folder, kept.most_bytes)
     async with run_server(batches=kept) as running:
         running.engine.pause()
         name = await begin(running.openai(), [line(0)])

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from batch_support.mirror import Loader, Mirror
 
-from plimsoll_runtime.api.batches.executor import Answering
+from plimsoll_runtime.api.batches.executor import LineExecutor
 from plimsoll_runtime.api.batches.lines import Terms
 from plimsoll_runtime.api.batches.offline import BatchConfig
 from plimsoll_runtime.api.http.errors import ApiError, unavailable
@@ -55,7 +55,7 @@ async def test_a_server_that_is_full_is_asked_again(model: ServedModel) -> None:
     async def pause(seconds: float) -> None:
         paused.append(seconds)
 
-    answered = await Answering(Crowded(model, 3), TERMS, alone=False, pause=pause)(ROW)
+    answered = await LineExecutor(Crowded(model, 3), TERMS, alone=False, pause=pause)(ROW)
     assert not answered.failed
     assert json.loads(answered.line)["response"]["body"]["choices"][0]["text"].startswith("ba")
     assert len(paused) == 3
@@ -67,7 +67,7 @@ async def test_a_dead_engine_is_no_answer(model: ServedModel, monkeypatch: pytes
 
     monkeypatch.setattr(Mirror, "generate", dead)
     with pytest.raises(EngineDeadError, match="it was killed"):
-        await Answering(OneModel(model), TERMS, alone=True)(ROW)
+        await LineExecutor(OneModel(model), TERMS, alone=True)(ROW)
 
 
 async def test_whatever_else_is_refused_is_the_rows(model: ServedModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ async def test_whatever_else_is_refused_is_the_rows(model: ServedModel, monkeypa
         raise ApiError("too late", status=504, code="deadline_exceeded")
 
     monkeypatch.setattr(Mirror, "generate", refuses)
-    answered = await Answering(OneModel(model), TERMS, alone=True)(ROW)
+    answered = await LineExecutor(OneModel(model), TERMS, alone=True)(ROW)
     assert answered.failed
     told = json.loads(answered.line)
     assert told["custom_id"] == "row-0"

@@ -28,8 +28,8 @@ from plimsoll_runtime.api.batches.lines import CHAT
 from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, rows_of, run_batch
 from plimsoll_runtime.api.schemas.parts import LEFT_OUT, ImageParts
 from plimsoll_runtime.batch.job import Shard
-from plimsoll_runtime.batch.output_paths import Places
-from plimsoll_runtime.batch.reader import Prompting
+from plimsoll_runtime.batch.output_paths import OutputPaths
+from plimsoll_runtime.batch.reader import PromptRule
 from plimsoll_runtime.batch.store import Store
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
@@ -121,7 +121,7 @@ def test_lines_of_every_form(batch: Any, tmp_path: Path) -> None:
     assert answers[1]["response"]["body"]["choices"][0]["message"]["content"].startswith("iH")
     assert answers[4]["response"]["body"]["choices"][0]["message"]["content"] == "iH"
     assert answers[3]["response"]["ignored"] == "mood"
-    assert not Places(tmp_path / "out.jsonl").work.exists()
+    assert not OutputPaths(tmp_path / "out.jsonl").work.exists()
     assert not (tmp_path / "out.errors.jsonl").exists()
 
 
@@ -175,7 +175,7 @@ def test_tables_with_a_template(batch: Any, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text('id,text,note\nr1,"a\nb",x\nr2,c,\nr3,too,many,fields\nr4,d,y\n')
     rows = {"id": ["p1"], "text": ["pq"], "note": [{"deep": 1}]}
     pyarrow.parquet.write_table(arrow.table(rows), tmp_path / "in2.parquet")
-    prompting = Prompting(template="{{ text }}|{{ id }}", field="messages", id_column="id")
+    prompting = PromptRule(template="{{ text }}|{{ id }}", field="messages", id_column="id")
     outcome = batch("in*", "out.csv", prompting=prompting, defaults={"n": raw(2)}, endpoint=CHAT)
     assert (outcome.summary.tally.rows, outcome.summary.tally.failed) == (5, 1)
     with (tmp_path / "out.csv").open(newline="") as file:
@@ -197,7 +197,7 @@ def test_vectors_are_rows_of_tables() -> None:
 
 def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(jsonl([{"text": "ab", "more": 1}, {"text": 3}, {"none": 1}]))
-    outcome = batch("in.jsonl", "out.parquet", prompting=Prompting(column="text"))
+    outcome = batch("in.jsonl", "out.parquet", prompting=PromptRule(column="text"))
     assert outcome.summary.tally.failed == 2
     rows = pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()
     assert [(row["custom_id"], row["text"][:-1], row["completion_tokens"]) for row in rows] == [("row-0", "ba", 3)]
@@ -209,11 +209,11 @@ def test_parquet_comes_out(batch: Any, tmp_path: Path) -> None:
         ({}, {}, "no pattern that files have"),
         ({"in.txt": b""}, {}, "has no suffix"),
         ({"in.csv": b"a\n1\n"}, {}, "say with --prompt-column"),
-        ({"in.csv": b""}, {"prompting": Prompting(column="a")}, "has no first line"),
-        ({"in.csv": b"a,a\n1,2\n"}, {"prompting": Prompting(column="a")}, "name of its own"),
-        ({"in.jsonl": b""}, {"prompting": Prompting("a", "{{ a }}")}, "not both"),
-        ({"in.jsonl": b""}, {"prompting": Prompting(template="{{ a")}, "is no template"),
-        ({"in.parquet": b"PAR1"}, {"prompting": Prompting(column="a")}, "cannot be read as Parquet"),
+        ({"in.csv": b""}, {"prompting": PromptRule(column="a")}, "has no first line"),
+        ({"in.csv": b"a,a\n1,2\n"}, {"prompting": PromptRule(column="a")}, "name of its own"),
+        ({"in.jsonl": b""}, {"prompting": PromptRule("a", "{{ a }}")}, "not both"),
+        ({"in.jsonl": b""}, {"prompting": PromptRule(template="{{ a")}, "is no template"),
+        ({"in.parquet": b"PAR1"}, {"prompting": PromptRule(column="a")}, "cannot be read as Parquet"),
     ],
 )
 def test_what_cannot_be_read_is_told(
@@ -240,7 +240,7 @@ def test_a_library_that_is_missing_is_told_before_the_model_is_loaded(
 def test_a_template_sees_plain_values_in_a_sandbox(batch: Any, tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(jsonl([{"a": "x"}]))
     for template in ("{{ a.__class__ }}", "{{ missing }}", "{% for i in range(10**9) %}x{% endfor %}"):
-        outcome = batch("in.jsonl", "out.jsonl", prompting=Prompting(template=template), restart=True)
+        outcome = batch("in.jsonl", "out.jsonl", prompting=PromptRule(template=template), restart=True)
         assert outcome.summary.tally.failed == 1, template
         message = read(tmp_path / "out.errors.jsonl")[0]["response"]["body"]["error"]["message"]
         assert "--template" in message

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 
 from plimsoll_runtime.api.endpoint import Endpoint
-from plimsoll_runtime.api.generation.choices import Piece, UsageMeter, Wanted, plan_choices
+from plimsoll_runtime.api.generation.choices import GenerationRequest, Piece, UsageMeter, plan_choices
 from plimsoll_runtime.api.generation.generation import Generation
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.model_directory import OneModel
@@ -52,7 +52,9 @@ class LoudAnswers:
 
 
 def prepare(body: Shout, model: ServedModel, record: RequestRecord) -> Generation:
-    wanted = Wanted([list(word.encode()) for word in body.words], SamplingParams(max_tokens=3), "words", max_tokens=3)
+    wanted = GenerationRequest(
+        [list(word.encode()) for word in body.words], SamplingParams(max_tokens=3), "words", max_tokens=3
+    )
     return Generation(model, plan_choices(model, wanted, record), record, partial(LoudAnswers, body))
 
 

@@ -21,9 +21,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses import store as keeper_module
-from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, Kept, MemoryShelf
-from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf
-from plimsoll_runtime.api.responses.store import Keeper
+from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, MemoryStore, StoredResponse
+from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
+from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.errors import UsageError
 
 BOUNDS = Bounds(count=4, bytes=4 * OVERHEAD + 60, seconds=100)
@@ -31,11 +31,13 @@ OWNERS = st.sampled_from(["a", "b", "c"])
 IDS = st.sampled_from([f"resp_{number}" for number in range(7)])
 
 
-def kept(response: str = "resp_1", owner: str = "a", text: bytes = b"{}", previous: str | None = None) -> Kept:
-    return Kept(response, owner, previous, text, b"[]")
+def kept(
+    response: str = "resp_1", owner: str = "a", text: bytes = b"{}", previous: str | None = None
+) -> StoredResponse:
+    return StoredResponse(response, owner, previous, text, b"[]")
 
 
-def parts_of(places: list[tuple[Kept, float]]) -> dict[str, tuple[int, int]]:
+def parts_of(places: list[tuple[StoredResponse, float]]) -> dict[str, tuple[int, int]]:
     """How many responses each has, and of how many bytes."""
     sizes: dict[str, list[int]] = {}
     for one, _ in places:
@@ -43,7 +45,7 @@ def parts_of(places: list[tuple[Kept, float]]) -> dict[str, tuple[int, int]]:
     return {owner: (len(each), sum(each)) for owner, each in sizes.items()}
 
 
-def crowded(places: list[tuple[Kept, float]], bounds: Bounds) -> list[tuple[Kept, float]]:
+def crowded(places: list[tuple[StoredResponse, float]], bounds: Bounds) -> list[tuple[StoredResponse, float]]:
     """What stays: the first goes of whoever has more than he may, or more than an even share of what is too much."""
     while True:
         parts = parts_of(places)
@@ -51,7 +53,10 @@ def crowded(places: list[tuple[Kept, float]], bounds: Bounds) -> list[tuple[Kept
         too_large = sum(size for _, size in parts.values()) > bounds.bytes
 
         def gives(
-            one: Kept, parts: dict[str, tuple[int, int]] = parts, many: bool = too_many, large: bool = too_large
+            one: StoredResponse,
+            parts: dict[str, tuple[int, int]] = parts,
+            many: bool = too_many,
+            large: bool = too_large,
         ) -> bool:
             count, size = parts[one.owner]
             return (
@@ -78,16 +83,16 @@ class Shelves(RuleBasedStateMachine):
         self.now = 1000.0
         self.bounds = replace(BOUNDS, share=share)
         self.folder = TemporaryDirectory()
-        self.memory = MemoryShelf(self.bounds, lambda: self.now)
+        self.memory = MemoryStore(self.bounds, lambda: self.now)
         self.file = self.opened()
-        self.wanted: list[tuple[Kept, float]] = []
+        self.wanted: list[tuple[StoredResponse, float]] = []
 
-    def opened(self) -> SqliteShelf:
-        return SqliteShelf(Path(self.folder.name) / "responses", self.bounds, lambda: self.now)
+    def opened(self) -> SqliteStore:
+        return SqliteStore(Path(self.folder.name) / "responses", self.bounds, lambda: self.now)
 
     @rule(target=used, response=IDS, owner=OWNERS, size=st.integers(0, 80), events=st.binary(max_size=9))
     def put(self, response: str, owner: str, size: int, events: bytes) -> str:
-        one = Kept(response, owner, None, b"x" * size, b"[]", events, running=size % 2 == 0)
+        one = StoredResponse(response, owner, None, b"x" * size, b"[]", events, running=size % 2 == 0)
         self.wanted = [(other, at) for other, at in self.wanted if other.id != response]
         self.expire()
         before = self.parts()
@@ -164,12 +169,12 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shelf(path: Path) -> Iterator[SqliteShelf]:
-    with closing(SqliteShelf(path, BOUNDS)) as opened:
+def shelf(path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(path, BOUNDS)) as opened:
         yield opened
 
 
-def test_only_the_servers_user_may_read_the_file(shelf: SqliteShelf, path: Path) -> None:
+def test_only_the_servers_user_may_read_the_file(shelf: SqliteStore, path: Path) -> None:
     shelf.put(kept())
     files = list(path.parent.iterdir())
     assert len(files) > 1  # the log, too
@@ -198,16 +203,16 @@ def test_what_a_crash_leaves_is_read(path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60, check=False)
     assert done.returncode == -9
-    with closing(SqliteShelf(path, BOUNDS)) as shelf:
+    with closing(SqliteStore(path, BOUNDS)) as shelf:
         shelf.check_integrity()
         assert shelf.get("resp_1", "a") == kept()
 
 
-def test_smaller_bounds_hold_from_the_start(shelf: SqliteShelf, path: Path) -> None:
+def test_smaller_bounds_hold_from_the_start(shelf: SqliteStore, path: Path) -> None:
     for number in range(4):
         shelf.put(kept(f"resp_{number}"))
     shelf.close()
-    with closing(SqliteShelf(path, Bounds(count=1))) as smaller:
+    with closing(SqliteStore(path, Bounds(count=1))) as smaller:
         smaller.check_integrity()
         assert smaller.get("resp_3", "a") is not None
         assert smaller.get("resp_2", "a") is None
@@ -224,14 +229,14 @@ def test_a_file_that_is_no_store_is_refused(path: Path, damage: str) -> None:
             other.executescript("CREATE TABLE mine (a); PRAGMA user_version = 7;")
         if damage == "version":
             path.unlink()
-            SqliteShelf(path, BOUNDS).close()
+            SqliteStore(path, BOUNDS).close()
             with closing(sqlite3.connect(path)) as other:
                 other.execute("PRAGMA user_version = 99")
     with pytest.raises(UsageError, match=r"--response-store .* give another file"):
-        SqliteShelf(path, BOUNDS)
+        SqliteStore(path, BOUNDS)
 
 
-def test_a_change_that_fails_changes_nothing(shelf: SqliteShelf) -> None:
+def test_a_change_that_fails_changes_nothing(shelf: SqliteStore) -> None:
     shelf.put(kept(text=b"old"))
     shelf._file.execute("CREATE TRIGGER full BEFORE INSERT ON responses BEGIN SELECT RAISE(ABORT, 'disk full'); END")
     with pytest.raises(sqlite3.Error, match="disk full"):
@@ -241,10 +246,10 @@ def test_a_change_that_fails_changes_nothing(shelf: SqliteShelf) -> None:
 
 
 async def test_what_cannot_be_kept_is_said_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeper = Keeper(BOUNDS, path)
+    keeper = ResponseStore(BOUNDS, path)
     assert await keeper.put(kept())
     shelf = keeper._shelf
-    assert isinstance(shelf, SqliteShelf)
+    assert isinstance(shelf, SqliteStore)
     await keeper._do(lambda: shelf._file.execute("PRAGMA query_only = 1").close())
     with caplog.at_level(logging.WARNING):
         assert not await keeper.put(kept("resp_2"))
@@ -253,11 +258,11 @@ async def test_what_cannot_be_kept_is_said_and_logged(path: Path, caplog: pytest
 
 
 @pytest.fixture(params=["memory", "file"])
-async def keeper(request: pytest.FixtureRequest, path: Path) -> Keeper:
-    return Keeper(Bounds(count=4), path if request.param == "file" else None)
+async def keeper(request: pytest.FixtureRequest, path: Path) -> ResponseStore:
+    return ResponseStore(Bounds(count=4), path if request.param == "file" else None)
 
 
-async def test_no_tenant_pushes_out_another(keeper: Keeper) -> None:
+async def test_no_tenant_pushes_out_another(keeper: ResponseStore) -> None:
     """Whoever keeps more than an even share gives; while nobody else needs it, he may have all."""
     await keeper.put(kept("resp_1", "quiet"))
     await keeper.put(kept("resp_2", "quiet"))
@@ -277,7 +282,7 @@ async def test_no_tenant_pushes_out_another(keeper: Keeper) -> None:
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_what_has_no_room_beside_others_costs_nobody_anything(path: Path, in_file: bool) -> None:
     """Not even its own tenant."""
-    keeper = Keeper(Bounds(bytes=8 * OVERHEAD), path if in_file else None)
+    keeper = ResponseStore(Bounds(bytes=8 * OVERHEAD), path if in_file else None)
     for number in range(3):
         await keeper.put(kept(f"resp_{number}", "quiet"))
     await keeper.put(kept("resp_3", "busy"))
@@ -291,14 +296,14 @@ async def test_what_has_no_room_beside_others_costs_nobody_anything(path: Path, 
 
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_a_tenant_has_a_bound_of_its_own(path: Path, in_file: bool) -> None:
-    keeper = Keeper(Bounds(count=8, share=0.25), path if in_file else None)
+    keeper = ResponseStore(Bounds(count=8, share=0.25), path if in_file else None)
     for number in range(4):
         await keeper.put(kept(f"resp_{number}", "a"))
     assert [await keeper.get(f"resp_{number}", "a") is not None for number in range(4)] == [False, False, True, True]
     await keeper.close()
 
 
-async def test_a_conversation_is_used_as_a_whole(keeper: Keeper) -> None:
+async def test_a_conversation_is_used_as_a_whole(keeper: ResponseStore) -> None:
     """It lives as long as somebody goes on with it, whatever else is kept meanwhile."""
     await keeper.put(kept("resp_1"))
     await keeper.put(kept("resp_2", previous="resp_1"))
@@ -311,7 +316,7 @@ async def test_a_conversation_is_used_as_a_whole(keeper: Keeper) -> None:
     await keeper.close()
 
 
-async def test_a_conversation_with_a_gap_cannot_go_on(keeper: Keeper) -> None:
+async def test_a_conversation_with_a_gap_cannot_go_on(keeper: ResponseStore) -> None:
     await keeper.put(kept("resp_2", previous="resp_1"))
     await keeper.put(kept("resp_3", previous="resp_2"))
     with pytest.raises(ApiError, match="'resp_1' not found") as refused:
@@ -322,7 +327,7 @@ async def test_a_conversation_with_a_gap_cannot_go_on(keeper: Keeper) -> None:
     await keeper.close()
 
 
-async def test_what_is_referred_to_has_a_bound(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_referred_to_has_a_bound(keeper: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "MAX_TURN_BYTES", 3 * OVERHEAD)
     for number in (1, 2, 3):
         await keeper.put(kept(f"resp_{number}"))
@@ -333,7 +338,7 @@ async def test_what_is_referred_to_has_a_bound(keeper: Keeper, monkeypatch: pyte
     await keeper.close()
 
 
-async def test_a_conversation_has_an_end(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_has_an_end(keeper: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound in turns and one in bytes, and a circle cannot be told from a long one."""
     for turns, size in ((3, 10**6), (10**6, 3 * OVERHEAD)):
         monkeypatch.setattr(keeper_module, "MAX_TURNS", turns)

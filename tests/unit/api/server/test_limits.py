@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plimsoll_runtime.api.batches import upload
-from plimsoll_runtime.api.batches.file_store import Vault
+from plimsoll_runtime.api.batches.file_store import FileStore
 from plimsoll_runtime.api.server.limits import BODY_BYTES, KEPT_APART, OPTION, VARIABLE, BatchOptions, limits_with
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
@@ -66,7 +66,7 @@ async def test_of_a_file_that_is_too_large_nothing_is_left(small: Any, tmp_path:
     async with small.http() as http:
         body = undeclared(body_of("/v1/files", FILE + 1))
         assert (await http.post("/v1/files", content=body, headers=HEADERS["/v1/files"])).status_code == 413
-    assert Vault(tmp_path / "files", 1).used_bytes() == 0
+    assert FileStore(tmp_path / "files", 1).used_bytes() == 0
 
 
 async def test_a_file_that_has_no_room_is_refused_before_all_of_it_has_come(
@@ -74,7 +74,7 @@ async def test_a_file_that_has_no_room_is_refused_before_all_of_it_has_come(
 ) -> None:
     """It does not say how large it will be: what lies on the disk meanwhile is bounded all the same."""
     monkeypatch.setattr(upload, "LOOK_BYTES", 1 << 20)
-    most, vault, lay = 4 << 20, Vault(tmp_path / "files", 1), [0]
+    most, vault, lay = 4 << 20, FileStore(tmp_path / "files", 1), [0]
 
     async def long() -> AsyncIterator[bytes]:
         yield FORM

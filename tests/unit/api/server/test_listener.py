@@ -17,7 +17,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from cluster.pki import Authority, Identity
-from plimsoll_runtime.api.server.listener import Certificate, Door, HttpServer, JsonLines, listen
+from plimsoll_runtime.api.server.listener import Certificate, HttpServer, JsonLines, ListenerOptions, listen
 from plimsoll_runtime.errors import UsageError
 
 BODY = {"model": "fake", "prompt": "Hi", "max_tokens": 1}
@@ -33,9 +33,9 @@ def authority(tmp_path: Path) -> Authority:
     return made
 
 
-def installed(authority: Authority, name: str, folder: Path) -> Door:
+def installed(authority: Authority, name: str, folder: Path) -> ListenerOptions:
     """The certificate of that name, where a server looks for its own."""
-    door = Door(folder / "tls.crt", folder / "tls.key")
+    door = ListenerOptions(folder / "tls.crt", folder / "tls.key")
     assert door.certificate is not None
     assert door.key is not None
     door.certificate.write_bytes(authority.certificate_of(name).read_bytes())
@@ -54,7 +54,7 @@ async def subject(authority: Authority, port: int) -> str:
 
 
 @asynccontextmanager
-async def serving(door: Door) -> AsyncIterator[tuple[HttpServer, int]]:
+async def serving(door: ListenerOptions) -> AsyncIterator[tuple[HttpServer, int]]:
     """A server that answers everything with 200, and its port."""
     server = HttpServer(PlainTextResponse("fine"), door)
     with listen("127.0.0.1", 0) as listener:
@@ -98,7 +98,7 @@ def test_files_that_are_no_certificate_are_refused(authority: Authority, tmp_pat
 
 async def test_pages_of_a_named_origin_may_ask(run_server: Any) -> None:
     asks = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    async with run_server(door=Door(origins=(PAGE,)), api_keys=("k",)) as running, running.http() as http:
+    async with run_server(door=ListenerOptions(origins=(PAGE,)), api_keys=("k",)) as running, running.http() as http:
         allowed = await http.options("/v1/completions", headers=asks)
         assert allowed.status_code == 200, "the browser asks before it sends a key"
         assert allowed.headers["access-control-allow-origin"] == PAGE

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.server.queue_limit import DepartureRate, Room, Seats
+from plimsoll_runtime.api.server.queue_limit import DepartureRate, QueueLimit, QueueReservation
 
 LIMIT = 3
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -174,8 +174,8 @@ class RoomMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.room = Room(8, 100)
-        self.inside: list[tuple[Seats, dict[int, int], dict[int, int]]] = []
+        self.room = QueueLimit(8, 100)
+        self.inside: list[tuple[QueueReservation, dict[int, int], dict[int, int]]] = []
 
     @rule(lengths=st.lists(st.integers(1, 101), min_size=1, max_size=3), n=st.integers(1, 3))
     def come(self, lengths: list[int], n: int) -> None:
@@ -220,7 +220,7 @@ class Clock:
         return self.now
 
 
-def refused_for(room: Room, answers: int, tokens: int) -> str:
+def refused_for(room: QueueLimit, answers: int, tokens: int) -> str:
     with pytest.raises(ApiError) as caught:
         room.check(answers, tokens)
     return caught.value.headers["Retry-After"]
@@ -228,7 +228,7 @@ def refused_for(room: Room, answers: int, tokens: int) -> str:
 
 def test_whoever_is_refused_hears_when_there_will_be_room() -> None:
     clock = Clock()
-    room = Room(limit=10, token_limit=1000, clock=clock)
+    room = QueueLimit(limit=10, token_limit=1000, clock=clock)
     seats = [room.take({n: n}, {n: 100}) for n in range(10)]
     assert refused_for(room, 4, 1) == "5", "nothing has left yet"
     for _ in range(50):  # two answers a second begin, and as many come
@@ -243,7 +243,7 @@ def test_whoever_is_refused_hears_when_there_will_be_room() -> None:
 
 def test_whoever_asks_for_too_many_tokens_hears_it_too() -> None:
     clock = Clock()
-    room = Room(limit=1000, token_limit=1000, clock=clock)
+    room = QueueLimit(limit=1000, token_limit=1000, clock=clock)
     seats = [room.take({n: n}, {n: 100}) for n in range(10)]
     for _ in range(50):
         clock.now += 0.5

@@ -10,7 +10,7 @@ import torch
 from plimsoll_runtime.driver.build.warmup import WOKEN_SECONDS, warm_up
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.plan import StepPlan, StepResult
-from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Told
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, OnProgress
 
 MIB = 2**20
 
@@ -34,7 +34,7 @@ class Parts:
         self.did.append([len(s.token_ids) for s in plan.sequences])
         return StepResult(())
 
-    def capture_graphs(self, bounds: CaptureBounds, told: Told, beside: object) -> None:
+    def capture_graphs(self, bounds: CaptureBounds, told: OnProgress, beside: object) -> None:
         assert beside is self.choices
         assert torch.is_inference_mode_enabled()
         self.did.append(bounds)

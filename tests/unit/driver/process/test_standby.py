@@ -25,7 +25,7 @@ from plimsoll_runtime.driver.process import child, control_socket
 from plimsoll_runtime.driver.process.child import EngineChild
 from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS, StandbyDeadError
 from plimsoll_runtime.driver.process.handshake import Grant
-from plimsoll_runtime.driver.process.standby import ForkServer, Standby
+from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
@@ -37,8 +37,8 @@ FAKE = "fake_engine:build"
 
 
 @pytest.fixture
-async def cold() -> AsyncIterator[Standby]:
-    made = Standby.spawn()
+async def cold() -> AsyncIterator[StandbyProcess]:
+    made = StandbyProcess.spawn()
     yield made
     made.close()
 
@@ -99,21 +99,23 @@ async def test_a_process_imports_what_builds_its_engine_before_it_is_told_what_t
     imported = tmp_path / "imported"
     (tmp_path / "builds_nothing.py").write_text(f"open({str(imported)!r}, 'x').close()\ndef build(): ...\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with contextlib.closing(Standby.spawn(factory="builds_nothing:build")) as standby:
+    with contextlib.closing(StandbyProcess.spawn(factory="builds_nothing:build")) as standby:
         with pytest.raises(SourceError, match="does not exist"):
             await standby.needs(EngineConfig(model=str(tmp_path / "none")))
         assert imported.exists(), "orders are carried out one after the other"
 
 
 async def test_what_cannot_be_imported_is_told_by_the_start(tmp_path: Path) -> None:
-    with contextlib.closing(Standby.spawn(factory="not_there:build")) as standby:
+    with contextlib.closing(StandbyProcess.spawn(factory="not_there:build")) as standby:
         with pytest.raises(SourceError, match="does not exist"):
             await standby.needs(EngineConfig(model=str(tmp_path / "none")))
         with pytest.raises(EngineDeadError, match="No module named 'not_there'"):
             await AsyncEngine.start(EngineConfig(model="m"), factory="not_there:build", standby=standby)
 
 
-async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(cold: Standby, tmp_path: Path) -> None:
+async def test_what_cannot_be_measured_is_refused_and_the_process_stands_by(
+    cold: StandbyProcess, tmp_path: Path
+) -> None:
     with pytest.raises(SourceError, match="does not exist"):
         await cold.needs(EngineConfig(model=str(tmp_path / "none")))
     save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
@@ -136,13 +138,13 @@ async def test_a_model_is_measured_for_the_device_that_it_is_to_run_on(
     """A GPU that is gone is no reason to tell what the model would take on the CPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     save_model(make_model("LlamaConfig", {"head_dim": 16}), tmp_path)
-    with contextlib.closing(Standby.spawn()) as standby:
+    with contextlib.closing(StandbyProcess.spawn()) as standby:
         with pytest.raises(DeviceLostError, match="torch finds none"):
             await standby.needs(EngineConfig(model=str(tmp_path), device="cuda"))
         assert (await standby.needs(EngineConfig(model=str(tmp_path), device="cpu"))).image
 
 
-async def test_one_process_becomes_one_engine(cold: Standby) -> None:
+async def test_one_process_becomes_one_engine(cold: StandbyProcess) -> None:
     engine = await AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold)
     assert engine.pid == cold.pid
     with pytest.raises(UsageError, match="is an engine already; spawn another"):
@@ -152,7 +154,7 @@ async def test_one_process_becomes_one_engine(cold: Standby) -> None:
     await engine.stop()
 
 
-async def test_one_that_was_closed_is_gone(cold: Standby) -> None:
+async def test_one_that_was_closed_is_gone(cold: StandbyProcess) -> None:
     process = psutil.Process(cold.pid)
     cold.close()
     assert not cold.alive
@@ -163,7 +165,7 @@ async def test_one_that_was_closed_is_gone(cold: Standby) -> None:
 
 
 async def test_one_that_is_not_gone_at_once_is_reaped_without_holding_up_the_loop(
-    cold: Standby, monkeypatch: pytest.MonkeyPatch
+    cold: StandbyProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[tuple[str, float | None]] = []
     reaped = threading.Event()
@@ -184,7 +186,7 @@ async def test_one_that_is_not_gone_at_once_is_reaped_without_holding_up_the_loo
     assert waits[1:] == [("plimsoll-standby-end", KILL_SECONDS), ("plimsoll-standby-end", None)]
 
 
-async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby) -> None:
+async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: StandbyProcess) -> None:
     os.kill(cold.pid, signal.SIGKILL)
     await asyncio.to_thread(cold.process.wait)
     gc.collect()  # what tests before this one have left
@@ -207,7 +209,7 @@ async def test_one_that_has_died_starts_nothing_and_leaves_nothing(cold: Standby
     ids=["lock", "folder", "sockets", "pipe", "page", "thread"],
 )
 async def test_a_start_that_fails_here_leaves_neither_process_nor_descriptor(
-    cold: Standby, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: Any, name: str
+    cold: StandbyProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, owner: Any, name: str
 ) -> None:
     def fails(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")
@@ -224,7 +226,7 @@ async def test_a_start_that_fails_here_leaves_neither_process_nor_descriptor(
     assert names_in(tmp_path) == []
 
 
-async def test_one_that_dies_before_it_reads_what_to_be_is_no_dead_engine(cold: Standby) -> None:
+async def test_one_that_dies_before_it_reads_what_to_be_is_no_dead_engine(cold: StandbyProcess) -> None:
     os.kill(cold.pid, signal.SIGSTOP)
     starting = asyncio.create_task(AsyncEngine.start(EngineConfig(model="fine"), factory=FAKE, standby=cold))
     await asyncio.sleep(0)
@@ -234,7 +236,7 @@ async def test_one_that_dies_before_it_reads_what_to_be_is_no_dead_engine(cold: 
         await starting
 
 
-async def test_a_start_that_fails_uses_it_up(cold: Standby) -> None:
+async def test_a_start_that_fails_uses_it_up(cold: StandbyProcess) -> None:
     with pytest.raises(SourceError, match="no such model"):
         await AsyncEngine.start(EngineConfig(model="source"), factory=FAKE, standby=cold)
     assert not psutil.pid_exists(cold.pid)

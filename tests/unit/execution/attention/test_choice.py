@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.execution.attention.benchmark import Timing
-from plimsoll_runtime.execution.attention.selection import DIVIDING, Choice, ranked
+from plimsoll_runtime.execution.attention.selection import DIVIDING, BackendChoice, ranked
 
 TIMES = {"a": Timing(decode_ms=1.0, chunk_ms=10.0), "b": Timing(decode_ms=9.0, chunk_ms=4.0), "c": Timing(9.5, 5.0)}
 
@@ -36,8 +36,8 @@ def test_one_for_all(times: dict[str, Timing]) -> None:
 
 
 def test_names_are_read_back() -> None:
-    for choice in (Choice("flash-attn", "flash-attn"), Choice("cudnn-paged", "triton")):
-        assert Choice.of(choice.name) == choice
+    for choice in (BackendChoice("flash-attn", "flash-attn"), BackendChoice("cudnn-paged", "triton")):
+        assert BackendChoice.of(choice.name) == choice
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.builds(Timing, st.floats(0, 9), st.floats(0, 9)), min_size=1))

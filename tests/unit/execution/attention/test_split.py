@@ -26,15 +26,15 @@ from plimsoll_runtime.execution.attention.base import (
     AttentionBatch,
     AttentionError,
     BlockTables,
-    begin,
+    prepare_step,
 )
 from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBackend, StepPrefixes
-from plimsoll_runtime.execution.attention.split import divided, parts_of, without
+from plimsoll_runtime.execution.attention.split import exclude_failed, parts_of, split_backend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs.decode import GraphBackend
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention, RotatingAttention
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 Simulate = Callable[..., Any]
@@ -106,7 +106,7 @@ def test_kinds_of_attention(
 ) -> None:
     """Chunks before, between and behind decodes; steps of one kind alone."""
     shapes = [shape(2, 16, **kind), shape(4, 24), shape(1, 32, **kind)]
-    run = simulation(divided(*pair), shapes, torch.float32, 16, 80)
+    run = simulation(split_backend(*pair), shapes, torch.float32, 16, 80)
     a, b, c, d = (run.add() for _ in range(4))
     run.step({a: 21, b: 1})
     run.step({b: 1, a: 1, c: 30, d: 2})
@@ -118,7 +118,7 @@ def test_kinds_of_attention(
 @pytest.mark.parametrize("kind", ["plain", "window", "sinks"])
 def test_our_kernels_decode(simulation: Simulate, triton_device: str, kind: str) -> None:
     shapes = [shape(2, 16, **KINDS[kind]), shape(1, 32, **KINDS[kind])]
-    run = simulation(divided(SdpaBackend, TritonBackend), shapes, torch.float32, 16, 40, device=triton_device)
+    run = simulation(split_backend(SdpaBackend, TritonBackend), shapes, torch.float32, 16, 40, device=triton_device)
     a, b, c = (run.add() for _ in range(3))
     run.step({a: 21, b: 1})
     run.step({b: 1, c: 30, a: 1})
@@ -151,7 +151,7 @@ def test_any_batch(
 ) -> None:
     """Of sequences in any order."""
     shapes = [AttentionShape(*heads, head_dim=16, scale=0.25, window=window)]
-    run = simulation_class(divided(ReferenceBackend, SdpaBackend), shapes, torch.float32, block_size, 600)
+    run = simulation_class(split_backend(ReferenceBackend, SdpaBackend), shapes, torch.float32, block_size, 600)
     for _ in range(6):
         run.add()
     for rows in steps:
@@ -160,7 +160,7 @@ def test_any_batch(
 
 def test_groups_of_the_cache(simulation: Simulate) -> None:
     shapes = [shape(2, 16, window=9), shape(2, 16), shape(2, 16, window=20)]
-    run = simulation(divided(Chunks, Decodes), shapes, torch.float32, 16, 40, groups=[[1], [0], [2]])
+    run = simulation(split_backend(Chunks, Decodes), shapes, torch.float32, 16, 40, groups=[[1], [0], [2]])
     a, b, c = (run.add() for _ in range(3))
     run.step({a: 21, b: 1})
     run.step({b: 1, a: 1, c: 30})
@@ -172,7 +172,7 @@ def test_rows_are_a_permutation_of_those_of_each_part(simulation: Simulate) -> N
     """What a row gets does not depend on where its sequence stands."""
     counts = {0: 1, 1: 5, 2: 1, 3: 7}
     for order in itertools.permutations(counts):
-        run = simulation(divided(Chunks, Decodes), [SHAPE], torch.float32, 16, 40)
+        run = simulation(split_backend(Chunks, Decodes), [SHAPE], torch.float32, 16, 40)
         run.step(dict.fromkeys([run.add() for _ in counts], 11))
         run.step({i: counts[i] for i in order})
 
@@ -218,7 +218,7 @@ def test_keys_and_values_are_written_once_before_any_row_attends(monkeypatch: py
 
     monkeypatch.setattr(cache_write, "write_cache", write)
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
-    step = divided(Watching, Watching, "both")(cache).begin(batch_of([1, 5, 1]))
+    step = split_backend(Watching, Watching, "both")(cache).begin(batch_of([1, 5, 1]))
     step(0, *inputs(7))
     assert seen == ["written 7", "attended 5", "attended 2"]
     seen.clear()
@@ -235,7 +235,7 @@ def test_heads_are_rotated_for_both_where_one_of_them_rotates(triton_device: str
     heads = torch.randn(10, 8, 16, device=device)
     cos, sin = torch.randn(2, 10, 8, device=device)
     outputs, caches = [], []
-    for backend in (TritonBackend, divided(SdpaBackend, TritonBackend)):
+    for backend in (TritonBackend, split_backend(SdpaBackend, TritonBackend)):
         cache = KvCache([SHAPE], 6, 16, torch.float32, device)
         cache.keys[0].fill_(0.5)
         step = backend(cache).begin(moved)
@@ -244,7 +244,7 @@ def test_heads_are_rotated_for_both_where_one_of_them_rotates(triton_device: str
         caches.append(cache.keys[0])
     torch.testing.assert_close(*outputs, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(*caches)
-    alone = divided(SdpaBackend, ReferenceBackend)(KvCache([SHAPE], 6, 16, torch.float32, CPU))
+    alone = split_backend(SdpaBackend, ReferenceBackend)(KvCache([SHAPE], 6, 16, torch.float32, CPU))
     assert not isinstance(alone.begin(batch), RotatingAttention)
 
 
@@ -263,47 +263,47 @@ class Captured(Decodes):
 
 def test_decodes_are_captured_where_those_of_their_backend_are() -> None:
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
-    backend = divided(Chunks, Captured)(cache)
+    backend = split_backend(Chunks, Captured)(cache)
     assert isinstance(backend, GraphBackend)
     assert backend.launch_key(4, 9) == ("key", 4, 9)
     assert backend.launch_lengths(4, 9) == [4, 9]
     assert int(backend.over([], [])(0, None, None, None)[0]) == 0  # type: ignore[arg-type]
-    assert isinstance(divided(Chunks, TritonBackend)(cache), GraphBackend)
-    assert not isinstance(divided(Captured, Decodes)(cache), GraphBackend)
+    assert isinstance(split_backend(Chunks, TritonBackend)(cache), GraphBackend)
+    assert not isinstance(split_backend(Captured, Decodes)(cache), GraphBackend)
 
 
 def test_prefixes_are_shared_where_decodes_share_them() -> None:
     """Looked up as Python 3.12 and later do for a protocol: a property would be there, even one that raises."""
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
-    assert not hasattr(divided(Chunks, Captured)(cache), "prefixes")
-    assert getattr_static(divided(Chunks, Captured)(cache), "prefixes", None) is None
-    shared = divided(Chunks, TritonBackend)(cache)
+    assert not hasattr(split_backend(Chunks, Captured)(cache), "prefixes")
+    assert getattr_static(split_backend(Chunks, Captured)(cache), "prefixes", None) is None
+    shared = split_backend(Chunks, TritonBackend)(cache)
     assert isinstance(shared, SharingBackend)
     assert isinstance(getattr_static(shared, "prefixes"), StepPrefixes)
 
 
 def test_an_error_says_which_of_the_two_it_was() -> None:
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
-    broken = divided(Chunks, made(Decodes, "broken", RuntimeError("no kernel image")))
+    broken = split_backend(Chunks, made(Decodes, "broken", RuntimeError("no kernel image")))
     for rows in ([1, 4], [1, 1]):
         with pytest.raises(AttentionError, match="the attention backend broken failed with RuntimeError") as failure:
-            begin(broken(cache), batch_of(rows))(0, *inputs(sum(rows)))
+            prepare_step(broken(cache), batch_of(rows))(0, *inputs(sum(rows)))
         assert failure.value.backend == "broken"
-    begin(broken(cache), batch_of([4, 4]))(0, *inputs(8))
-    short = divided(made(Chunks, "short", torch.OutOfMemoryError("full")), Decodes)
+    prepare_step(broken(cache), batch_of([4, 4]))(0, *inputs(8))
+    short = split_backend(made(Chunks, "short", torch.OutOfMemoryError("full")), Decodes)
     with pytest.raises(torch.OutOfMemoryError):
-        begin(short(cache), batch_of([1, 4]))(0, *inputs(5))
+        prepare_step(short(cache), batch_of([1, 4]))(0, *inputs(5))
 
 
 def test_names() -> None:
-    pair = divided(Chunks, Decodes)
-    assert pair is divided(Chunks, Decodes)
-    named = divided(Chunks, Decodes, "one")
-    both = divided(named, SdpaBackend)
+    pair = split_backend(Chunks, Decodes)
+    assert pair is split_backend(Chunks, Decodes)
+    named = split_backend(Chunks, Decodes, "one")
+    both = split_backend(named, SdpaBackend)
     assert [backend.name for backend in (pair, named, both)] == ["chunks+decodes", "one", "one+sdpa"]
     assert parts_of(both) == ("one+sdpa", "one", "chunks", "decodes", "sdpa")
-    assert without("sdpa", [both, pair, SdpaBackend, named]) == [pair, named]
-    assert without("one", [both, pair, named]) == [pair]
+    assert exclude_failed("sdpa", [both, pair, SdpaBackend, named]) == [pair, named]
+    assert exclude_failed("one", [both, pair, named]) == [pair]
 
 
 def test_tables_that_are_on_the_device_are_not_sent_again(triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,11 +324,11 @@ def test_tables_that_are_on_the_device_are_not_sent_again(triton_device: str, mo
 
     def noted(values: Any, device: torch.device) -> Tensor:
         sizes.append(values.size)
-        return sent(values, device)
+        return to_device(values, device)
 
     for sender in (module, base, step_tables):
         monkeypatch.setattr(sender, "sent", noted)
-    step = divided(TritonBackend, TritonBackend, "both")(caches[0]).begin(there)
+    step = split_backend(TritonBackend, TritonBackend, "both")(caches[0]).begin(there)
     found = step(0, *(each.to(device) for each in inputs(16)))
     torch.testing.assert_close(found.cpu(), expected, rtol=2e-4, atol=2e-4)
     assert max(sizes) < 16, "which rows, and where their tables are"
@@ -339,7 +339,13 @@ def test_a_part_that_fails_in_service_is_replaced_by_the_next_one(caplog: pytest
     cache = KvCache([SHAPE], 5, 16, torch.float32, CPU)
     fast = made(Chunks, "fast", RuntimeError("illegal instruction"))
     other, decodes = made(Chunks, "other"), made(Decodes, "decodes")
-    order = [divided(fast, decodes), divided(fast, SdpaBackend), fast, divided(other, decodes), SdpaBackend]
+    order = [
+        split_backend(fast, decodes),
+        split_backend(fast, SdpaBackend),
+        fast,
+        split_backend(other, decodes),
+        SdpaBackend,
+    ]
 
     def decoder(token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         return attention(0, *inputs(len(token_ids)))

@@ -9,7 +9,7 @@ import torch
 from kernel_support.recorder import Recorder
 
 from plimsoll_runtime.execution.attention import selection
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionError, begin, make
+from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionError, create_backend, prepare_step
 from plimsoll_runtime.execution.device.faults import fault_of
 from plimsoll_runtime.execution.forward import ForwardPass
 
@@ -66,9 +66,9 @@ def test_no_other_backend_is_tried(error: Exception) -> None:
 
 def test_where_nothing_more_is_known_the_backend_is_named() -> None:
     given: Any = None
-    backend: AttentionBackend = make(Failing, given)
+    backend: AttentionBackend = create_backend(Failing, given)
     with pytest.raises(torch.AcceleratorError) as caught:
-        begin(backend, given)(0, given, given, given)
+        prepare_step(backend, given)(0, given, given, given)
     assert " at or before plimsoll_runtime.execution.attention.base." in fault_of(caught.value).text
 
 
@@ -78,7 +78,7 @@ def test_other_errors_are_the_backends() -> None:
         "Made", (Failing,), {"error": torch.AcceleratorError("CUDA error: invalid configuration argument")}
     )
     with pytest.raises(AttentionError, match="the attention backend failing failed with AcceleratorError"):
-        begin(make(kind, given), given)(0, given, given, given)
+        prepare_step(create_backend(kind, given), given)(0, given, given, given)
 
 
 def test_a_graph_is_not_given_up_for_it() -> None:

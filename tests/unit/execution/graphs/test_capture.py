@@ -8,7 +8,7 @@ import pytest
 import torch
 from kernel_support.recorder import Recorder
 
-from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Wanted, capture_all, in_order
+from plimsoll_runtime.execution.graphs.capture import CaptureBounds, CaptureRequest, capture_all, in_order
 
 MIB = 2**20
 WIDE = CaptureBounds(60.0, 2**30)
@@ -26,7 +26,7 @@ class Sizes:
         self._fails = fails or {}
         self.wanted = [self._wanted("decodes", n) for n in decodes] + [self._wanted("rows of chunks", n) for n in mixed]
 
-    def _wanted(self, kind: str, rows: int) -> Wanted:
+    def _wanted(self, kind: str, rows: int) -> CaptureRequest:
         def add() -> None:
             self.now += 1.0
             if rows in self._fails:
@@ -34,7 +34,7 @@ class Sizes:
             self.capture(lambda: torch.zeros(1))
             self.added.append(rows)
 
-        return Wanted(kind, rows, add)
+        return CaptureRequest(kind, rows, add)
 
     def run(self, bounds: CaptureBounds, caplog: pytest.LogCaptureFixture) -> list[str]:
         """What the log has of it, its last line first."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
 from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
@@ -57,7 +57,7 @@ class Echo:
         raise NotImplementedError
 
 
-class Graphs(GraphedDecoder):
+class Graphs(DecodeGraphs):
     """Over a state of its own."""
 
     def __init__(self, capture: Any, *, captured: bool = True) -> None:

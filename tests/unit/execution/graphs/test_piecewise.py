@@ -26,7 +26,7 @@ from plimsoll_runtime.execution.attention.backends.reference import ReferenceBac
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds, StepGraphs
-from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder, segments
+from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder, segments
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
@@ -138,8 +138,10 @@ def padded(decoder: TorchDecoder, token_ids: Tensor, positions: Tensor, attentio
     return decoder(tokens, places, Padded(attention, rows))[:rows]
 
 
-def pieced(decoder: TorchDecoder, cache: KvCache, capture: Recorder, backend: Any = ReferenceBackend) -> PiecedDecoder:
-    return PiecedDecoder(decoder, backend(cache), cache, capture, max_rows=MOST)
+def pieced(
+    decoder: TorchDecoder, cache: KvCache, capture: Recorder, backend: Any = ReferenceBackend
+) -> PiecewiseDecoder:
+    return PiecewiseDecoder(decoder, backend(cache), cache, capture, max_rows=MOST)
 
 
 def equal(one: KvCache, other: KvCache) -> bool:
@@ -220,7 +222,7 @@ def test_values_that_change_places() -> None:
     )
     cache: Any = SimpleNamespace(device=CPU, shapes=())
     state = DeviceState(3, 1, BLOCKS, 20, CPU)
-    pieces = PiecedDecoder(decoder, backend, cache, Recorder(), max_rows=MOST)
+    pieces = PiecewiseDecoder(decoder, backend, cache, Recorder(), max_rows=MOST)
     for each in pieces.wanted():
         each.add()
     for token_ids, positions, batch in steps():
@@ -236,7 +238,7 @@ def test_values_that_are_not_of_rows_are_refused() -> None:
     decoder.stages[2] = Stage(OpKind.QKV, lambda step, x, y: (x[:1], y), (1, 2), (1, 2), (), attends=False)
     cache: Any = SimpleNamespace(device=CPU, shapes=())
     backend: Any = object()
-    largest = PiecedDecoder(decoder, backend, cache, Recorder(), max_rows=MOST).wanted()[-1]
+    largest = PiecewiseDecoder(decoder, backend, cache, Recorder(), max_rows=MOST).wanted()[-1]
     with pytest.raises(RuntimeError, match=r"40 rows became \[\(1, 1\)\], which cannot be padded"):
         largest.add()
 
@@ -297,8 +299,8 @@ def test_a_backend_that_fails_in_a_piece_is_replaced(llama: TorchDecoder, caplog
     """By the next one, and the pieces are not blamed."""
     caches = new_cache(llama), new_cache(llama)
 
-    def graphs_of(backend: AttentionBackend) -> PiecedDecoder:
-        return PiecedDecoder(llama, backend, caches[0], Recorder(), max_rows=MOST)
+    def graphs_of(backend: AttentionBackend) -> PiecewiseDecoder:
+        return PiecewiseDecoder(llama, backend, caches[0], Recorder(), max_rows=MOST)
 
     forward_pass = ForwardPass(llama, caches[0], [FailsAtChunks, ReferenceBackend], graphs_of)
     forward_pass.capture_graphs(WIDE)
@@ -334,7 +336,7 @@ def texts(decoder: TorchDecoder, made: list[Noted], *, graphs: bool) -> dict[str
     def graphs_of(backend: AttentionBackend) -> Noted | None:
         if not graphs:
             return None
-        made.append(Noted(PiecedDecoder(decoder, backend, cache, Recorder(), max_rows=24)))
+        made.append(Noted(PiecewiseDecoder(decoder, backend, cache, Recorder(), max_rows=24)))
         return made[-1]
 
     forward_pass = ForwardPass(decoder, cache, [ReferenceBackend], graphs_of)
@@ -375,4 +377,6 @@ def test_recurrent_layers_are_not_cut(tmp_path: Path) -> None:
     options = {"num_hidden_layers": 2, "state_size": 8}
     decoder = loaded("MambaConfig", options, tmp_path)
     with pytest.raises(ValueError, match="recurrent layers take rows apart by sequences"):
-        PiecedDecoder(decoder, ReferenceBackend.__new__(ReferenceBackend), new_cache(decoder), Recorder(), max_rows=8)
+        PiecewiseDecoder(
+            decoder, ReferenceBackend.__new__(ReferenceBackend), new_cache(decoder), Recorder(), max_rows=8
+        )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.sampling.sampler import NOT_FINITE, Sampler
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN
@@ -43,7 +43,7 @@ class Head:
         return hidden.float() @ self.matrix.T
 
 
-class Choices(GraphedChoice):
+class Choices(SamplingGraphs):
     """With a sampler and a state of their own."""
 
     def __init__(self, capture: Recorder | None = None, *, captured: bool = True) -> None:

@@ -10,7 +10,7 @@ import torch
 from kernel_support.recorder import Recorder
 from torch import Tensor
 
-from plimsoll_runtime.execution.graphs.capture import Capture, FirstOf, Wanted
+from plimsoll_runtime.execution.graphs.capture import Capture, CaptureRequest, FirstOf
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 
@@ -21,8 +21,8 @@ class UpTo:
         self.capture: Capture = Recorder()
         self._rows = rows
 
-    def wanted(self) -> list[Wanted]:
-        return [Wanted("rows", self._rows, lambda: None)]
+    def wanted(self) -> list[CaptureRequest]:
+        return [CaptureRequest("rows", self._rows, lambda: None)]
 
     def run(self, rows: StepRows) -> Tensor | None:
         return torch.tensor(self._rows) if rows.known.size <= self._rows else None

@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.protocol.plan import StepPlan, TableChange
-from plimsoll_runtime.engine.sequence import Table
+from plimsoll_runtime.engine.sequence import BlockTable
 from plimsoll_runtime.execution.inputs.batch_state import BatchState
-from plimsoll_runtime.execution.inputs.block_tables import FEWEST, KeptTables, Mirror
+from plimsoll_runtime.execution.inputs.block_tables import FEWEST, BlockTableState, DeviceBlockTables
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
-from plimsoll_runtime.execution.inputs.upload_buffer import Outbox
+from plimsoll_runtime.execution.inputs.upload_buffer import UploadBuffer
 
 SLOTS, BLOCKS, MOST = 3, 100_000, 2000
 
 
-def tell(mirror: Mirror) -> int:
+def tell(mirror: DeviceBlockTables) -> int:
     """Send what is missing; how much that was."""
-    outbox = Outbox(torch.device("cpu"))
+    outbox = UploadBuffer(torch.device("cpu"))
     outbox.begin()
     count = mirror.missing()[0].size
     parcel = mirror.add_to(outbox)
@@ -32,8 +32,8 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
     and then a device is told.
     """
     columns = data.draw(st.sampled_from([None, MOST]))
-    kept, tables = KeptTables(SLOTS, BLOCKS, noted_up_to=columns), dict[int, Table]()
-    mirror = None if columns is None else Mirror(kept, torch.device("cpu"))
+    kept, tables = BlockTableState(SLOTS, BLOCKS, noted_up_to=columns), dict[int, BlockTable]()
+    mirror = None if columns is None else DeviceBlockTables(kept, torch.device("cpu"))
     fresh = iter(range(BLOCKS))
 
     def blocks(count: int) -> list[int]:
@@ -44,7 +44,7 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
         table = tables.get(slot)
         kind = data.draw(st.sampled_from(["grow", "grow", "slide", "replace", "renumber", "go", "tell", "tell"]))
         if table is None:
-            tables[slot] = Table(data.draw(st.integers(0, 300)), blocks(data.draw(st.sampled_from([0, 1, 5, 70]))))
+            tables[slot] = BlockTable(data.draw(st.integers(0, 300)), blocks(data.draw(st.sampled_from([0, 1, 5, 70]))))
         elif kind == "grow":
             table.blocks.extend(blocks(data.draw(st.sampled_from([1, 1, 2, 40]))))
         elif kind == "slide":
@@ -78,7 +78,7 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
 
 
 def test_what_is_told_is_what_is_new() -> None:
-    table = Table(2, [7, 8, 9])
+    table = BlockTable(2, [7, 8, 9])
     assert table.change(1) == TableChange(1, 2, 2, [7, 8, 9])
     table.blocks.append(4)
     assert table.change(1) == TableChange(1, 2, 5, [4])
@@ -90,7 +90,7 @@ def test_what_is_told_is_what_is_new() -> None:
 
 
 def test_a_window_that_slides_for_ever_stays_in_its_row() -> None:
-    kept, table = KeptTables(1, BLOCKS), Table()
+    kept, table = BlockTableState(1, BLOCKS), BlockTable()
     for block in range(1000):
         table.blocks.append(block)
         if len(table.blocks) > FEWEST // 2:
@@ -105,13 +105,13 @@ def test_a_window_that_slides_for_ever_stays_in_its_row() -> None:
 @pytest.mark.parametrize("block", [-1, 10])
 def test_a_block_that_the_cache_has_not(block: int) -> None:
     with pytest.raises(ValueError, match=r"a block table names a block outside 0\.\.9"):
-        KeptTables(1, 10).change(0, TableChange(0, 0, 0, [1, block, 2]))
+        BlockTableState(1, 10).change(0, TableChange(0, 0, 0, [1, block, 2]))
 
 
 @pytest.mark.parametrize("change", [TableChange(0, 3, 7, [1]), TableChange(0, 1, 4, [1]), TableChange(0, 2, 1, [1])])
 def test_a_change_of_what_is_not_kept(change: TableChange) -> None:
     """Behind a hole, with blocks that were given back, and with less than nothing."""
-    kept = KeptTables(1, 10)
+    kept = BlockTableState(1, 10)
     kept.change(0, TableChange(0, 2, 2, [4, 5, 6, 7]))
     with pytest.raises(ValueError, match="slot 0 as they are, and 4 from number 2 on are kept"):
         kept.change(0, change)
@@ -150,7 +150,7 @@ def test_a_device_is_told_what_is_new() -> None:
 
 
 def test_rows_on_a_device_stay_as_long_as_they_are() -> None:
-    kept = KeptTables(2, BLOCKS, noted_up_to=8)
+    kept = BlockTableState(2, BLOCKS, noted_up_to=8)
     kept.change(1, TableChange(0, 3, 3, list(range(8))))
     with pytest.raises(ValueError, match="a table of 9 blocks, for which rows have 8 columns"):
         kept.change(1, TableChange(0, 3, 11, [1]))

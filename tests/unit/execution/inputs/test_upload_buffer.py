@@ -19,7 +19,7 @@ from plimsoll_runtime.execution.inputs.upload_buffer import (
     BUFFERS,
     FEWEST_WORDS,
     CudaLane,
-    Outbox,
+    UploadBuffer,
     _Buffer,
 )
 
@@ -105,7 +105,7 @@ def test_whatever_is_sent_arrives(steps: list[list[list[int]]], beside: int, lat
 
 
 def _check_arrives(lane: LateLane, steps: list[list[list[int]]], beside: int) -> None:
-    outbox, count, sent, read = Outbox(CPU, lane), 0, list[np.ndarray](), list[Tensor]()
+    outbox, count, sent, read = UploadBuffer(CPU, lane), 0, list[np.ndarray](), list[Tensor]()
     for number, sends in enumerate(steps):
         outbox.begin()
         for sizes in sends:
@@ -127,7 +127,7 @@ def _check_arrives(lane: LateLane, steps: list[list[list[int]]], beside: int) ->
 
 def test_one_copy_for_all() -> None:
     lane = LateLane()
-    outbox = Outbox(CPU, lane)
+    outbox = UploadBuffer(CPU, lane)
     outbox.begin()
     first, second = outbox.add(np.arange(3)), outbox.add(np.arange(6).reshape(2, 3) + 10)
     with pytest.raises(RuntimeError, match="has not been sent"):
@@ -140,7 +140,7 @@ def test_one_copy_for_all() -> None:
 
 
 def test_a_parcel_stays_when_the_buffer_grows() -> None:
-    outbox = Outbox(CPU)
+    outbox = UploadBuffer(CPU)
     outbox.begin()
     first = outbox.add(np.arange(5))
     outbox.send()
@@ -156,7 +156,7 @@ def test_on_a_gpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     device = torch.device("cuda")
-    outbox, busy = Outbox(device, CudaLane(device)), torch.randn(2048, 2048, device=device)
+    outbox, busy = UploadBuffer(device, CudaLane(device)), torch.randn(2048, 2048, device=device)
     found = []
     for number in range(40):
         outbox.begin()

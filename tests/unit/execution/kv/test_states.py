@@ -25,8 +25,8 @@ from plimsoll_runtime.execution.attention.backends.reference import ReferenceBac
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables, NoAttention
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
-from plimsoll_runtime.execution.graphs.sampling import GraphedChoice
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.runner import ModelRunner
@@ -114,14 +114,14 @@ def make_core(
         tensor.fill_(torch.nan)
     decoder: Any = Remembering()
     sampler, state = Sampler(VOCAB, ()), state_of(cache, SLOTS, 256)
-    choices = GraphedChoice(decoder, sampler, state, Recorder(), max_rows=SLOTS)
+    choices = SamplingGraphs(decoder, sampler, state, Recorder(), max_rows=SLOTS)
     device = DeviceSteps(state, Copies(), choices)
 
-    def graphs_of(backend: AttentionBackend) -> GraphedDecoder | None:
+    def graphs_of(backend: AttentionBackend) -> DecodeGraphs | None:
         if not graphs:
             return None
         assert isinstance(backend, NoAttention)
-        return GraphedDecoder(
+        return DecodeGraphs(
             decoder, backend, cache, device.state, Recorder(), max_sequences=SLOTS, max_model_len=256, states=states
         )
 

@@ -13,7 +13,7 @@ from plimsoll_runtime.errors import MemoryLimitError, UsageError
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.layout import KvLayout
 from plimsoll_runtime.execution.kv.offload.open import staging_bytes
-from plimsoll_runtime.execution.memory.kv_budget import KvBudget, Room, check_weights_fit, plan_kv_cache
+from plimsoll_runtime.execution.memory.kv_budget import FreeMemory, KvBudget, check_weights_fit, plan_kv_cache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.utils.sizes import parse_size
 
@@ -26,7 +26,7 @@ def of_one_group(block_bytes: int) -> KvLayout:
 
 def plan(**changes: Any) -> KvBudget:
     options: dict[str, Any] = {
-        "room": Room(weights=GIB, free=5 * GIB, workspace=GIB),
+        "room": FreeMemory(weights=GIB, free=5 * GIB, workspace=GIB),
         "kv_memory": None,
         "layout": of_one_group(2**20),
         "max_model_len": None,
@@ -74,7 +74,7 @@ def test_the_default_takes_its_share_and_no_more_than_can_be_used() -> None:
 
 def test_the_longest_sequence_shrinks_to_the_cache_unless_it_was_asked_for() -> None:
     assert plan().max_model_len == 2047 * 16
-    assert plan(room=Room(GIB, 64 * GIB, 0)).max_model_len == 32768
+    assert plan(room=FreeMemory(GIB, 64 * GIB, 0)).max_model_len == 32768
     with pytest.raises(MemoryLimitError, match=r"may have 40000, for which it needs 2\.44 GiB"):
         plan(model_limit=65536, max_model_len=40000)
     with pytest.raises(UsageError, match="limit of 32768"):
@@ -92,7 +92,7 @@ def test_more_than_is_free_is_refused() -> None:
 
 def test_a_step_that_does_not_fit_is_refused() -> None:
     with pytest.raises(MemoryLimitError, match=r"5\.00 GiB are free beside them, of which a step takes 6\.00 GiB"):
-        plan(room=Room(weights=GIB, free=5 * GIB, workspace=6 * GIB))
+        plan(room=FreeMemory(weights=GIB, free=5 * GIB, workspace=6 * GIB))
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_loaded() -> None:
@@ -132,7 +132,7 @@ def test_what_lies_between_cache_and_disk_is_refused_where_it_does_not_fit() -> 
         plan(kv_memory="3840MiB", staging=an_eighth)
     assert plan(kv_memory="3840MiB").num_blocks == 3840
     with pytest.raises(MemoryLimitError, match=r"\(3 blocks of 1048576 bytes\) and 16\.00 MiB of frames between"):
-        plan(room=Room(GIB, 16 * 2**20, 0), kv_memory="100%", staging=an_eighth)
+        plan(room=FreeMemory(GIB, 16 * 2**20, 0), kv_memory="100%", staging=an_eighth)
 
 
 @given(st.integers(1, 2**33), st.integers(1, 2**23))
@@ -140,7 +140,11 @@ def test_a_share_is_used_up_to_less_than_a_block_and_a_frame(usable: int, block_
     staging = partial(staging_bytes, block_bytes=block_bytes)
     try:
         budget = plan(
-            room=Room(0, usable, 0), kv_memory="100%", layout=of_one_group(block_bytes), model_limit=16, staging=staging
+            room=FreeMemory(0, usable, 0),
+            kv_memory="100%",
+            layout=of_one_group(block_bytes),
+            model_limit=16,
+            staging=staging,
         )
     except MemoryLimitError:
         assert 2 * block_bytes + staging(2) > usable

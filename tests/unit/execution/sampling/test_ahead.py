@@ -10,7 +10,7 @@ from structured_support.models import byte_tokenizer
 
 from plimsoll_kernels.sampling.masks import words_of
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.execution.sampling.constraints import Guide, only_token, take_forced
+from plimsoll_runtime.execution.sampling.constraints import Guide, advance_forced_tokens, only_token
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.structured.vocabulary import vocabulary_of
 from plimsoll_runtime.text.tokenizer import Tokenizer
@@ -61,7 +61,7 @@ def first_mask(guide: Guide, tokenizer: Tokenizer) -> np.ndarray[tuple[int], np.
 @pytest.mark.parametrize("most", [1, 3, 100])
 def test_a_fixed_text_is_found_up_to_a_choice(grammars: Grammars, tokenizer: Tokenizer, most: int) -> None:
     led = guide(grammars, FIXED + "[a-z]x")
-    found = take_forced(led, first_mask(led, tokenizer), grammars.ends(), most)
+    found = advance_forced_tokens(led, first_mask(led, tokenizer), grammars.ends(), most)
     assert tokenizer.decode(found) == FIXED[: len(tokenizer.decode(found))]
     assert len(found) <= most + 1
     assert (tokenizer.decode(found) == FIXED) == (most == 100)
@@ -74,11 +74,11 @@ def test_a_fixed_text_is_found_up_to_a_choice(grammars: Grammars, tokenizer: Tok
 
 def test_an_answer_that_is_fixed_ends(grammars: Grammars, tokenizer: Tokenizer) -> None:
     led = guide(grammars, FIXED)
-    found = take_forced(led, first_mask(led, tokenizer), grammars.ends(), 100)
+    found = advance_forced_tokens(led, first_mask(led, tokenizer), grammars.ends(), 100)
     assert tokenizer.decode(found[:-1]) == FIXED
     assert found[-1] == end_of(tokenizer)
 
 
 def test_a_choice_forces_nothing(grammars: Grammars, tokenizer: Tokenizer) -> None:
     led = guide(grammars, "[ab]")
-    assert take_forced(led, first_mask(led, tokenizer), grammars.ends(), 100) == []
+    assert advance_forced_tokens(led, first_mask(led, tokenizer), grammars.ends(), 100) == []

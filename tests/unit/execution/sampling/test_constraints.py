@@ -15,7 +15,7 @@ from plimsoll_kernels.sampling.masks import words_of
 from plimsoll_runtime.engine.protocol.constraint import Constraint
 from plimsoll_runtime.engine.protocol.messages import Vocabulary
 from plimsoll_runtime.engine.protocol.plan import SlotInit
-from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams, Thought
+from plimsoll_runtime.engine.protocol.sampling_params import ReasoningMarkers, SamplingParams
 from plimsoll_runtime.execution.sampling.constraints import STRAY, Guide, guide_of
 from plimsoll_runtime.reasoning.registry import FORMATS as REASONING
 from plimsoll_runtime.structured.matcher import Grammars
@@ -56,14 +56,14 @@ def allowed(guide: Guide) -> list[int]:
     return [token for token in range(len(PIECES)) if bits[token // 32] >> np.uint32(token % 32) & 1]
 
 
-def guided(grammars: Grammars, thought: Thought, constraint: Constraint | None) -> Guide:
+def guided(grammars: Grammars, thought: ReasoningMarkers, constraint: Constraint | None) -> Guide:
     params = SamplingParams(thought=thought, constraint=constraint)
     guide = guide_of(SlotInit(0, params, 0, [1]), grammars)
     assert guide is not None
     return guide
 
 
-def harmony(**options: object) -> Thought:
+def harmony(**options: object) -> ReasoningMarkers:
     marks = REASONING["harmony"].marks
     closing = (*((token,) for token in tokens(marks.closing)), (ord("f"), ord("c")))
     made: dict[str, object] = {
@@ -72,7 +72,7 @@ def harmony(**options: object) -> Thought:
         "anywhere": True,
         "closing": closing,
     }
-    return Thought(**(made | options))  # type: ignore[arg-type]
+    return ReasoningMarkers(**(made | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("required", [True, False])
@@ -106,7 +106,7 @@ def test_a_budget_within_a_grammar_of_calls(grammars: Grammars, required: bool, 
 
 
 def test_nothing_ends_an_answer_within_its_thought(grammars: Grammars) -> None:
-    thought = Thought(begin=b"<t>", end=b"</t>", open=True, barred=(64,))
+    thought = ReasoningMarkers(begin=b"<t>", end=b"</t>", open=True, barred=(64,))
     guide = guided(grammars, thought, Constraint.choice(["yes"]))
     for token in b"Hm.</t":
         assert allowed(guide) == [other for other in range(len(PIECES)) if other not in (END, 64)]
@@ -117,7 +117,7 @@ def test_nothing_ends_an_answer_within_its_thought(grammars: Grammars) -> None:
 
 def test_a_thought_may_come_first(grammars: Grammars) -> None:
     opening = IDS["<|python_tag|>"]
-    thought = Thought(begin=b"<|python_tag|>", end=b"[ARGS]", opening=opening, gap=(10, 10))
+    thought = ReasoningMarkers(begin=b"<|python_tag|>", end=b"[ARGS]", opening=opening, gap=(10, 10))
     guide = guided(grammars, thought, Constraint.choice(["yes"]))
     assert allowed(guide) == [ord("y"), opening]
     for token in (opening, ord("x"), IDS["[ARGS]"]):
@@ -133,14 +133,14 @@ def test_an_answer_that_begins_in_its_thought_s_last_token(grammars: Grammars) -
     made = Grammars()
     lengths = array("I", map(len, vocabulary)).tobytes()
     made.use(Vocabulary(b"".join(vocabulary), lengths, list(range(END, len(PIECES))), [END]))
-    guide = guided(made, Thought(begin=b"<t>", end=b"</t>", open=True), Constraint.choice(["yes"]))
+    guide = guided(made, ReasoningMarkers(begin=b"<t>", end=b"</t>", open=True), Constraint.choice(["yes"]))
     for token in (*b"</t", len(PIECES)):
         guide.take(token)
     assert guide.error == STRAY
 
 
 def test_a_budget_alone_limits_nothing_else(grammars: Grammars) -> None:
-    thought = Thought(begin=b"<t>", end=b"</t>", open=True, budget=2, closing=((60,), (47, 33)))
+    thought = ReasoningMarkers(begin=b"<t>", end=b"</t>", open=True, budget=2, closing=((60,), (47, 33)))
     guide = guided(grammars, thought, None)
     for token in b"ab":
         assert not guide.limits
@@ -148,4 +148,6 @@ def test_a_budget_alone_limits_nothing_else(grammars: Grammars) -> None:
     assert allowed(guide) == [60]
     guide.take(60)
     assert allowed(guide) == [33, 47]
-    assert guide_of(SlotInit(0, SamplingParams(thought=Thought(begin=b"a", end=b"b")), 0, [1]), grammars) is None
+    assert (
+        guide_of(SlotInit(0, SamplingParams(thought=ReasoningMarkers(begin=b"a", end=b"b")), 0, [1]), grammars) is None
+    )

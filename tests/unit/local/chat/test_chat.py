@@ -14,7 +14,7 @@ from local_support.fake_gateway import FakeGateway, delta, events, fake_gateway
 
 from plimsoll_runtime.local.chat import terminal
 from plimsoll_runtime.local.chat.conversation import AskError, Pace, Server, Talk, Usage
-from plimsoll_runtime.local.chat.server import Wish, find
+from plimsoll_runtime.local.chat.server import ServerRequest, find
 from plimsoll_runtime.local.chat.terminal import CommandError, EndOfTalk
 from plimsoll_runtime.utils.progress import silent
 
@@ -136,14 +136,14 @@ def test_commands_that_cannot_be_carried_out(line: str, told: str) -> None:
 async def test_a_place_by_its_url(gateway: FakeGateway, session: aiohttp.ClientSession, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         for url in (gateway.url, f"{gateway.url}/v1", f"{gateway.url}/v1/"):
-            place = await find(Wish(None, url), session, stack, silent)
+            place = await find(ServerRequest(None, url), session, stack, silent)
             assert place.server.url == gateway.url
             assert place.model == "org/m"
         with pytest.raises(AskError, match="has no model 'x'; it has: org/m"):
-            await find(Wish("x", gateway.url), session, stack, silent)
+            await find(ServerRequest("x", gateway.url), session, stack, silent)
         gateway.names = []
         with pytest.raises(AskError, match="serves no model"):
-            await find(Wish(None, gateway.url), session, stack, silent)
+            await find(ServerRequest(None, gateway.url), session, stack, silent)
 
 
 async def test_a_place_that_there_is_not(
@@ -152,12 +152,12 @@ async def test_a_place_that_there_is_not(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     async with AsyncExitStack() as stack:
         with pytest.raises(AskError, match="nothing runs here: name a model"):
-            await find(Wish(None, None), session, stack, silent)
+            await find(ServerRequest(None, None), session, stack, silent)
         with pytest.raises(
             AskError, match="'http://gateway:8000' is a URL, not a model; use --url http://gateway:8000"
         ):
-            await find(Wish("http://gateway:8000", None), session, stack, silent)
+            await find(ServerRequest("http://gateway:8000", None), session, stack, silent)
         with pytest.raises(AskError, match="nothing that runs here serves 'qwen'"):
-            await find(Wish("qwen", None), session, stack, silent)
+            await find(ServerRequest("qwen", None), session, stack, silent)
         with pytest.raises(AskError, match="does not answer"):
-            await find(Wish(None, f"http://127.0.0.1:{unused_tcp_port}"), session, stack, silent)
+            await find(ServerRequest(None, f"http://127.0.0.1:{unused_tcp_port}"), session, stack, silent)

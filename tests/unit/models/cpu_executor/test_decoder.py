@@ -13,7 +13,7 @@ from model_support.tiny import make_model, prompts, save_model
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
+from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry.registry import describe
@@ -64,7 +64,7 @@ def test_threads_change_nothing(folder: Path, build: Build, threads: int) -> Non
 def test_nothing_is_read_of_what_an_earlier_step_left(folder: Path, build: Build) -> None:
     decoder, backend = load(folder, build.dtype, "cpu")
     first = hidden_states(decoder, backend, PROMPT, 300)
-    assert isinstance(decoder, FusedDecoder)
+    assert isinstance(decoder, CpuExecutor)
     with torch.inference_mode():
         decoder._decoder._workspace._memory.fill_(0xFF)  # NaN in every element type
     assert torch.equal(hidden_states(decoder, backend, PROMPT, 300), first)

@@ -17,7 +17,7 @@ from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.threads import share, thread_count
 from plimsoll_runtime.execution.attention.registry import ENTRIES
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
+from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.ops.router import Route
 from plimsoll_runtime.models.program import Program
@@ -232,8 +232,8 @@ def program(request: pytest.FixtureRequest) -> Program:
     return program_of(SPECS[request.param])
 
 
-def fused(program: Program, dtype: torch.dtype) -> FusedDecoder:
-    return FusedDecoder(program, reader_of(program, dtype))
+def fused(program: Program, dtype: torch.dtype) -> CpuExecutor:
+    return CpuExecutor(program, reader_of(program, dtype))
 
 
 def test_as_torch_computes_it(program: Program, float32_build: Build) -> None:
@@ -273,7 +273,7 @@ def test_experts_that_no_row_has_chosen_are_not_read(build: Build) -> None:
         for name in tensors.shapes:
             if any(f"experts.{number}." in name for number in poisoned):
                 tensors.put(name, torch.full(tensors.shapes[name], torch.nan))
-        decoders.append(FusedDecoder(program, reading(program, tensors, build.dtype)))
+        decoders.append(CpuExecutor(program, reading(program, tensors, build.dtype)))
     whole, unread, read = (hidden_states(each, ENTRIES["cpu"].load(), PROMPT, 50) for each in decoders)
     assert whole.isfinite().all()
     assert torch.equal(whole, unread)

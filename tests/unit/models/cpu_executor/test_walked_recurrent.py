@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.attention.registry import ENTRIES
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.decoder import FusedDecoder
+from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
 from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
@@ -125,7 +125,7 @@ def test_any_schedule_gives_the_same_bits(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, instructions.instructions)
         program, texts = program_with(mixer), prompts(tuple(lengths))
-        decoder = FusedDecoder(program, reader_of(program, torch.float32))
+        decoder = CpuExecutor(program, reader_of(program, torch.float32))
         whole = Stepped(decoder, "cpu", texts).whole()
         stepped = Stepped(decoder, "cpu", texts)
         while going := [s for s, n in enumerate(lengths) if stepped.at[s] < n]:
@@ -154,7 +154,7 @@ def test_a_decoder_that_is_called_without_states_says_so() -> None:
     if kernels(torch.float32) is None:
         pytest.skip("the kernels were not built")
     program = program_with(ShortConvolution(24, 3))
-    decoder = FusedDecoder(program, reader_of(program, torch.float32))
+    decoder = CpuExecutor(program, reader_of(program, torch.float32))
     batch = AttentionBatch([1], [1], BlockTables.of([[0]]), torch.zeros(1, dtype=torch.int64))
     paged = ENTRIES["cpu"].load()(KvCache((), 2, BLOCK, torch.float32, CPU)).begin(batch)
     with pytest.raises(ValueError, match="without the states of its sequences"):

@@ -20,7 +20,7 @@ from residency_support.failing import FACTORY, FAULT, LOST
 
 from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.driver.process.handshake import Needs
-from plimsoll_runtime.driver.process.standby import ForkServer, Standby
+from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.messages import AddRequest
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
@@ -31,7 +31,7 @@ from plimsoll_runtime.residency.engines import processes as module
 from plimsoll_runtime.residency.engines import standby_pool as spare_module
 from plimsoll_runtime.residency.engines.base import Device, Resident
 from plimsoll_runtime.residency.engines.processes import Processes
-from plimsoll_runtime.residency.engines.standby_pool import Spare
+from plimsoll_runtime.residency.engines.standby_pool import StandbyPool
 from plimsoll_runtime.residency.errors import Refused
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.ledger import Grant
@@ -265,7 +265,7 @@ def _gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 async def opened(wanted: str) -> tuple[Processes, FakeSpare, Device]:
     engines, spare = Processes(device=wanted), FakeSpare()
-    engines._spare = cast(Spare, spare)
+    engines._spare = cast(StandbyPool, spare)
     return engines, spare, await engines.open(0.9, 0)
 
 
@@ -341,9 +341,9 @@ async def test_a_wake_goes_on_though_the_process_that_was_to_be_its_engine_is_ki
 ) -> None:
     """Once while it stands by, and then the one that takes its place, before it is ready."""
     host = await start(Processes(), {A: spec(tmp_path / "a", 1)})
-    fork, made = ForkServer.fork, list[Standby]()
+    fork, made = ForkServer.fork, list[StandbyProcess]()
 
-    async def doomed(server: ForkServer) -> Standby:
+    async def doomed(server: ForkServer) -> StandbyProcess:
         made.append(await fork(server))
         if len(made) == 1:
             os.kill(made[0].pid, signal.SIGKILL)

@@ -13,12 +13,12 @@ import pytest
 from model_support.tiny import make_model, save_model
 
 from plimsoll_runtime.driver.process.handshake import Grant
-from plimsoll_runtime.driver.process.standby import ForkServer, Standby
+from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import EngineDeadError, SourceError
-from plimsoll_runtime.residency.engines.standby_pool import TRIES, Spare
+from plimsoll_runtime.residency.engines.standby_pool import TRIES, StandbyPool
 
-Doom = Callable[[int], list[Standby]]
+Doom = Callable[[int], list[StandbyProcess]]
 
 
 @pytest.fixture
@@ -27,10 +27,10 @@ def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
     were ready. The list has all that are forked."""
     fork = ForkServer.fork
 
-    def begin(number: int) -> list[Standby]:
-        made: list[Standby] = []
+    def begin(number: int) -> list[StandbyProcess]:
+        made: list[StandbyProcess] = []
 
-        async def fork_one(server: ForkServer) -> Standby:
+        async def fork_one(server: ForkServer) -> StandbyProcess:
             made.append(await fork(server))
             if len(made) <= number:
                 if len(made) % 2:
@@ -45,8 +45,8 @@ def doom(monkeypatch: pytest.MonkeyPatch) -> Doom:
 
 
 @pytest.fixture
-async def spare() -> AsyncIterator[Spare]:
-    made = Spare()
+async def spare() -> AsyncIterator[StandbyPool]:
+    made = StandbyPool()
     yield made
     await made.close()
 
@@ -70,19 +70,19 @@ async def gone(pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def pid(spare: Spare) -> int:
+async def pid(spare: StandbyPool) -> int:
     """Of the process that stands by."""
     return (await spare.pids())[1]
 
 
-async def test_another_takes_the_place_of_those_that_end_before_they_are_ready(spare: Spare, doom: Doom) -> None:
+async def test_another_takes_the_place_of_those_that_end_before_they_are_ready(spare: StandbyPool, doom: Doom) -> None:
     made = doom(TRIES - 1)
     assert await pid(spare) == made[-1].pid
     assert len(made) == TRIES
     assert [each.alive for each in made] == [False] * (TRIES - 1) + [True]
 
 
-async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: Spare, doom: Doom) -> None:
+async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: StandbyPool, doom: Doom) -> None:
     made = doom(TRIES)
     with pytest.raises(
         EngineDeadError, match="3 standby processes have ended one after the other; of the last"
@@ -95,7 +95,7 @@ async def test_where_every_one_ends_at_once_it_is_told_how_the_last_did(spare: S
 
 @pytest.mark.slow
 async def test_one_that_is_killed_while_it_stands_by_is_missed_by_nobody(
-    spare: Spare, doom: Doom, tmp_path: Path
+    spare: StandbyPool, doom: Doom, tmp_path: Path
 ) -> None:
     made = doom(0)
     os.kill(await pid(spare), signal.SIGKILL)
@@ -109,7 +109,7 @@ async def test_one_that_is_killed_while_it_stands_by_is_missed_by_nobody(
     await engine.stop()
 
 
-async def test_what_an_engine_says_itself_is_told_at_once(spare: Spare, doom: Doom, tmp_path: Path) -> None:
+async def test_what_an_engine_says_itself_is_told_at_once(spare: StandbyPool, doom: Doom, tmp_path: Path) -> None:
     made = doom(0)
     with pytest.raises(SourceError, match="does not exist"):
         await spare.engine(EngineConfig(model=str(tmp_path / "none")), None, Grant(weights=1, workspace=1, kv=1))
@@ -117,7 +117,7 @@ async def test_what_an_engine_says_itself_is_told_at_once(spare: Spare, doom: Do
     assert len(made) == 2
 
 
-async def test_another_forks_where_the_one_that_forks_is_killed(spare: Spare) -> None:
+async def test_another_forks_where_the_one_that_forks_is_killed(spare: StandbyPool) -> None:
     server, standby = await spare.pids()
     await kill(server)
     assert (await spare.pids())[1] == standby, "it is not needed for what stands by"
@@ -127,7 +127,7 @@ async def test_another_forks_where_the_one_that_forks_is_killed(spare: Spare) ->
 
 @pytest.mark.slow
 async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next_ones(
-    spare: Spare, tmp_path: Path
+    spare: StandbyPool, tmp_path: Path
 ) -> None:
     standby = await pid(spare)
     os.kill(standby, signal.SIGSTOP)  # else it may have answered before the question is taken back
@@ -141,7 +141,7 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_nex
 
 
 async def test_one_that_never_answers_is_ended_and_holds_nobody_up(
-    spare: Spare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spare: StandbyPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     standby = await pid(spare)
     os.kill(standby, signal.SIGSTOP)
@@ -154,12 +154,12 @@ async def test_one_that_never_answers_is_ended_and_holds_nobody_up(
 
 
 async def test_one_that_never_says_that_it_is_ready_is_ended_and_holds_nobody_up(
-    spare: Spare, monkeypatch: pytest.MonkeyPatch
+    spare: StandbyPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await kill(await pid(spare))
-    fork, made = ForkServer.fork, list[Standby]()
+    fork, made = ForkServer.fork, list[StandbyProcess]()
 
-    async def silent(server: ForkServer) -> Standby:
+    async def silent(server: ForkServer) -> StandbyProcess:
         made.append(await fork(server))
         patch.setattr(made[-1], "ready", asyncio.Event().wait)
         patch.setattr(spare, "_seconds", 0.01)
@@ -175,7 +175,7 @@ async def test_one_that_never_says_that_it_is_ready_is_ended_and_holds_nobody_up
 
 
 async def test_a_process_that_forks_and_is_stopped_is_ended_and_holds_nobody_up(
-    spare: Spare, monkeypatch: pytest.MonkeyPatch
+    spare: StandbyPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server, standby = await spare.pids()
     os.kill(server, signal.SIGSTOP)
@@ -188,7 +188,7 @@ async def test_a_process_that_forks_and_is_stopped_is_ended_and_holds_nobody_up(
     assert server not in await spare.pids()
 
 
-async def test_what_has_ended_is_not_measured(spare: Spare) -> None:
+async def test_what_has_ended_is_not_measured(spare: StandbyPool) -> None:
     """Neither as nothing, which a process is that has ended and was not reaped, nor as an error."""
     before = await spare.footprints()
     for ended in range(2):

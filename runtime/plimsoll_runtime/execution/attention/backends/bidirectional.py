@@ -37,7 +37,7 @@ class _Call:
     rows: Tensor | None
 
 
-class WholePrompts:
+class BidirectionalBackend:
     """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer."""
 
     name: ClassVar[str] = "whole"

@@ -78,7 +78,7 @@ class _Tables:
     block_tables: BlockTables
 
 
-class CpuWholePrompts:
+class CpuBidirectionalBackend:
     """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer."""
 
     name: ClassVar[str] = "cpu"

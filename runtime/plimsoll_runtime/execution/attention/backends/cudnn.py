@@ -23,11 +23,11 @@ from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.backends.sdpa import SdpaBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.paged import Attend, PagesBackend
-from plimsoll_runtime.execution.attention.split import divided
+from plimsoll_runtime.execution.attention.split import split_backend
 from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 PREFIX_TOKENS = 8192
@@ -81,7 +81,7 @@ class CudnnChunks:
         return attention
 
 
-CudnnBackend = divided(CudnnChunks, SdpaBackend, "cudnn")
+CudnnBackend = split_backend(CudnnChunks, SdpaBackend, "cudnn")
 
 
 def cudnn_attention(query: Tensor, key: Tensor, value: Tensor, *, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
@@ -100,7 +100,7 @@ def _chunks(tables: StepTables, cache: KvCache) -> list[_Chunk]:
     starts = tables.context_lens - tables.query_lens
     for i, (first, start, end) in enumerate(zip(tables.first_rows, starts, tables.context_lens, strict=True)):
         blocks = tables.blocks[tables.first_blocks[i] :][: tables.num_blocks[i]].astype(np.int64)
-        there = sent(blocks, cache.device)
+        there = to_device(blocks, cache.device)
         prefix = [
             _piece(there, at, min(at + PREFIX_TOKENS, int(start)), cache.block_size)
             for at in range(0, int(start), PREFIX_TOKENS)
@@ -171,4 +171,4 @@ class CudnnPagedChunks(PagesBackend):
         return attend
 
 
-CudnnPagedBackend = divided(CudnnPagedChunks, SdpaBackend, "cudnn-paged")
+CudnnPagedBackend = split_backend(CudnnPagedChunks, SdpaBackend, "cudnn-paged")

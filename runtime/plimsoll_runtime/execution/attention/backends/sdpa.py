@@ -22,7 +22,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.step_tables import StepTables, alibi_bias, first_seen, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Ints = NDArray[np.int64]
@@ -94,10 +94,10 @@ class SdpaBackend:
         rows = tables.first_rows[chosen][:, None] + np.arange(count)
         bias = alibi_bias(shape, token[:, None], position[:, :, None])
         return _Call(
-            sent(rows.ravel(), device),
-            sent(tables.blocks[flat].astype(np.int64), device),
-            sent(seen, device),
-            sent(token >= context[:, None], device),
+            to_device(rows.ravel(), device),
+            to_device(tables.blocks[flat].astype(np.int64), device),
+            to_device(seen, device),
+            to_device(token >= context[:, None], device),
             None if bias is None else bias.to(device),
         )
 

@@ -21,7 +21,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.step_tables import StepTables, first_seen, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 TOKENS = 65_536
@@ -117,9 +117,9 @@ def _call(tables: StepTables, chosen: Ints, starts: Ints, cache: KvCache) -> _Ca
     position = np.concatenate([np.arange(starts[i], tables.context_lens[i]) for i in chosen])
     at = position // cache.block_size + np.repeat(tables.first_blocks[chosen], tokens)
     # Small numbers beside large ones: one array of each kind goes to the device.
-    where = sent(np.stack([tables.blocks[at].astype(np.int64), position % cache.block_size]), cache.device)
+    where = to_device(np.stack([tables.blocks[at].astype(np.int64), position % cache.block_size]), cache.device)
     ends = np.stack([np.append(0, np.cumsum(rows)), np.append(0, np.cumsum(tokens))]).astype(np.int32)
-    there = sent(ends, cache.device)
+    there = to_device(ends, cache.device)
     first = int(tables.first_rows[chosen[0]])
     return _Call(
         slice(first, first + int(rows.sum())),

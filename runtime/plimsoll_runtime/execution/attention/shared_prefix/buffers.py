@@ -17,7 +17,7 @@ from plimsoll_runtime.execution.attention.shared_prefix.planner import (
     TableRows,
 )
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
-from plimsoll_runtime.execution.inputs.upload_buffer import Outbox, Parcel
+from plimsoll_runtime.execution.inputs.upload_buffer import UploadBuffer, UploadSlice
 
 
 class SharedBuffers:
@@ -43,7 +43,7 @@ class SharedBuffers:
         """Those of a group of the cache, for so many sequences; None where its layers never share."""
         return None if self._planners[group] is None else PrefixTables.of(self._of(group, bucket), bucket)
 
-    def tell(self, rows: StepRows, bucket: int, outbox: Outbox) -> Callable[[], None] | None:
+    def tell(self, rows: StepRows, bucket: int, outbox: UploadBuffer) -> Callable[[], None] | None:
         """Have what a step's decodes share sent with it; None where they share nothing.
 
         What comes back is to be called when the outbox was sent, and before a graph reads the tables.
@@ -54,7 +54,7 @@ class SharedBuffers:
         ]
         if not any(plan is not None and plan.groups for plan in plans):
             return None
-        new: list[tuple[int, PrefixPlan, Parcel]] = []
+        new: list[tuple[int, PrefixPlan, UploadSlice]] = []
         for group, plan in enumerate(plans):
             if plan is not None and not self._has(group, plan, bucket):
                 new.append((group, plan, outbox.add(plan.numbers(bucket))))

@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.attention.shared_prefix.grouping import (
     shared_prefixes,
 )
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.models.layers.device_copy import sent
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 Ints = NDArray[np.int64]
 
@@ -58,7 +58,7 @@ class PrefixPlan:
 
     def tables(self, device: torch.device) -> PrefixTables:
         """The same on a device, by one copy."""
-        return PrefixTables.of(sent(self.numbers(self.sequences), device).to(torch.int32), self.sequences)
+        return PrefixTables.of(to_device(self.numbers(self.sequences), device).to(torch.int32), self.sequences)
 
 
 class PrefixPlanner:

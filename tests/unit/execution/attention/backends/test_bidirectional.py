@@ -10,8 +10,8 @@ from kernel_support.instructions import BUILDS, Build, forced
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.backends import bidirectional
-from plimsoll_runtime.execution.attention.backends.bidirectional import WholePrompts
-from plimsoll_runtime.execution.attention.backends.cpu import CpuWholePrompts
+from plimsoll_runtime.execution.attention.backends.bidirectional import BidirectionalBackend
+from plimsoll_runtime.execution.attention.backends.cpu import CpuBidirectionalBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables, NoAttention
 from plimsoll_runtime.execution.attention.registry import Target
 from plimsoll_runtime.execution.attention.selection import candidates
@@ -51,7 +51,7 @@ def test_each_token_sees_its_prompt(kv_heads: int, window: int | None, monkeypat
     generator = torch.Generator().manual_seed(0)
     heads = torch.randn(sum(lengths), HEADS + 2 * kv_heads, HEAD_DIM, generator=generator)
     query, key, value = torch.split(heads, [HEADS, kv_heads, kv_heads], dim=1)  # views, as a product leaves them
-    found = WholePrompts(cache_of(shape)).begin(batch_of(lengths))(0, query, key, value)
+    found = BidirectionalBackend(cache_of(shape)).begin(batch_of(lengths))(0, query, key, value)
     wanted = [
         expected(shape, *parts)
         for parts in zip(*(torch.split(each, lengths) for each in (query, key, value)), strict=True)
@@ -70,7 +70,7 @@ def test_our_kernels_do_so_too(build: Build) -> None:
         shape = AttentionShape(group * kv_heads, kv_heads, 16 * dims, 0.3, window=window, whole=True)
         # Layers lie in the same memory: the one before leaves its keys there.
         other = replace(shape, kv_heads=kv_heads + 1, heads=kv_heads + 1, window=None)
-        backend = CpuWholePrompts(KvCache((), 2, 16, build.dtype, CPU, whole=(other, shape)))
+        backend = CpuBidirectionalBackend(KvCache((), 2, 16, build.dtype, CPU, whole=(other, shape)))
         attention = backend.begin(batch_of(lengths))
         generator = torch.Generator().manual_seed(0)
         for layer, each in enumerate((other, shape)):
@@ -89,8 +89,8 @@ def test_our_kernels_do_so_too(build: Build) -> None:
         run()
 
 
-@pytest.mark.parametrize("backend", [WholePrompts, CpuWholePrompts])
-def test_half_a_prompt_is_refused(backend: type[WholePrompts | CpuWholePrompts]) -> None:
+@pytest.mark.parametrize("backend", [BidirectionalBackend, CpuBidirectionalBackend])
+def test_half_a_prompt_is_refused(backend: type[BidirectionalBackend | CpuBidirectionalBackend]) -> None:
     made = backend(cache_of(AttentionShape(HEADS, HEADS, 16, 1.0, whole=True)))
     with pytest.raises(ValueError, match="not in the step as a whole"):
         made.begin(batch_of([2], [5]))
@@ -100,15 +100,15 @@ def test_half_a_prompt_is_refused(backend: type[WholePrompts | CpuWholePrompts])
 def test_what_it_does_not_compute_is_refused(shape: dict[str, object]) -> None:
     made = AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, **{"whole": True, **shape})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is not computed over whole prompts"):
-        WholePrompts(cache_of(made))
+        BidirectionalBackend(cache_of(made))
 
 
 def test_it_is_chosen_for_whole_prompts_alone() -> None:
     shape = AttentionShape(HEADS, HEADS, HEAD_DIM, 1.0, whole=True)
-    assert candidates("auto", Target(CPU, torch.float32, (), 16, None, (shape,))) == [WholePrompts]
+    assert candidates("auto", Target(CPU, torch.float32, (), 16, None, (shape,))) == [BidirectionalBackend]
     wider = Target(CPU, torch.float32, (), 16, None, (replace(shape, head_dim=16),))
-    assert candidates("auto", wider) == candidates("cpu", wider) == [CpuWholePrompts]
-    assert candidates("torch", wider) == [WholePrompts]
+    assert candidates("auto", wider) == candidates("cpu", wider) == [CpuBidirectionalBackend]
+    assert candidates("torch", wider) == [BidirectionalBackend]
     with pytest.raises(UsageError, match="takes heads of a multiple of 16 dimensions up to 1024"):
         candidates("cpu", replace(wider, whole=(shape,)))
     with pytest.raises(UsageError, match="has no Thing"):

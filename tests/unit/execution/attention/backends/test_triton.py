@@ -21,8 +21,8 @@ from plimsoll_runtime.execution.attention.backends.reference import ReferenceBac
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
 from plimsoll_runtime.execution.attention.shared_prefix import grouping
 from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
-from plimsoll_runtime.execution.graphs.decode import GraphedDecoder
-from plimsoll_runtime.execution.graphs.piecewise import PiecedDecoder
+from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
+from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
@@ -97,7 +97,7 @@ class Decodes:
             theirs.normal_()
             mine.copy_(theirs)
         self._state = state_of(self.cache, sequences, longest)
-        self.graphs = GraphedDecoder(
+        self.graphs = DecodeGraphs(
             decoder,
             TritonBackend(self.cache),
             self.cache,
@@ -178,7 +178,7 @@ def test_chunks_in_pieces(folder: Path, triton_device: str) -> None:
         KvCache(decoder.outline.facts.attention, 9, BLOCK, torch.float32, d) for d in (device, torch.device("cpu"))
     )
     capture = CudaCapture(device) if triton_device == "cuda" else Recorder()
-    pieces, state = PiecedDecoder(decoder, TritonBackend(cache), cache, capture, max_rows=40), state_of(cache, 2, 48)
+    pieces, state = PiecewiseDecoder(decoder, TritonBackend(cache), cache, capture, max_rows=40), state_of(cache, 2, 48)
     for each in pieces.wanted():
         each.add()
     reference = ReferenceBackend(other)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.kv.offload.index import Prefetch, TierIndex
 from plimsoll_runtime.engine.protocol.plan import StepPlan
-from plimsoll_runtime.execution.forward import BlockMoves
+from plimsoll_runtime.execution.forward import BlockCopies
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.copies import StepCopies
 from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
@@ -60,7 +60,7 @@ class Device(RuleBasedStateMachine):
         self.cache = KvCache([AttentionShape(1, 1, 2, 1.0)], BLOCKS, 1, torch.float32, torch.device("cpu"))
         self.streams = LateStreams()
         self.host = HostBlocks(self.cache, frames, streams=self.streams)
-        self.moves = BlockMoves(self.cache, self.host)
+        self.moves = BlockCopies(self.cache, self.host)
         self.disk: SimulatedDisk[bytes] = SimulatedDisk(
             Frames(self.host),  # type: ignore[arg-type]
             lambda: b"\xff" * self.cache.block_bytes,
@@ -278,7 +278,7 @@ def test_a_gpu_is_told_and_not_waited_for() -> None:
         pytest.skip("no CUDA or ROCm device")
     cache = KvCache([AttentionShape(8, 8, 128, 1.0)], 65, 16, torch.bfloat16, torch.device("cuda"))
     host = HostBlocks(cache, 32)
-    moves, copies = BlockMoves(cache, host), host.copies
+    moves, copies = BlockCopies(cache, host), host.copies
     assert copies is not None
     numbers = torch.arange(1.0, 33.0, device="cuda")
     torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
