@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import against.run
 import goals
 import options
 import tables
@@ -48,7 +49,12 @@ def main() -> int:
     parser.add_argument(
         "--record", action="store_true", help="write benchmarks/results/cpu-KIND.json, by kind of processor"
     )
+    parser.add_argument(
+        "--against", metavar="COMMIT", help="beside an earlier commit of ours instead of the peers, in turns with it"
+    )
     args = parser.parse_args()
+    if args.against is not None:
+        return against.run.run(args.against, options.from_arguments(args), tables.console())
     if args.record and (args.only or args.scale < 1 or args.json):
         parser.error("--record keeps whole runs, in a place of its own: give it without --only, --scale and --json")
     kind = processor_kind()

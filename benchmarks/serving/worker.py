@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +31,20 @@ class SystemFailed(RuntimeError):
 class Worker:
     """One system in a child process."""
 
-    def __init__(self, system: str, shape: Shape, threads: int) -> None:
+    def __init__(self, system: str, shape: Shape, threads: int, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: variables of another tree's sources; by default those of this one."""
         entry = SYSTEMS[system]
         self._name = system
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (open as long as the process)
-        command = [str(entry.python()), "-W", "ignore", "-m", "serving.worker", system, shape.name]
-        environment = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": str(threads)}
+        command = [str(entry.python()), "-P", "-W", "ignore", "-m", "serving.worker", system, shape.name]
+        given = os.environ | {"PYTHONPATH": str(HERE)} if environment is None else environment
         self._process = subprocess.Popen(
             [*command, entry.prepare(shape), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=environment,
+            env={**given, "OMP_NUM_THREADS": str(threads)},
         )
         try:
             self._answer()

@@ -1,0 +1,1 @@
+"""This working tree beside an earlier commit: `bench.py --against COMMIT`."""
