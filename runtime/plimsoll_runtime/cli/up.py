@@ -44,6 +44,29 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "--port", type=values.port, default=8000, help="port of the endpoint, 0 for any (default: %(default)s)"
     )
+    _add_sharing(parser)
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="run the code that comes with models whose spec asks for that (spec.model.trustRemoteCode); it can do "
+        "whatever you can",
+    )
+    parser.add_argument(
+        "--ask", metavar="QUESTION", help="once ready, ask the first model this and print the answer (to stdout)"
+    )
+    parser.add_argument("--once", action="store_true", help="end after the answer to --ask; 0 if there was one")
+    parser.add_argument(
+        "--drain-seconds",
+        type=values.seconds,
+        default=DRAIN_SECONDS,
+        metavar="S",
+        help="how long running answers may go on after Ctrl-C (default: %(default)g)",
+    )
+    parser.set_defaults(func=run)
+
+
+def _add_sharing(parser: argparse.ArgumentParser) -> None:
+    """Options that say which models run in one process, and in how much memory."""
     sharing = parser.add_mutually_exclusive_group()
     sharing.add_argument(
         "--together",
@@ -69,24 +92,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="memory for the weights of models that sleep, which then wake without reading files (default: a quarter "
         "of what is free, or what the RuntimePool says)",
     )
-    parser.add_argument(
-        "--trust-remote-code",
-        action="store_true",
-        help="run the code that comes with models whose spec asks for that (spec.model.trustRemoteCode); it can do "
-        "whatever you can",
-    )
-    parser.add_argument(
-        "--ask", metavar="QUESTION", help="once ready, ask the first model this and print the answer (to stdout)"
-    )
-    parser.add_argument("--once", action="store_true", help="end after the answer to --ask; 0 if there was one")
-    parser.add_argument(
-        "--drain-seconds",
-        type=values.seconds,
-        default=DRAIN_SECONDS,
-        metavar="S",
-        help="how long running answers may go on after Ctrl-C (default: %(default)g)",
-    )
-    parser.set_defaults(func=run)
 
 
 def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequence[str] | None = None) -> int:
@@ -103,7 +108,6 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     from plimsoll_runtime.local.run import Run, RunOptions
     from plimsoll_runtime.local.run_folder import RunFolder
     from plimsoll_runtime.local.source import manifests_of
-    from plimsoll_runtime.weights.sources.demo import unseen_terms
 
     if args.once and args.ask is None:
         raise UsageError("--once ends after the answer to a question: give one with --ask")
@@ -112,31 +116,14 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
     made = manifests_of(args.files)
     loaded, others = load_objects(args.files, sys.stdin, made)
     models, pool = place(loaded, read_pools(others, memory_left()))
-    if not models:
-        raise UsageError(f"{', '.join(args.files)}: no ModelDeployment found, only a RuntimePool; add its models")
-    if pool is not None and args.together is not None:
-        raise UsageError(
-            f"--together and --apart: spec.placement of each model says whether it shares the RuntimePool {pool.name}; "
-            "leave the option out"
-        )
-    if args.ask is not None and models[0].replicas == 0:
-        raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, nobody would answer")
-    if not args.trust_remote_code and (bringing := [model.name for model in models if model.brings_code]):
-        raise UsageError(
-            f"{', '.join(bringing)}: spec.model.trustRemoteCode asks for code that comes with the model to run: give "
-            "--trust-remote-code as well if you trust whoever wrote that code"
-        )
+    _check(args, models, pool)
     console = Console(stderr=True, highlight=False)
     for argument, text in made.items():
         console.print(
             f"# {argument} as a file, for `plimsoll up` and `kubectl apply`:\n{text}", markup=False, soft_wrap=True
         )
     models = _in_pool(models) if pool is not None else _shared(models, args, console)
-    for note in (*(() if pool is None else pool.notes), *(note for model in models for note in model.notes)):
-        console.print(note, style="yellow", markup=False, soft_wrap=True)
-    for terms in dict.fromkeys(unseen_terms(model.source) for model in models):
-        if terms is not None:  # the runtime says so too, in its log, where nobody looks
-            console.print(terms, markup=False, soft_wrap=True)
+    _print_notes(models, pool, console)
     with listen(args.host, args.port) as sock:
         port = sock.getsockname()[1]
         options = RunOptions(
@@ -153,6 +140,34 @@ def run(args: argparse.Namespace, serve: Sequence[str] | None = None, host: Sequ
         folder = RunFolder(port)
         with folder.held():
             return asyncio.run(Run(options, sock, folder, console).go())
+
+
+def _check(args: argparse.Namespace, models: Sequence[LocalModel], pool: LocalPool | None) -> None:
+    """Raises UsageError where the models cannot be run as the options say."""
+    if not models:
+        raise UsageError(f"{', '.join(args.files)}: no ModelDeployment found, only a RuntimePool; add its models")
+    if pool is not None and args.together is not None:
+        raise UsageError(
+            f"--together and --apart: spec.placement of each model says whether it shares the RuntimePool {pool.name}; "
+            "leave the option out"
+        )
+    if args.ask is not None and models[0].replicas == 0:
+        raise UsageError(f"--ask: {models[0].name} has spec.replicas: 0, nobody would answer")
+    if not args.trust_remote_code and (bringing := [model.name for model in models if model.brings_code]):
+        raise UsageError(
+            f"{', '.join(bringing)}: spec.model.trustRemoteCode asks for code that comes with the model to run: give "
+            "--trust-remote-code as well if you trust whoever wrote that code"
+        )
+
+
+def _print_notes(models: Sequence[LocalModel], pool: LocalPool | None, console: Console) -> None:
+    from plimsoll_runtime.weights.sources.demo import unseen_terms
+
+    for note in (*(() if pool is None else pool.notes), *(note for model in models for note in model.notes)):
+        console.print(note, style="yellow", markup=False, soft_wrap=True)
+    for terms in dict.fromkeys(unseen_terms(model.source) for model in models):
+        if terms is not None:  # the runtime says so too, in its log, where nobody looks
+            console.print(terms, markup=False, soft_wrap=True)
 
 
 def _shared(models: list[LocalModel], args: argparse.Namespace, console: Console) -> list[LocalModel]:
