@@ -1,4 +1,6 @@
-"""Errors that end a start or a process, with the exit code by which a supervisor tells them apart."""
+"""Errors that end a start or a process, with exit codes that tell them apart, and the exceptions of decoding foreign
+JSON.
+"""
 
 from __future__ import annotations
 

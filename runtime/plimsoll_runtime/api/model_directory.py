@@ -1,4 +1,4 @@
-"""The models of a server, by the names that requests use: what every route asks for a model."""
+"""The models of a server by served name, the endpoints that each task has, and the type of routes that need a model."""
 
 from __future__ import annotations
 

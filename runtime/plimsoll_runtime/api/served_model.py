@@ -1,4 +1,4 @@
-"""A model that is loaded: what a request needs of it."""
+"""A loaded model as requests use it: its engine, tokenizer and formats, and the load header that a gateway reads."""
 
 from __future__ import annotations
 
@@ -92,6 +92,8 @@ def load_of(model: ServedModel) -> str:
     """Sequences in the batch and waiting, how many a batch may have, and the share of the KV cache in use.
 
     As `running=3, waiting=0, slots=128, kv=0.25`. `slots` is left out where the engine does not tell.
+
+    A gateway chooses replicas by it. An HTTP response goes there anyway, so this costs no request of its own.
     """
     stats = model.engine.stats
     used = stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0

@@ -1,4 +1,4 @@
-"""Files that may be compressed, by their suffix."""
+"""Opens files that may be compressed, by their suffix."""
 
 from __future__ import annotations
 

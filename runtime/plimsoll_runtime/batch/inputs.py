@@ -1,4 +1,4 @@
-"""Which files are read: names, patterns and folders become files, in the order of their names."""
+"""Finds input files by names, patterns and folders, and reads CSV and Parquet in pieces."""
 
 from __future__ import annotations
 

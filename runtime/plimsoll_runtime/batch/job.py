@@ -1,4 +1,4 @@
-"""What a run is to do, as far as its answers depend on it: another run goes on with its work only if it is the same."""
+"""The identity of a batch job, by which a later run may resume it, and the rows that go through it."""
 
 from __future__ import annotations
 

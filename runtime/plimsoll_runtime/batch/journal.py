@@ -1,9 +1,4 @@
-"""A file of records, each of which is there whole or not at all, however its writer ended.
-
-A record is its length, its CRC-32 (both little-endian uint32) and its bytes, MessagePack. What was added outlives the
-process once it is written, by `flush`, and the machine once `sync` has returned. Where a record was cut short, reading
-ends before it, and what follows is cut off before anything is added.
-"""
+"""Append-only files, flushed and synced, and a journal whose records are complete or absent after a crash."""
 
 from __future__ import annotations
 
@@ -106,7 +101,12 @@ class Place(NamedTuple):
 
 
 class Journal(GrowingFile):
-    """An open journal."""
+    """An open journal.
+
+    A record is its length, its CRC-32 (both little-endian uint32) and its bytes, MessagePack. An added record outlives
+    the process after `flush`, and the machine after `sync`. Reading ends before a record that was cut short; what
+    follows is cut off before anything is added.
+    """
 
     def __init__(self, path: Path) -> None:
         """Open it, empty where it is not there yet."""

@@ -1,4 +1,4 @@
-"""Reads files row by row, whatever they are, in memory that does not grow with them."""
+"""Reads input files row by row in bounded memory, and makes each row's prompt of a column or a template."""
 
 from __future__ import annotations
 

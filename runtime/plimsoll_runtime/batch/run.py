@@ -1,4 +1,4 @@
-"""Asks for the rows that have no answer yet, many at once, and keeps the answers."""
+"""Runs the rows that have no result yet, many at once, in an order that shares prefixes and starts long rows first."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ READ_AHEAD = 2
 
 
 def windows(rows: Iterable[Row], most: Window = WIDE) -> Iterator[Row]:
-    """All rows, sorted within windows."""
+    """All rows, sorted within windows.
+
+    Rows that begin alike are neighbours, so that they find their prefix in the cache, and the longest start first, so
+    that the run does not end with them. The store restores the order of results. Rows are read while others run, so
+    nothing waits for a full window: the first one is small, and each has at most twice the rows of the one before it.
+    """
     source = iter(rows)
     first = Window(-(-most.rows // FIRST), -(-most.bytes // FIRST))
     ahead = _Growing(source, first)

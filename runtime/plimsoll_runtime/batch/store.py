@@ -1,11 +1,4 @@
-"""Takes answers as they come and writes them, in order or not, so that a run that was killed goes on where it was.
-
-What is written where, and when it is safe: `take` adds an answer to the journal, and from the next `flush` on it
-survives the process. Its line goes to the file of answers or of errors, in order as soon as all before it are there.
-Every few seconds `mark` makes both files safe (fsync) and then says in the journal, which it makes safe too, how long
-they are. Whoever opens the store again cuts both files to the last mark, and writes again from the journal what was
-added since.
-"""
+"""The results of a run on disk: a journal, which rows are done, and output files that survive a crash."""
 
 from __future__ import annotations
 
@@ -55,7 +48,10 @@ PIECE = 2**17
 
 
 class JobFile(GrowingFile):
-    """An open file of lines."""
+    """An open file of lines.
+
+    Lines that were not made safe may be lost with the process.
+    """
 
     def __init__(self, path: Path, size: int) -> None:
         """Open it, made where it is not there yet, and cut it to a size. Raises UsageError where it is shorter."""
@@ -87,7 +83,13 @@ class BusyError(UsageError):
 
 
 class Store:
-    """The answers of one run. To be used with `with`; one process at a time has it (BusyError)."""
+    """The answers of one run. To be used with `with`; one process at a time has it (BusyError).
+
+    `take` adds a result to the journal; after the next `flush` it survives the process. Its line goes to the file of
+    answers or of errors, in order, as soon as all before it are there. Every few seconds `mark` makes both files safe
+    (fsync) and then writes their lengths into the journal, which it makes safe too. Opening the store again cuts both
+    files to the last mark, and writes again from the journal what was added since.
+    """
 
     def __init__(
         self,

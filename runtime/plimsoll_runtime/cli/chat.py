@@ -1,4 +1,4 @@
-"""`plimsoll chat`: a conversation with a model, in a terminal."""
+"""`plimsoll chat`, a conversation in a terminal, and `plimsoll ask`, one question for people and pipes."""
 
 from __future__ import annotations
 

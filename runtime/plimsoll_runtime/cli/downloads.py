@@ -1,4 +1,4 @@
-"""`plimsoll models list --local` and `plimsoll models rm`: models on this disk."""
+"""`plimsoll fetch`, `plimsoll models list --local` and `plimsoll models rm`: models on this disk."""
 
 from __future__ import annotations
 

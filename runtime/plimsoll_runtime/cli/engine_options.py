@@ -1,4 +1,4 @@
-"""The command line's options of an engine, the same for whatever starts one."""
+"""Command-line options that several commands share: engine, requests, tool-call and reasoning formats."""
 
 from __future__ import annotations
 
@@ -251,7 +251,10 @@ def add_image_parts(group: argparse._ArgumentGroup) -> None:
 
 
 def add_format_options(group: argparse._ArgumentGroup) -> None:
-    """How the model writes calls and thoughts, where its chat template does not say so."""
+    """How the model writes calls and thoughts, where its chat template does not say so.
+
+    If none is given, no module of formats is imported.
+    """
     group.add_argument(
         "--tool-format",
         type=tool_format,

@@ -1,4 +1,6 @@
-"""The entry of the `plimsoll` command: finds the subcommand and turns errors into exit codes."""
+"""The entry of the `plimsoll` command: finds the subcommand, passes the planner's commands on, and turns errors into
+exit codes.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ def add_planner_parsers(subparsers: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_planner(args: argparse.Namespace) -> int:
-    """The exit code of the planner's process."""
+    """The exit code of the planner's process.
+
+    The runtime imports nothing of the control plane, though both are in one distribution.
+    """
     return subprocess.call([sys.executable, "-m", "plimsoll_operator", args.command, *args.rest])
 
 

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: a bar on a terminal, a line per stage elsewhere."""
+"""Progress of loads and batch jobs on standard error: a bar on a terminal, else lines."""
 
 from __future__ import annotations
 

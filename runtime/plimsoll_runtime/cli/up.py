@@ -1,4 +1,4 @@
-"""`plimsoll up FILE|SOURCE...`: models on this machine, behind one OpenAI endpoint."""
+"""`plimsoll up FILE|SOURCE...`: models on this machine behind one OpenAI endpoint. `plimsoll down` ends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model needs of memory, from the headers of its files: no number of its weights is read."""
+"""The memory that a model needs, by the headers of its files: weights, workspace, CUDA graphs and KV cache."""
 
 from __future__ import annotations
 

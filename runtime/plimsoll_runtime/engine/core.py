@@ -1,4 +1,4 @@
-"""The engine's core: requests go in, steps come out. It runs in whichever process drives it."""
+"""The core of an engine: requests go in, steps come out. Requests whose grammar is being compiled wait here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sequence: one request's tokens, where its KV lives, and how far it has come."""
+"""A sequence: its tokens, its block tables, its snapshots and its progress."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Where a step's time goes: consecutive phases, from marks of one clock in a ring that is there from the start.
-
-A phase lasts from the mark before it to its own, so nothing of a step is left out and each boundary costs one reading
-of the clock. Whoever may be timed holds a `Timeline` or None, and asks only that.
-"""
+"""Times of a step: its phases, and how long a step of a size may take before the engine counts as hung."""
 
 from __future__ import annotations
 
@@ -53,6 +49,9 @@ class Timeline:
 
     On a device that computes behind the caller's back (CUDA) a phase is the time to launch, and the first one that
     reads a result waits for it.
+
+    A phase lasts from the mark before it to its own, so nothing of a step is left out, and each boundary costs one
+    reading of the clock. Parts that can be timed hold a `Timeline` or None.
     """
 
     __slots__ = (

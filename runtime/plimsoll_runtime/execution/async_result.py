@@ -1,4 +1,4 @@
-"""Steps whose tokens are on their way to the host, while the device goes on with the next one."""
+"""Results of steps whose tokens are still being copied to the host while the device computes the next step."""
 
 from __future__ import annotations
 

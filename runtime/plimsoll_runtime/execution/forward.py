@@ -1,9 +1,5 @@
-"""A step's forward pass: as a CUDA graph where there is one, and on the next attention backend where one fails.
-
-A pass may be computed again from its start, for it changes nothing but the cache, and there only the cells of its own
-rows: each layer writes them before any row attends, so what a pass that broke off has left there is never read. What
-recurrent layers make of their states is put in place when the pass is over. Blocks that a step moves and tokens that it
-chooses are the runner's, before and after, and are done once.
+"""A step's forward pass, with what surrounds it: block copies, CUDA graphs, other backends after a failure, handling of
+memory shortage.
 """
 
 from __future__ import annotations
@@ -50,7 +46,12 @@ GraphsOf = Callable[[AttentionBackend], StepGraphs | None]
 
 
 class ForwardPass:
-    """One decoder over one cache. `fallbacks` counts the backends that failed and were replaced."""
+    """One decoder over one cache. `fallbacks` counts the backends that failed and were replaced.
+
+    A pass may be computed again from its start, since it changes nothing but its own rows' cells of the cache: each
+    layer writes them before any row attends, so what a failed pass left there is never read. Recurrent states are
+    stored when the pass is over. Block copies and sampling are the runner's, before and after, and are done once.
+    """
 
     def __init__(
         self,
@@ -225,8 +226,6 @@ class ForwardPass:
             f"{first}; no other backend may take its place: give another --attention-backend"
         ) from first.__cause__
 
-
-logger = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 

@@ -1,4 +1,4 @@
-"""The runner of models that generate nothing: computes a step's plan, and a vector of each prompt that ends in it."""
+"""The runner of models that pool: computes a step plan, and a vector for each prompt that ends in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One ModelDeployment as a laptop runs it."""
+"""A ModelDeployment as a laptop runs it: command line, stores, and what has no effect here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ ON = frozenset({"prefixCaching"})
 
 
 def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """What follows `plimsoll serve` for a valid spec of the object `name`."""
+    """What follows `plimsoll serve` for a valid spec of the object `name`.
+
+    The operator builds the same arguments for pods; a contract test compares both with the parser of `plimsoll serve`.
+    """
     model = spec["model"]
     arguments = [_model_argument(model["source"])]
     if revision := model.get("revision"):
@@ -51,7 +54,10 @@ def _option(field: str, value: Any) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """Those of one process: the claims, by names that no claim of another namespace has, and options beside them."""
+    """Those of one process: the claims, by names that no claim of another namespace has, and options beside them.
+
+    A cluster's claim is a folder of that name here, in the run's folder, which stays when the run ends.
+    """
 
     responses_claim: str | None = None
     responses_options: tuple[str, ...] = ()

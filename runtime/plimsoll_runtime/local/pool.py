@@ -1,4 +1,4 @@
-"""One RuntimePool as a laptop runs it: a single host process, with the memory of one of its pods."""
+"""A RuntimePool as a laptop runs it: one host process with the memory of one pod, and the placements of its models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A laptop run from its start to its end: all processes, the files that describe them, the question, the stop."""
+"""A laptop run from start to end: its processes, the files that describe them, and an optional question."""
 
 from __future__ import annotations
 

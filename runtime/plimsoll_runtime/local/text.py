@@ -1,4 +1,4 @@
-"""Sizes, times and long texts as the laptop's commands print them: short, for a column."""
+"""Text for terminals: sizes, times, placements and tables."""
 
 from __future__ import annotations
 

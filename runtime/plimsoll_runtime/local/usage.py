@@ -1,4 +1,4 @@
-"""What the processes of laptop runs take and do now: memory, requests, tokens a second, time since the last request."""
+"""What the processes of laptop runs use now (memory, requests, tokens a second), and the table of `plimsoll status`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A decoder as a program: a row of ops over named values, from the embedding to the last norm, and its head."""
+"""A decoder as a program of ops over named values, the facts that the rest of the engine needs, and its text for
+people.
+"""
 
 from __future__ import annotations
 

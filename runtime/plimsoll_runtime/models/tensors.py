@@ -1,4 +1,6 @@
-"""The tensors of a program in a model's files, and what is wrong with them."""
+"""The tensors of a program in a model's files: names, checks, and the config fields that decide about a tensor that
+does not fit.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def _place(name: str, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
 
 
 def complete_source(source: TensorSource, wanted: Iterable[str]) -> TensorSource:
-    """The source itself, or under the names that are wanted where it has all those of one part without its name."""
+    """The source itself, or under the names that are wanted where it has all those of one part without its name.
+
+    Some checkpoints were saved from a model without its head, as those of GPT-2 and BLOOM on the hub:
+    `transformer.h.0.ln_1.weight` of the whole model is `h.0.ln_1.weight` in them.
+    """
     names = list(wanted)
     for part in dict.fromkeys(name.partition(".")[0] for name in names):
         own = [name for name in names if name.startswith(f"{part}.")]

@@ -1,1 +1,1 @@
-"""offline inference: the LLM class."""
+"""Offline inference: the `LLM` class."""

@@ -1,1 +1,1 @@
-"""empty package: where collectives go (docs/design/20261127-ten-changes.md)."""
+"""The place of collectives and shards. Empty: see docs/design/20261127-ten-changes.md."""

@@ -1,4 +1,4 @@
-"""What is kept of each profiled step, and the loop that fills it."""
+"""Records each profiled step: its plan, phases and ops, and the server's work on its outputs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ class _WatchedRunner:
 
 
 class ServerPath:
-    """The answers of some requests as streams of completions."""
+    """The answers of some requests as streams of completions.
+
+    It has the message, the texts and the events, without sockets. A running server does this in another process, next
+    to the following step; here it follows the step, so that it can be seen.
+    """
 
     def __init__(self, requests: Iterable[AddRequest], tokenizer: Tokenizer, timeline: Timeline) -> None:
         self._texts = {r.request_id: OutputText(r.params, tokenizer) for r in requests}

@@ -1,4 +1,4 @@
-"""A profile from its options to its report."""
+"""A profile from its options to its report, with the machine and versions that the figures come from."""
 
 from __future__ import annotations
 

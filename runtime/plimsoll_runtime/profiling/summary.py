@@ -1,4 +1,4 @@
-"""The figures of many steps: time by phase, and each op beside its roofline."""
+"""The figures of many steps: time by phase, and each op next to its roofline, in one report."""
 
 from __future__ import annotations
 

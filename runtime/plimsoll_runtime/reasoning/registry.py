@@ -1,4 +1,4 @@
-"""Which format a model writes its thoughts in."""
+"""Which reasoning format a model uses, and the tags of families."""
 
 from __future__ import annotations
 

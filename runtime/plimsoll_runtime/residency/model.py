@@ -1,4 +1,4 @@
-"""What a host knows of one model that was placed on it."""
+"""The state of one model on a host, and its demand: decayed uses and the rhythm in which they come."""
 
 from __future__ import annotations
 

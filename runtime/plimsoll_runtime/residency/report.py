@@ -1,4 +1,6 @@
-"""What a host says of itself. Times are seconds since the epoch, sizes bytes, in JSON with camelCase keys."""
+"""The report of a host, its journal of decisions, and its counters. Times are seconds since the epoch, sizes bytes,
+keys camelCase.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host is told of a model: the body of the request that places it."""
+"""A model's name and spec, as the request that places it gives them."""
 
 from __future__ import annotations
 

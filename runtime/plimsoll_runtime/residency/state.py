@@ -1,4 +1,6 @@
-"""What a host has and knows, for those who change it: models, ledgers, the clock of values, the pressure."""
+"""The shared state of a host's parts: models, ledgers, clock, tasks, the loss of the device, and the `Replanner`
+protocol.
+"""
 
 from __future__ import annotations
 

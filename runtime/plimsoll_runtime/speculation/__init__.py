@@ -1,1 +1,1 @@
-"""empty package: where drafters go (same note)."""
+"""The place of drafters. Empty: see docs/design/20261127-ten-changes.md."""

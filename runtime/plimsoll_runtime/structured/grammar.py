@@ -1,8 +1,4 @@
-"""Writes constraints in llguidance's notation, and refuses what it cannot enforce.
-
-Lark's notation with `%json` for schemas (llguidance, docs/syntax.md). Forcing is off: a mask holds every token that the
-language allows next, whether or not the text is spelled by the tokens that the tokenizer would choose.
-"""
+"""Writes constraints in llguidance's notation, refuses what it cannot enforce, and rewrites its messages."""
 
 from __future__ import annotations
 
@@ -173,7 +169,11 @@ def limits() -> LLParserLimits:
 
 
 def to_llguidance(constraint: Constraint) -> str:
-    """A constraint as llguidance reads it. Raises ConstraintError where it is malformed."""
+    """A constraint as llguidance reads it. Raises ConstraintError where it is malformed.
+
+    The notation is Lark's with `%json` for schemas (llguidance, docs/syntax.md). Forcing is off: a mask has every token
+    that the language allows next, even if the tokenizer would spell the text with other tokens.
+    """
     if constraint.kind not in ("json", "tags"):
         return _HEAD + _WRITERS[constraint.kind](constraint.source)
     if constraint.kind == "json":

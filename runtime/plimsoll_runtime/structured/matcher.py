@@ -1,4 +1,4 @@
-"""Where one sequence is in its grammar."""
+"""Compiled grammars of a model, and the position of a sequence in one."""
 
 from __future__ import annotations
 

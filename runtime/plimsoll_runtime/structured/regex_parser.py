@@ -1,4 +1,4 @@
-"""Reads a regular expression of ECMA-262, with the extensions that Python's users write without a thought."""
+"""Parses regular expressions of ECMA-262, with the extensions that users of Python expect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Writes a regular expression in the notation of Rust's library, which llguidance reads, and says what it cannot."""
+"""Writes regular expressions in the notation of Rust's library, which llguidance reads, and names what it cannot
+enforce.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,12 @@ _VALUES = frozenset({"const", "enum", "default", "examples"})
 
 
 def with_patterns(schema: Any) -> Any:
-    """A schema whose patterns mean to llguidance what they mean in JSON Schema."""
+    r"""A schema whose patterns mean to llguidance what they mean in JSON Schema.
+
+    Patterns of JSON Schema are ECMA-262's; llguidance reads them as Rust's library does. In ECMA-262 `\d` and `\w` are
+    ASCII, `\s` is what it calls white space, and `.` is anything but its four line ends. In Rust the first three are of
+    all scripts, and classes may hold classes and operators.
+    """
     if isinstance(schema, list):
         return [with_patterns(each) for each in schema]
     if not isinstance(schema, Mapping):

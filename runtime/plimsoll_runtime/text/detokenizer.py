@@ -1,8 +1,5 @@
-"""Token ids to text, a few at a time: what has been given out is never taken back.
-
-Bytes of a character that is split over tokens are held until it is complete, or until it is certain that it never
-will be (then U+FFFD stands for them, as in any decoding with replacement). Whatever the chunks, the deltas
-concatenate to the text of all ids.
+"""Token ids to text, incrementally: text that was returned never changes. Also how the pieces of a vocabulary spell
+bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +37,12 @@ class Spelling:
 
 
 def read_spelling(decoder: Mapping[str, Any] | None) -> Spelling | None:
-    """The spelling that the `decoder` of a tokenizer.json describes, or None where bytes cannot express it."""
+    """The spelling that the `decoder` of a tokenizer.json describes, or None where bytes cannot express it.
+
+    Nearly every language model uses one of two spellings: byte-level pieces, where each character stands for one byte,
+    or SentencePiece ones, where "▁" is a space and "<0xE2>" one byte. For both, text is the concatenation of each
+    piece's bytes, so that it can be decoded token by token.
+    """
     steps = _steps(decoder)
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
@@ -114,7 +116,12 @@ class Vocabulary(Protocol):
 
 
 class Detokenizer(Protocol):
-    """One text in the making."""
+    """One text in the making.
+
+    Bytes of a character that is split over tokens are held until it is complete, or certain to stay incomplete (U+FFFD
+    replaces them then, as in any decoding with replacement). The deltas concatenate to the text of all ids, however the
+    ids are cut.
+    """
 
     def push(self, token_id: int) -> str:
         """The text that this token completes, often empty."""

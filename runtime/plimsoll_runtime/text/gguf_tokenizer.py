@@ -1,10 +1,4 @@
-"""Writes the tokenizer.json and tokenizer_config.json that a GGUF file's metadata describe.
-
-The result encodes and decodes as Transformers' own conversion does, in a tenth of the time: the metadata are read
-in one pass and the JSON is written directly, with no tokenizer built on the way. Where a file says something that
-Transformers does not look at (no space before the first word, words that are one token whatever the merges say),
-the file is followed, as llama.cpp does.
-"""
+"""Writes the tokenizer.json and tokenizer_config.json that the metadata of a GGUF file describe."""
 
 from __future__ import annotations
 
@@ -189,7 +183,13 @@ _GEMMA = ("gemma", "gemma2", "gemma3", "gemma3n", "gemma4")
 
 
 def write_tokenizer(read: GgufVocabulary, target: Path) -> None:
-    """Write both files into `target`."""
+    """Write both files into `target`.
+
+    The result encodes and decodes as Transformers' own conversion does, in a tenth of the time: the metadata are read
+    in one pass, and the JSON is written directly, without a tokenizer. If a file says something that Transformers does
+    not look at (no space before the first word, words that are one token whatever the merges say), the file is
+    followed, as llama.cpp does.
+    """
     content = _sentencepiece(read) if read.model in SENTENCEPIECE else _byte_level(read)
     content["post_processor"] = _ends(read)
     (target / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The text of one request's answer: detokenised, ended by stop strings, as it grows."""
+"""The text of an output: detokenised incrementally and ended by stop strings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from plimsoll_runtime.text.detokenizer import Vocabulary, new_detokenizer
 
 
 class StopMatcher:
-    """Passes text on, except what may still turn out to begin a stop string."""
+    """Passes text on, except what may still turn out to begin a stop string.
+
+    The match that is complete first wins, and the longest of those that end at the same character. So the result is the
+    same however the text is cut into deltas.
+    """
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         """`include`: give out the stop string itself too, and end after it."""

@@ -1,4 +1,4 @@
-"""Texts as a model takes them that gives vectors, labels or scores: prompts before them, pairs, and what is cut off."""
+"""Texts for models that pool (prompts, pairs, truncation), and what is done to their vectors and scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tokens end an answer: all that any of a model's files names."""
+"""The tokens that end an output, and the tokens whose logits are a reranker's score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What one rendering of a template may do: iterations of its loops, and bytes of all that it makes."""
+"""The budget of one template rendering, in iterations and bytes, and upper bounds for the size of each value that it
+makes.
+"""
 
 from __future__ import annotations
 
@@ -188,7 +190,11 @@ def widest(form: str) -> float:
 
 
 def of_filter(budget: Budget, name: str, value: Any, arguments: Arguments) -> float:
-    """What a filter makes of a value."""
+    """What a filter makes of a value.
+
+    Like all bounds here it is in bytes, and rather too large. A filter without a rule counts as the product of its
+    arguments.
+    """
     if name in _FILTERS:
         return _FILTERS[name](budget, value, arguments)
     if isinstance(value, str) and name in _METHODS:

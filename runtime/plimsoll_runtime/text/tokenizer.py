@@ -1,8 +1,4 @@
-"""One model's tokenizer: text to token ids and back, over the `tokenizers` library alone.
-
-tokenizer.json is used as it stands. What tokenizer_config.json adds (special tokens, begin and end tokens) is
-applied as Transformers does; `clean_up_tokenization_spaces` is not, since it would change what the model wrote.
-"""
+"""A model's tokenizer: text to token ids and back, over the `tokenizers` library alone."""
 
 from __future__ import annotations
 
@@ -45,7 +41,10 @@ class _File(msgspec.Struct):
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
-    """The library's tokenizer. Raises ModelError, SourceError."""
+    """The library's tokenizer. Raises ModelError, SourceError.
+
+    Some damage would end the whole process in the tokenizers library, so it is checked before.
+    """
     check_size(path, LARGEST_TOKENIZER)
     with opened(path) as file:
         data = file.read()
@@ -89,6 +88,9 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
 
     Statements of its files that contradict each other are logged.
     Raises ModelError when the model's files describe none that can be used.
+
+    tokenizer.json is used as it is. What tokenizer_config.json adds (special tokens, begin and end tokens) is applied
+    as Transformers does; `clean_up_tokenization_spaces` is not, since it would change the model's text.
     """
     folder = tokenizer_folder(files)
     path = folder / "tokenizer.json"

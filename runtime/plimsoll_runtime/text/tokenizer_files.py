@@ -1,8 +1,4 @@
-"""Where a model's tokenizer.json is: in its folder, or in the cache once it has been converted.
-
-A GGUF file carries its vocabulary as metadata; old folders carry a SentencePiece model or vocabulary files. Both
-take seconds to convert, so the result is kept under a key made of what it was made from.
-"""
+"""Where a model's tokenizer.json is: in its folder, or in the cache after a conversion."""
 
 from __future__ import annotations
 
@@ -30,6 +26,8 @@ def cached_folder(key: str, build: Callable[[Path], None]) -> Path:
     `build` fills an empty folder beside the final place; a rename publishes it, so that readers never see half of
     it. When two processes build the same one, the first to finish wins. Raises SourceError when the cache cannot
     be written to.
+
+    It is written once, complete or not at all, safe with several processes at once.
     """
     own = cache_root() / "tokenizers"
     for root in [*(root / "tokenizers" for root in read_only_roots()), own]:
@@ -78,7 +76,11 @@ SENTENCEPIECE_NEEDS = ("sentencepiece", "protobuf")
 
 
 def tokenizer_folder(files: ModelFiles) -> Path:
-    """A folder with tokenizer.json and its companions. Raises ModelError, SourceError."""
+    """A folder with tokenizer.json and its companions. Raises ModelError, SourceError.
+
+    A GGUF file has its vocabulary in its metadata; old folders have a SentencePiece model or vocabulary files. Both
+    take seconds to convert, so the result is kept under a key made of its sources.
+    """
     if files.format == "gguf":
         metadata = read_metadata(files.weights[0])
         build = partial(_convert_gguf, metadata, files.weights[0])

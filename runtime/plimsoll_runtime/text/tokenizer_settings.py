@@ -1,4 +1,4 @@
-"""What stands beside a tokenizer.json: special tokens, templates, in files that may be damaged."""
+"""The settings next to a tokenizer.json (special tokens, templates): read, applied, and checked for contradictions."""
 
 from __future__ import annotations
 

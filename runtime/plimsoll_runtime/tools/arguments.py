@@ -1,4 +1,4 @@
-"""Arguments of calls, as text: what can be read of them, whole or cut."""
+"""Arguments of tool calls as text: reads them, complete or cut, and makes JSON of plain text by its schema."""
 
 from __future__ import annotations
 

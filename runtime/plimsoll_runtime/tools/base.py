@@ -1,4 +1,4 @@
-"""What a model's own way to write calls has to say of itself."""
+"""What a tool-call format implements, the parts of an output, and formats of other packages."""
 
 from __future__ import annotations
 

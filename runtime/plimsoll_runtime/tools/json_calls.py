@@ -1,4 +1,4 @@
-"""Calls that are written as JSON."""
+"""Tool calls as JSON objects: a scanner of JSON that comes in pieces, and the formats that use it."""
 
 from __future__ import annotations
 

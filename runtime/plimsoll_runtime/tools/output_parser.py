@@ -1,4 +1,6 @@
-"""An answer with calls in it: text up to a marker, then what a format reads there, then text again."""
+"""Parses an output with tool calls: text up to a marker, then what a format reads, then text again. Also lists and
+sections of calls.
+"""
 
 from __future__ import annotations
 

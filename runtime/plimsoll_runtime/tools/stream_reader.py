@@ -1,8 +1,4 @@
-"""Reads an answer that is still being written: what is not there yet is waited for.
-
-Readers are generators. They give the parts that they find, and None where they need more text than there is. A format
-reads its calls as if the whole answer were there; whether it comes whole or by characters makes no difference to it.
-"""
+"""Reads an output while it grows: generators that wait for more text, and the reader that runs them."""
 
 from __future__ import annotations
 
@@ -187,7 +183,12 @@ def _overlap(text: str, start: int, ends: tuple[str, ...]) -> int:
 
 
 class PartReader:
-    """Reads one answer: gives what each piece of it says."""
+    """Reads one answer: gives what each piece of it says.
+
+    Readers are generators. They give the parts that they find, and None if they need more text than there is. A format
+    reads its calls as if the whole output were there; it makes no difference whether the output comes at once or by
+    characters.
+    """
 
     def __init__(self, page: Page, parts: Reading[None]) -> None:
         """`parts` reads the page."""

@@ -1,7 +1,5 @@
-"""Calls whose arguments are written one by one, a text as it is: their grammar.
-
-A text has no quotes, so that it ends where its end stands: the grammar keeps the end out of it. Every other value is
-JSON, which readers of such formats take for what it is.
+"""Tool calls whose arguments are written one by one as plain text: their grammar, and the reader that makes an object
+of them.
 """
 
 from __future__ import annotations
@@ -88,7 +86,11 @@ def _is_loose(value: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
 
 
 class Texts:
-    """The terminals of one grammar: texts that end with a marker."""
+    """The terminals of one grammar: texts that end with a marker.
+
+    A text has no quotes, so it ends where its end marker is: the grammar keeps the marker out of it. Every other value
+    is JSON, as readers of such formats expect.
+    """
 
     def __init__(self, special_id: SpecialId) -> None:
         self._special_id = special_id

@@ -1,1 +1,1 @@
-"""helpers without a layer of their own."""
+"""Helpers without a layer of their own."""

@@ -1,4 +1,4 @@
-"""The end of a process whose device has failed: at once, since Python's own end may never come."""
+"""The end of a process: an exit at once after a device failure, and the termination message for the pod's status."""
 
 from __future__ import annotations
 

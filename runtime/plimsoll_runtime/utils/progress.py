@@ -1,4 +1,4 @@
-"""A download while it goes on: bytes, their rate, the time left."""
+"""Progress of a load and of downloads: bytes, rate, time left."""
 
 from __future__ import annotations
 

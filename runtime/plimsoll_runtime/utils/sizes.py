@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them ("2GiB", "512 MB", "40%"), and as Kubernetes does ("2Gi", "1500M", "1e9")."""
+"""Amounts of memory as people write them ("2GiB", "40%"), and Kubernetes' quantities ("2Gi", "500m", "1e3")."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ EXACT = Context(prec=2000)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Quantity:
-    """An amount, in billionths rounded away from zero, at most 2**63 - 1."""
+    """An amount, in billionths rounded away from zero, at most 2**63 - 1.
+
+    As Kubernetes' resource.Quantity reads them: text without any digits is 0, too.
+    """
 
     amount: Decimal
 

@@ -1,4 +1,4 @@
-"""Slow work beside an event loop, in threads."""
+"""Threads next to an event loop, and how soon a waiting thread gets Python's lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of one model, found: the border between where a model comes from and who reads it."""
+"""The files of a model, and the choice among several GGUF files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights in memory that outlives the process that loaded them: the image from which a model wakes."""
+"""The image of a model's weights: a memfd that outlives the process that filled it, and its header."""
 
 from __future__ import annotations
 
@@ -56,7 +56,12 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageHeader(msgspec.Struct, frozen=True, kw_only=True):
-    """`nbytes` is the whole image's size; `places` are in the order in which a decoder asks for them."""
+    """`nbytes` is the whole image's size; `places` are in the order in which a decoder asks for them.
+
+    An image begins with a root of 64 bytes: a mark, the place of the header, its length and its digest. The root is
+    written last, once all weights are in their places: an image without one was never filled completely. The header
+    (msgpack) follows the weights.
+    """
 
     version: int
     facts: ImageFacts

@@ -1,6 +1,5 @@
-"""The places of weights in an image: taken one after the other by a decoder that is made.
-
-Loading and waking make the same decoder, so they take the same places; that is checked for each of them.
+"""Places of weights in an image: an empty one that a load fills, a filled one to wake from, and one to compute the
+size.
 """
 
 from __future__ import annotations
@@ -37,7 +36,11 @@ for _name in ("munmap", "mprotect", "madvise"):
 
 
 class MappedImage:
-    """`size` bytes of a descriptor from its first on, at `address`, until this object is gone."""
+    """`size` bytes of a descriptor from its first on, at `address`, until this object is gone.
+
+    Shared memory has no huge pages unless it is mounted so. What is at a multiple of 2 MiB can be put together
+    afterwards (MADV_COLLAPSE, Linux 6.1); mapped at such an address, it is read as fast as private memory.
+    """
 
     def __init__(self, descriptor: int, size: int, *, writable: bool) -> None:
         """Raises OSError where the kernel maps nothing."""
@@ -124,7 +127,10 @@ def hollow(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 class FillingArena:
-    """An empty image's places, which a load fills: see kernels' Places."""
+    """An empty image's places, which a load fills: see kernels' Places.
+
+    Loading and waking make the same decoder, so they take the same places; that is checked for each of them.
+    """
 
     copies = True
 

@@ -1,4 +1,4 @@
-"""What a config says of how its weights were quantised, and which ways nothing here reads, with the reason."""
+"""The quantisation that a config describes, and which kinds cannot be read, with the reason."""
 
 from __future__ import annotations
 

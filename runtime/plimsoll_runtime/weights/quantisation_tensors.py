@@ -1,7 +1,5 @@
-"""Quantised files' tensors, each with what belongs to it: a matrix and its scales are one.
-
-`NAME_blocks` and `NAME_scales` are NAME in MXFP4, and `NAME` with `NAME_scale` or `NAME_scale_inv` is scaled (what the
-latter has is multiplied by as well). Scales of activations and of caches say nothing about weights and are left out.
+"""Tensors of quantised safetensors: MXFP4, and values of eight bits with scales. A matrix and its scales are one
+tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +25,10 @@ _SCALES = torch.tensor([*(2.0 ** (exponent - 127) for exponent in range(255)), t
 
 @dataclass(frozen=True, slots=True)
 class Mxfp4:
-    """Parts "blocks" uint8 [..., rows, blocks, 16] and "exponents" uint8 [..., rows, blocks]."""
+    """Parts "blocks" uint8 [..., rows, blocks, 16] and "exponents" uint8 [..., rows, blocks].
+
+    MXFP4 (OCP Microscaling Formats, 2023) has numbers of four bits, of which 32 share an exponent of eight.
+    """
 
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """See Scheme: piece by piece. The numbers are exact in bfloat16 and in float32."""
@@ -100,7 +101,11 @@ BESIDE = ("input_scale", "input_scale_ub", "activation_scale", "output_scale", "
 
 
 class QuantisedTensors:
-    """See TensorSource. Raises ModelError, by name, for a matrix that does not fit its scales, or has none."""
+    """See TensorSource. Raises ModelError, by name, for a matrix that does not fit its scales, or has none.
+
+    `NAME_blocks` and `NAME_scales` are NAME in MXFP4, and `NAME` with `NAME_scale` or `NAME_scale_inv` is scaled; both
+    names hold factors. Scales of activations and of caches say nothing about weights and are left out.
+    """
 
     def __init__(self, files: SafetensorsFiles, quantisation: Quantisation) -> None:
         self._files = files

@@ -1,4 +1,4 @@
-"""A tensor as its file has it. Nothing is converted before somebody asks: who computes with it chooses the form."""
+"""A tensor as its file has it, with its scheme. It is dequantised only on request, some rows at a time."""
 
 from __future__ import annotations
 

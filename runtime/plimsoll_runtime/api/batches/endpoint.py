@@ -1,4 +1,4 @@
-"""/v1/files and /v1/batches."""
+"""The endpoints /v1/files and /v1/batches, and the service behind them: storage, workers and routes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a gateway holds a key's batches to: it says so when a batch is made, for what lines ask never passes it.
-
-The part of a key's limits that is meant for batches is divided between as many of them as may be open at once. So all
-of them together keep to it, whichever servers work on them, and without a word between these.
-"""
+"""Limits of batches: a key's terms, which a gateway sends, and the number of lines that run next to live requests."""
 
 from __future__ import annotations
 
@@ -106,6 +102,10 @@ class _Spent:
 class Allowance:
     """One batch's, minute by minute: no minute, wherever it begins, has more. It begins when a minute is over, since a
     batch of the key that has ended, or the server that had this one, may have used up the last one.
+
+    The gateway sends the terms when a batch is made. The part of a key's limits that is meant for batches is divided by
+    the number of batches that may be open at once. So all of them together stay within it, whichever servers run them,
+    and the servers need not talk to each other.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One line of a batch: which endpoint it asks for what, in OpenAI's form or as a plain body, and its answer's line."""
+"""Lines of a batch file: parsing, output lines, and the check of a whole file before its first line runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`plimsoll batch`: a file's rows answered by an engine in this process, without HTTP."""
+"""`plimsoll batch`: an engine in this process runs the rows of a file, without HTTP. Results become JSON lines or table
+rows.
+"""
 
 from __future__ import annotations
 

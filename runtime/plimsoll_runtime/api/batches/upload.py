@@ -1,4 +1,4 @@
-"""An upload on its way to the disk: read as it comes, within bounds, and never whole in memory."""
+"""Streams an upload to disk within limits: a multipart/form-data reader, and the file that it fills."""
 
 from __future__ import annotations
 

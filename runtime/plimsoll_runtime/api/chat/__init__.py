@@ -1,1 +1,1 @@
-"""Chats: what a model is shown of them, its thoughts, and its calls of tools."""
+"""/v1/chat/completions: conversation, reasoning and tool calls."""

@@ -1,4 +1,6 @@
-"""A chat in which the model may call tools: what it is shown, and what its answer is kept to."""
+"""Tools of a chat: what the template shows of them, which constraint follows from the tool choice, and which parts of
+their schemas can be enforced.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""From texts to vectors, scores and labels."""
+"""The endpoints that fit in one module each, Anthropic's Messages API among them."""

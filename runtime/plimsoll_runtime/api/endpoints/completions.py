@@ -1,4 +1,4 @@
-"""POST /v1/completions: the legacy interface, still the one for scoring prompts."""
+"""POST /v1/completions, the legacy interface, which is also used to score prompts (`echo`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer to a request for a message: whole, or as the events of a stream."""
+"""The output of /v1/messages: content blocks, as one message or as events of a stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /v1/messages and /v1/messages/count_tokens."""
+"""POST /v1/messages and /v1/messages/count_tokens. A request in Anthropic's form becomes a chat request in OpenAI's."""
 
 from __future__ import annotations
 

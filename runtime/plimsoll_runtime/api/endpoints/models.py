@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}, in OpenAI's shape or Anthropic's."""
+"""GET /v1/models and /v1/models/{id}, in OpenAI's shape or Anthropic's, with what each model can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""POST /v1/score and /v1/rerank: how well texts go together, by a model that reads both, or by their vectors."""
+"""POST /v1/score, /v1/rerank and /v1/classify: scores of pairs of texts, by a model that reads both or by their
+vectors, and labels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize: what the model's tokenizer makes of a text."""
+"""POST /tokenize and /detokenize: schemas and handlers."""
 
 from __future__ import annotations
 

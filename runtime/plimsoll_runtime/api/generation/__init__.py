@@ -1,1 +1,1 @@
-"""From prompts to answers in text, for every endpoint that generates."""
+"""From prompts to outputs, for every endpoint that generates or pools."""

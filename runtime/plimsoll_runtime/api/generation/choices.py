@@ -1,4 +1,6 @@
-"""One HTTP request as engine requests: every prompt, n times."""
+"""The choices of an HTTP request: plans an engine request for each prompt and choice, merges their outputs, counts
+usage and maps engine errors.
+"""
 
 from __future__ import annotations
 

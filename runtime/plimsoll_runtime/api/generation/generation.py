@@ -1,4 +1,6 @@
-"""From prompts to answers, the same way for every endpoint that generates: each says only how its answers look."""
+"""The job of every endpoint that generates: it checks constraints, runs the choices, and passes their pieces to the
+endpoint's `Answers`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Prompts to token ids; prompts and parameters that the model or the server cannot take are refused."""
+"""Prompts to token ids: renders chats, truncates prompts, and refuses prompts and parameters that the model or the
+server cannot take.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ _NO_OBJECT = "arguments"
 
 
 def forms_of(messages: Messages) -> Iterator[Messages]:
-    """The messages, whose calls have their arguments as text, in each form. One form where nothing is called."""
+    """The messages, whose calls have their arguments as text, in each form. One form where nothing is called.
+
+    A template reads arguments as an object, as a value that it writes as JSON, or as text that it puts between its
+    markers. Templates of Mistral also accept only ids of nine characters. No template says which form it takes: it
+    raises an error for the others, so the forms are tried in turn, the smallest change first.
+    """
     forms: list[Messages] = []
     for identify in (_as_they_are, _with_short_ids):
         for arguments in (value_of, _object, _text):
@@ -94,7 +101,12 @@ TOO_LONG = "context_length_exceeded"
 
 
 def too_long(limit: int, had: str, shorten: str, param: str) -> ApiError:
-    """`had`: what the request came to, in tokens; `shorten`: what is to become shorter."""
+    """`had`: what the request came to, in tokens; `shorten`: what is to become shorter.
+
+    Agents recognise these words and shorten the conversation: "This model's maximum context length is N tokens"
+    (litellm and what is built on it, Pi, opencode), "please reduce the length of" (OpenHands), and the code (LangChain,
+    which looks for it in the message: OpenAI's client shows only that).
+    """
     message = (
         f"This model's maximum context length is {limit} tokens. However, {had}. "
         f"Please reduce the length of {shorten} ({TOO_LONG})."

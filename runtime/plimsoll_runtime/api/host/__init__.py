@@ -1,1 +1,1 @@
-"""Many models in one server: requests by name, and the host API by which others place them."""
+"""Many models in one server: requests by served name, and the host API that places them."""

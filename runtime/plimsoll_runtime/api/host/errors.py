@@ -1,4 +1,4 @@
-"""What a host refuses, as the errors that clients of the OpenAI API know."""
+"""Errors of a host, as clients of the OpenAI API and as clients of the host API get them."""
 
 from __future__ import annotations
 

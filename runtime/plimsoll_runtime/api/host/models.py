@@ -1,4 +1,6 @@
-"""The models of a host by the names that requests use. A request for one that sleeps waits while it wakes."""
+"""The models of a host by served name, with their options for the server. A request for a sleeping model waits while it
+wakes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a host: two APIs on two ports, the models behind them, and an orderly end."""
+"""The process of a host: config, two APIs on two ports, the models behind them, and an orderly end."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Requests and answers as HTTP has them: bodies, errors, events, sockets."""
+"""Requests and responses as HTTP has them: bodies, errors, events, deadlines."""

@@ -1,4 +1,4 @@
-"""Reads a request's body and its JSON into a schema, or says in OpenAI's terms what is wrong with it."""
+"""Reads a request's body within limits and decodes its JSON into a schema, with errors in OpenAI's terms."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ _TEXT = re.compile(rb'(?:[^"\\]{1,1024}+|\\.){0,1024}+', re.DOTALL)
 
 
 def check_values(data: bytes | bytearray) -> None:
-    """Raises ApiError (400) when the body holds more than `MAX_VALUES`."""
+    """Raises ApiError (400) when the body holds more than `MAX_VALUES`.
+
+    A list of two bytes becomes an object of sixty. The decoder takes 0.3 us for each and lets no other thread run
+    meanwhile: 28 MiB of empty lists stalled every stream for 2 s and took 450 MB. Numbers are not counted: a token id
+    costs 0.04 us.
+    """
     if _marks(data) <= MAX_VALUES:
         return
     # Most of those marks may stand within texts: only now are they told apart.

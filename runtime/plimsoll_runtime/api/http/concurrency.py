@@ -1,4 +1,6 @@
-"""Ends work whose client has gone away."""
+"""Helpers for requests under way: cancel work whose client has disconnected, run long work in a thread, wait for the
+first of several.
+"""
 
 from __future__ import annotations
 
@@ -55,6 +57,9 @@ async def offload(size: int, work: Callable[[], ResultT]) -> ResultT:
 
     Such work must change nothing that the event loop uses. Cancelling drops work that has not begun, and the
     result of work that has.
+
+    Decoding takes up to twenty times a body's size. So long bodies (`LONG_BODY`) share one thread, in the order of
+    their arrival, and only one of them is decoded at a time.
     """
     if size <= SHORT_BODY:
         return work()

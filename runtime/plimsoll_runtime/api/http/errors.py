@@ -1,4 +1,6 @@
-"""Errors as OpenAI's clients expect them: a true status and {"error": {message, type, param, code}}."""
+"""Errors of the API, and the `Dialect` in which the clients of a path expect errors and streams. OpenAI's older
+endpoints set the rule.
+"""
 
 from __future__ import annotations
 

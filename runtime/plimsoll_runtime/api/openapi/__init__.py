@@ -1,1 +1,1 @@
-"""What a server says of itself: models, paths, parameters."""
+"""The OpenAPI document, and the pages made of it."""

@@ -1,4 +1,6 @@
-"""The OpenAPI document of the server, made of the types that read its requests and write its answers."""
+"""The OpenAPI document, made of the types of requests and responses, and the paths of other servers that this one does
+not offer.
+"""
 
 from __future__ import annotations
 

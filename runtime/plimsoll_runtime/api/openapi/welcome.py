@@ -1,4 +1,4 @@
-"""GET /: what this server is and which models it has, for people and for programs."""
+"""GET /: a page (for browsers) or JSON about this server, its models, and a command that asks one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ _WEIGHT = re.compile(r"q=(1(?:\.0{0,3})?|0(?:\.[0-9]{0,3})?)")
 
 
 def template(title: str, about: str) -> str:
-    """The page with `$models` and `$command` still to be filled in."""
+    """The page with `$models` and `$command` still to be filled in.
+
+    A gateway shows the same page. It imports nothing of the runtime, so `gateway_pages` writes the template as a file
+    for it, and tests/contract compares both renderings.
+    """
     return "\n".join(
         [
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',

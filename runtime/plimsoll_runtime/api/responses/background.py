@@ -1,4 +1,4 @@
-"""Responses that run on without their client: told of, followed and cancelled by their id until they have ended."""
+"""Background responses, which run without their client. Clients follow their events, or cancel them, by id."""
 
 from __future__ import annotations
 

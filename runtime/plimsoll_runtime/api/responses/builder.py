@@ -1,4 +1,4 @@
-"""The answer to a request for a response: its items as they grow, and how it ended."""
+"""Builds the response to a request: its fixed fields, its items while they grow, and how it ended."""
 
 from __future__ import annotations
 

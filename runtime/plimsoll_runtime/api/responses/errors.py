@@ -1,4 +1,6 @@
-"""What a chat is refused for, told of the request for a response that the chat was made of."""
+"""Errors of /v1/responses, in which fields have their names of a request for a response, and the ids of responses and
+items.
+"""
 
 from __future__ import annotations
 
@@ -86,13 +88,19 @@ _ITEM = re.compile(r"(?:msg|fc|fco|rs)_([0-9a-f]{44})([0-9a-f]{1,6})")
 
 
 def response_id(headers: Mapping[str, str]) -> str:
-    """A new one, for a request with these headers."""
+    """A new one, for a request with these headers.
+
+    It has the place that made it, as the gateway calls that server, and 128 random bits.
+    """
     place = headers.get(PLACE_HEADER, "")
     return f"resp_{place if _PLACE.fullmatch(place) else NOWHERE}{uuid.uuid4().hex}"
 
 
 def item_id(kind: str, response: str, number: int) -> str:
-    """Of item `number` of a response, counted from the first of its input to the last of its output."""
+    """Of item `number` of a response, counted from the first of its input to the last of its output.
+
+    It has the response's id and the item's number there, so that a reference to an item names its response.
+    """
     return f"{kind}_{response.removeprefix('resp_')}{number:x}"
 
 

@@ -1,8 +1,4 @@
-"""Where responses are kept: a shelf with a bound on their number, their bytes and their age.
-
-What was used least recently goes first, of those who have more than an even share (see `shares`). A response is used
-when it is kept, and when a conversation goes on from it or from what came of it.
-"""
+"""The contract of response stores, the bounds and shares of owners, and the store in memory."""
 
 from __future__ import annotations
 
@@ -98,7 +94,12 @@ class StoreShare:
 
 
 class Shares:
-    """The parts of all owners that have anything."""
+    """The parts of all owners that have anything.
+
+    When the store is full, the least recently used response goes first, of owners that have more than an even share. An
+    owner with no more than an even share loses nothing before its time, however much others keep. A share that is not
+    needed is free for others. A response is used when it is stored, and when a conversation continues from it.
+    """
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
@@ -178,7 +179,10 @@ class _Place:
 
 
 class MemoryStore:
-    """In the order of use."""
+    """In the order of use.
+
+    Its responses end with the process.
+    """
 
     def __init__(self, bounds: Bounds, clock: Clock = time.time) -> None:
         self._bounds = bounds

@@ -1,4 +1,4 @@
-"""From a request for a response, and what it goes on from, to a request for a chat."""
+"""From a request for a response, and the turns before it, to a chat request and its messages."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The bodies of requests (pydantic, strict) and of answers (msgspec, fast)."""
+"""The types of requests (pydantic, strict) and of outputs (msgspec, fast)."""

@@ -1,4 +1,6 @@
-"""The content of a chat's message: a text, or parts of which it is made."""
+"""The content of a chat message: a text, or text, refusal and image parts. Images are refused or left out
+(`--image-parts`).
+"""
 
 from __future__ import annotations
 

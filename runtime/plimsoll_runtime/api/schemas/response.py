@@ -1,6 +1,4 @@
-"""What is told of responses: themselves, their lists of items, and that one is gone. Field names and nulls are
-OpenAI's.
-"""
+"""Responses, their items, lists of items and deletions, as the API returns them. Field names and nulls are OpenAI's."""
 
 from __future__ import annotations
 

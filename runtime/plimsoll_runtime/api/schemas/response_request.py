@@ -1,4 +1,4 @@
-"""POST /v1/responses: the request."""
+"""The request of POST /v1/responses, with its tools: functions. OpenAI's own tools are refused by name."""
 
 from __future__ import annotations
 

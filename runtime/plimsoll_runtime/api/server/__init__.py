@@ -1,1 +1,1 @@
-"""Who asks, and what they may: API keys, gateways, tenants."""
+"""The server process: config, state, listener, credentials, limits."""

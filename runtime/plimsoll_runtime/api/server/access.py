@@ -1,4 +1,4 @@
-"""The outermost layer of the server: who may ask, when, and one line in the log for each request."""
+"""The outermost layer of the server: plain paths, credentials, readiness, and a log line for each request."""
 
 from __future__ import annotations
 

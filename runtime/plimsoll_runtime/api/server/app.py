@@ -1,4 +1,4 @@
-"""The HTTP application: routes, and how errors become answers."""
+"""The HTTP application of one model (routes, errors), and the layers around the application of any server."""
 
 from __future__ import annotations
 
@@ -171,9 +171,6 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
 async def _answer_gone(_request: Request, _error: Exception) -> Response:
     """Nobody reads this any more; the status is for the log."""
     return Response(status_code=CLIENT_GONE)
-
-
-logger = logging.getLogger(__name__)
 
 
 class HttpFront:

@@ -1,4 +1,4 @@
-"""Which API keys let a request in. They are kept as hashes; those of a file are read again when it changes."""
+"""Credentials: API keys, which are kept as hashes, gateways that may name a tenant, and the tenants of keys."""
 
 from __future__ import annotations
 
@@ -107,6 +107,10 @@ class Gateways:
 
     Those of a file are read again when it has changed, so that one can be replaced while the server runs: put the new
     line beside the old one, let the gateways send it, and take the old one out.
+
+    A gateway that has keys knows its clients; the server behind it sees one peer. So the gateway names the tenant in a
+    header, and proves with a credential in another header that it may do so. Without a valid credential the name is
+    ignored.
     """
 
     def __init__(
@@ -180,7 +184,11 @@ _PURPOSE = b"plimsoll/tenant"
 
 
 class Tenants:
-    """The tenant of each API key. Each has what is kept for it to itself; where `shared`, not so cached prefixes."""
+    """The tenant of each API key. Each has what is kept for it to itself; where `shared`, not so cached prefixes.
+
+    `usage.cached_tokens` and the time to the first token show whether a prefix was cached, block by block. Shared
+    between keys, that would tell one client how much of another's prompt it has guessed.
+    """
 
     def __init__(self, *, shared: bool = False) -> None:
         self._shared = shared

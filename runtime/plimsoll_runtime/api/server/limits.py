@@ -1,4 +1,4 @@
-"""How large the body of a request may be, by its path: the one home of these numbers."""
+"""Limits that the command line shows: sizes of bodies by path, of files, and of batches."""
 
 from __future__ import annotations
 

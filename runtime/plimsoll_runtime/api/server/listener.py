@@ -1,4 +1,4 @@
-"""A listening socket and the HTTP server on it, without signals of its own."""
+"""The listening socket and the HTTP server on it: TLS, timeouts, origins and the log's format."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ HEAD_SECONDS = 20.0
 class PatientProtocol(H11Protocol):
     """One connection. The timeout runs from its start, and from the first byte of each later request; more bytes do not
     renew it.
+
+    uvicorn itself waits for ever, both for a head that has begun and for the first one of a new connection: a client
+    could keep a connection open for a few bytes. Idle connections between two requests end by uvicorn's own keep-alive
+    timeout.
     """
 
     _timer: asyncio.TimerHandle | None = None

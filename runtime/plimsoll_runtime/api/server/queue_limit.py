@@ -1,11 +1,4 @@
-"""Bounds on the requests that wait: beyond them requests are refused at once, instead of all becoming late.
-
-Without a bound an overloaded server would take every request, and each prompt that waits costs memory and delays those
-behind it. There are two bounds: on the answers that wait for their first token, and on the tokens of their prompts. A
-prompt counts once however many answers it gets. The refusal is a 503 whose Retry-After says when there will be room if
-answers go on leaving as fast as of late. OpenAI's clients try a 503 again by themselves, and the gateway gives the
-request to another replica first, which it would not do with a 429 ("you ask too much").
-"""
+"""The queue limit: bounds the requests that wait, and refuses those beyond it with a 503 and a Retry-After."""
 
 from __future__ import annotations
 
@@ -67,7 +60,14 @@ LONGEST_RETRY_AFTER = 60
 
 
 class QueueLimit:
-    """Counts answers whose first token is still to come, and their prompts. Changed on the event loop only."""
+    """Counts answers whose first token is still to come, and their prompts. Changed on the event loop only.
+
+    Without a bound an overloaded server would take every request, and each waiting prompt costs memory and delays those
+    behind it. There are two bounds: on the choices that wait for their first token, and on the tokens of their prompts.
+    A prompt counts once for all its choices. The refusal is a 503, whose Retry-After expects choices to leave the queue
+    as fast as lately. OpenAI's clients repeat a request after a 503 by themselves, and the gateway sends it to another
+    replica first, which it would not do after a 429.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""The server process: listens at once, loads, serves, drains, and tells by its exit code why it ended."""
+"""The server process: listens at once, loads, serves and drains, writes device findings to a file, and ends with an
+exit code.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 def write_findings(path: Path | None, findings: Sequence[str]) -> None:
-    """Write them, one a line, if there is to be such a file; one that cannot be written is told in the log."""
+    """Write them, one a line, if there is to be such a file; one that cannot be written is told in the log.
+
+    HTTP would show them to everybody.
+    """
     if path is None:
         return
     try:
@@ -36,8 +41,6 @@ def write_findings(path: Path | None, findings: Sequence[str]) -> None:
     except OSError as problem:
         logger.warning("what there is to say of the device cannot be written to %s: %s", path, problem)
 
-
-logger = logging.getLogger(__name__)
 
 Load = Callable[[ServerConfig, ServerState], Coroutine[Any, Any, ServedModel]]
 

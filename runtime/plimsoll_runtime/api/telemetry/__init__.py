@@ -1,1 +1,1 @@
-"""How much waits, how fast it goes, and who is told."""
+"""Metrics of servers and hosts, and the record of a request."""

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: times and counts of requests, beside what `engine_metrics` reads."""
+"""The metrics of a server: histograms of requests, and the engine counters that are read when Prometheus scrapes."""
 
 from __future__ import annotations
 

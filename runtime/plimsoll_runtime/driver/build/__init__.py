@@ -1,1 +1,1 @@
-"""an engine is built in stages."""
+"""An engine is built in stages: facts, loading, memory plan, assembly, warm-up."""

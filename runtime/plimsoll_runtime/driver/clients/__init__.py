@@ -1,1 +1,1 @@
-"""an engine as its callers see it."""
+"""An engine as its callers see it: for asyncio, blocking, and in this process."""

@@ -1,4 +1,6 @@
-"""Requests on their way to an engine's process: a prompt that several of them share goes there once."""
+"""Requests and outputs of a client: a prompt shared by several requests is sent once, and a mailbox holds outputs until
+they are read.
+"""
 
 from __future__ import annotations
 

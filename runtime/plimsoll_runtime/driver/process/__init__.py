@@ -1,1 +1,1 @@
-"""an engine's process, from both sides."""
+"""An engine's process, from both sides."""

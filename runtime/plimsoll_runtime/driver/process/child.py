@@ -1,8 +1,4 @@
-"""What both clients need of an engine's process: to start it, to talk to it, and to hear at once that it has ended.
-
-The two processes are tied to each other by what the kernel closes when one of them goes, however it goes: the child
-ends when its standard input does, the parent sees a pipe become readable. Neither asks the other in turns.
-"""
+"""An engine process from the side of its clients: its socket folder, start, messages and end."""
 
 from __future__ import annotations
 
@@ -41,7 +37,11 @@ PATH_LIMIT = 100
 
 
 class SocketFolder:
-    """A folder of one's own for sockets, with a path short enough for them; stale ones beside it are gone."""
+    """A folder of one's own for sockets, with a path short enough for them; stale ones beside it are gone.
+
+    It is private to this user and locked while its owner lives. A killed process removes nothing, so each owner removes
+    the folders whose lock it can get: the kernel releases locks however a process ends.
+    """
 
     def __init__(self, longest_name: str) -> None:
         parent = tempfile.gettempdir()
@@ -98,8 +98,6 @@ def _lock_stale(folder: Path) -> int | None:
         return None
 
 
-logger = logging.getLogger(__name__)
-
 KILL_SECONDS = 5.0
 """How long a killed process may take to be gone: one that waits for a broken driver or disk may never be."""
 LAST_WORDS_SECONDS = 2.0
@@ -111,6 +109,9 @@ class EngineChild:
 
     `ended_fd` becomes readable when the process has ended; `exit_code` is known then. A `standby` becomes that process;
     `image` and `grant` are for what it builds.
+
+    The two processes are tied by descriptors that the kernel closes when one of them ends, however it ends: the child
+    ends when its standard input does, the parent sees a pipe become readable. Neither polls the other.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""The socket that is an engine process's standard input: orders come with descriptors, replies go back, and it ends
-when the parent does.
+"""The socket that is a process's standard input: orders and descriptors go in, replies come back, and the process ends
+when its parent does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""What an engine's process is told on its standard input, and what it says there before it is an engine.
-
-One line of JSON each. A process that stands by may be asked what models would take; `Start` is the last that it is
-told there, and the descriptor of an image travels with it.
+"""Messages on the control socket before an engine serves: orders, replies, the memory that a model needs and the grant
+that it gets.
 """
 
 from __future__ import annotations
@@ -92,6 +90,9 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     Descriptors come along: of a page (see `pulse`), and of an image where `has_image` says so.
     `factory` is "module:function"; the function makes an `EngineCore` of a config and a progress callback. It gets
     `image` and `grant` by these names where they are given.
+
+    It is the last order on the control socket: a line of JSON, like all of them. A standby process may be asked before
+    what models would take (`Measure`).
     """
 
     config: EngineConfig

@@ -1,7 +1,5 @@
-"""A page of memory in which an engine's process says until when it will be heard of again.
-
-It costs the engine two stores a step and no message, and whoever reads it has the latest value, even if it did not run
-for a while itself. Both sides' clocks are the machine's monotonic one, which stands still while the machine sleeps.
+"""The heartbeat of an engine process: a page of shared memory with the time of the next beat, and the watch that
+detects a hang.
 """
 
 from __future__ import annotations
@@ -24,7 +22,11 @@ class Beat(NamedTuple):
 
 
 class Pulse:
-    """The page, shared by the two processes that have its file descriptor."""
+    """The page, shared by the two processes that have its file descriptor.
+
+    It costs the engine two stores a step and no message, and the reader has the latest value even if it did not run for
+    a while itself. Both clocks are the machine's monotonic one, which stands still while the machine sleeps.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
@@ -70,6 +72,9 @@ class Watch:
 
     Time in which the watcher did not run itself (its process was stopped, or starved, and the engine with it in all
     likelihood) is no time of the engine's: it is added to what the engine has set itself.
+
+    A hung engine is busy beyond the time that it has set itself, or leaves commands unread. An idle engine is never
+    late, and one that loads has set itself no time.
     """
 
     def __init__(self, timeout: float, clock: Callable[[], int] = time.monotonic_ns) -> None:

@@ -1,4 +1,4 @@
-"""An engine process that has no model yet, and waits to be told what to be."""
+"""Standby processes, which have no model yet, and the fork server that makes them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkServer(ControlledProcess):
-    """The side of whoever wants engines. The process ends when this one does; engines go on without it."""
+    """The side of whoever wants engines. The process ends when this one does; engines go on without it.
+
+    It has imported what every engine needs, so those imports are in memory once, however many engines there are: an
+    engine's own memory is what it writes to. A forked process is at once the child of this process, which gets its exit
+    code.
+    """
 
     @classmethod
     def spawn(cls) -> ForkServer:

@@ -1,1 +1,1 @@
-"""Which of its cached tokens a layer still reads: the rule of a group of layers, one file a rule."""
+"""KV cache management in names and numbers: block pool, prefix cache, cache groups, state snapshots."""

@@ -1,8 +1,4 @@
-"""The rules that there are, and how many blocks a sequence holds under them.
-
-Whatever a rule is, what a query sees begins no earlier than what the one before it saw: so blocks are given back from
-the front of a table, and a table is the number of its first block and the blocks from there on.
-"""
+"""The cache rules (full, sliding window, chunk), and how many blocks a sequence holds under them."""
 
 from __future__ import annotations
 
@@ -66,7 +62,11 @@ LEAST_CHUNK = 4
 
 
 def first_block(rule: Rule, position: int, block_size: int) -> int:
-    """The first block that the query at a position, or a later one, reads."""
+    """The first block that the query at a position, or a later one, reads.
+
+    Under every rule, what a query sees begins no earlier than what the one before it saw. So blocks are freed from the
+    front of a table, and a table is the number of its first block and the blocks from there on.
+    """
     return rule.oldest(position) // block_size
 
 

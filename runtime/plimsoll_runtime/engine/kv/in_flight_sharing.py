@@ -1,4 +1,6 @@
-"""How sequences that run share blocks: each names what it fills, and uses what others have filled meanwhile."""
+"""Running sequences share blocks that others have just filled. Also records what a step does to blocks besides
+computing.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""records that cross a border: server/engine, scheduler/runner."""
+"""Records that cross a border: between server and engine, and between scheduler and runner."""

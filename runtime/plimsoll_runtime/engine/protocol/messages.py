@@ -1,4 +1,6 @@
-"""Messages between a server and its engine process (msgpack by msgspec, over ZeroMQ), batched per step."""
+"""Messages between a server and its engine process (msgpack by msgspec, over ZeroMQ), batched per step, and packed
+prompt log probabilities.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one request wants its tokens chosen."""
+"""How the tokens of a request are sampled, its reasoning budget included."""
 
 from __future__ import annotations
 

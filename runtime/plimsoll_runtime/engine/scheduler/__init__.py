@@ -1,1 +1,1 @@
-"""the scheduler and its parts."""
+"""The scheduler: which sequences compute which tokens."""

@@ -1,7 +1,5 @@
-"""Who is let in, in the order of ranks, and who gives way.
-
-Nobody is admitted before the first in line, unless that one waits for the disk. A sequence is let in when there are a
-slot and blocks for all that is known of it, and those that run keep a spare block each.
+"""From a request to a running sequence: makes sequences, prefetches their prefixes from disk, admits them by order key,
+and preempts.
 """
 
 from __future__ import annotations
@@ -34,6 +32,10 @@ class Prefetches:
     """Sequences that wait aside while their prefixes are prefetched from the disk, and those that are back in line.
 
     Without `tiers` nobody does. `clock` gives nanoseconds.
+
+    Blocks that are read for a sequence stay in frames of host memory until it runs, and frames are few. So only
+    sequences near the front have blocks read: as many as could start at once, and some more for the time that reading
+    takes. One that falls behind again releases its frames; the blocks stay in them until the frames are needed.
     """
 
     def __init__(self, tiers: TieredPrefixes | None, max_sequences: int, clock: Callable[[], int]) -> None:
@@ -123,6 +125,9 @@ class Admission:
     """Sequences that wait, in line or aside while their prefix is read from the disk.
 
     `rerank` takes a waiting sequence's rank anew; `clock` gives nanoseconds.
+
+    No sequence is admitted before the first in the queue, unless that one waits for the disk. A sequence is admitted
+    when there are a slot and blocks for all its known tokens, and a spare block for each running one.
     """
 
     def __init__(

@@ -1,10 +1,4 @@
-"""Which tokens a step computes.
-
-A step is planned in the order of ranks: decodes, then prompts that are under way and new arrivals, each with what is
-left of the token budget. A sequence gets all blocks that its known tokens need when it is admitted, so only decodes
-ever ask for more; when none is left the last of the running sequences gives up its blocks and waits to be computed
-again.
-"""
+"""Chooses the tokens that a step computes, and builds its plan."""
 
 from __future__ import annotations
 
@@ -65,7 +59,12 @@ _UNSEEN = (LAST_CHOSEN,)
 
 
 class BatchBuilder:
-    """Fills steps with the tokens of running sequences, and with those of such as are let in."""
+    """Fills steps with the tokens of running sequences, and with those of such as are let in.
+
+    A step is planned in the order of order keys: decodes, then prompts under way and new arrivals, each with what is
+    left of the token budget. A sequence gets all blocks for its known tokens when it is admitted, so only decodes ask
+    for more. If none is left, the last of the running sequences is preempted.
+    """
 
     def __init__(
         self, limits: Limits, kv: KvCacheManager, running: RunningSequences, admission: Admission, counters: Counters

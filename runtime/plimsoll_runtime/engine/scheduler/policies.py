@@ -1,10 +1,4 @@
-"""In which order requests are served, and who gives way.
-
-Every policy turns a sequence into a rank, and the scheduler serves by rank. Ranks are positions on a line that moves
-on for everybody at the same speed (arrivals, time, or tokens computed): what a policy favours, it moves ahead by a
-bounded distance. So nobody's rank has to be taken anew because time has passed, a rank costs O(1), and nobody
-starves: whoever arrives later than that distance ranks behind. `docs/scheduling.md` says which policy is for whom.
-"""
+"""Scheduling policies: order keys of sequences, and the expected lengths that some policies need."""
 
 from __future__ import annotations
 
@@ -101,6 +95,11 @@ class Policy(Protocol):
     rank is taken when a request arrives; with `refreshes` above 0 it is taken again for that many waiting sequences
     in each step, and never while a sequence runs. With `preempts`, a running sequence gives up its place to a
     waiting one that ranks before it.
+
+    Order keys are positions on a line that moves on for all sequences at the same speed (arrivals, time, or tokens
+    computed), and a policy moves what it favours ahead by a bounded distance. So no key has to be computed again
+    because time has passed, a key costs O(1), and no sequence starves: one that arrives later than that distance is
+    behind. `docs/scheduling.md` says which policy is for whom.
     """
 
     preempts: bool

@@ -1,4 +1,4 @@
-"""The sequences that run: in the order of their ranks, each with its blocks and a slot of the runner."""
+"""The running sequences in order, each with its blocks and a slot of the runner."""
 
 from __future__ import annotations
 

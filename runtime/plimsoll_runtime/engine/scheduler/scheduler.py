@@ -1,15 +1,4 @@
-"""The scheduler: which sequences compute which tokens in the next step, and what came of it.
-
-Who is let in is `admission`'s to say, which tokens a step computes `batching`'s. The first of all, once it runs, is
-never held up (in a burst for three steps of prompts, where the limits say so); until then the sequences that run before
-it finish one by one, or give way at once where the policy preempts. As ranks favour nobody for ever, every request
-ends.
-
-`schedule` and `commit` are separate: a step may be planned while earlier ones run, as long as they run and are
-committed in the order in which they were planned. A sequence whose token is still to come goes on with
-`LAST_CHOSEN`: the runner knows the token by then. If that was its last one (a stop token, an error), what was planned
-for it comes to nothing: its row is computed, and its blocks are not used again before that.
-"""
+"""The scheduler: plans each step and applies its result, with the messages for the clients of sequences."""
 
 from __future__ import annotations
 
@@ -94,6 +83,13 @@ class Scheduler:
 
     With `tiers` a sequence whose prefix lies on the disk stands aside while it is read, and others go ahead of it.
     `clock` gives nanoseconds and is the one by which requests say when they arrived.
+
+    The first of all sequences, once it runs, is never delayed (in a burst for three steps of prompts, if the limits say
+    so). Until then the sequences that run before it finish one by one, or are preempted if the policy does that. As no
+    policy favours a sequence for ever, every request ends. `schedule` and `commit` are separate: a step may be planned
+    while earlier ones run, if they run and are committed in the order of their plans. A sequence whose token is still
+    to come continues with `LAST_CHOSEN`: the runner knows the token by then. If that was its last one (a stop token, an
+    error), what was planned for it is discarded: its row is computed, and its blocks are not used again before that.
     """
 
     def __init__(

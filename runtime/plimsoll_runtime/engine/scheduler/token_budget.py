@@ -1,4 +1,4 @@
-"""How many prompt tokens a step computes beside decodes: on a CPU each of them makes the step longer."""
+"""What lowers the token budget of a step: decodes that must not wait on a CPU, and a step that ran out of memory."""
 
 from __future__ import annotations
 
@@ -88,6 +88,9 @@ class SmallSteps:
     """In the place of a Pacer: steps of so many `tokens`, and of twice as many after some good ones, up to `most`.
 
     `longest` says how many tokens the first in line must have at once, where prompts are computed whole; else 0.
+
+    The memory of the KV cache is taken at the start, so preempting a sequence frees none of the device's. What a step
+    takes besides grows with its tokens. So steps are small for a while after a shortage, and then grow again.
     """
 
     def __init__(self, tokens: int, most: int, longest: Callable[[], int]) -> None:

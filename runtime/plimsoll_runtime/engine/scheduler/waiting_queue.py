@@ -1,4 +1,4 @@
-"""The queue of sequences that have no slot yet, in the order of their rank."""
+"""The queues of sequences without a slot: by order key, and by the deadline of the first token."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attention over the paged cache, one module a backend."""
+"""Attention over the KV cache: contract, registry, selection and backends."""

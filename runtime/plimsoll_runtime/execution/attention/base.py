@@ -1,4 +1,6 @@
-"""What the runner asks of an attention backend: one call a step, one call a layer."""
+"""The contract of attention backends: a batch, its block tables, a call for each step and layer, and errors that lead
+to another backend.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Which backend computes attention: the one asked for, honoured or refused, or the fastest on this machine.
-
-Every one that can run is checked and measured, the table logged. What was measured on a machine is kept on disk, so
-that the next start on it need not measure again.
+"""Selects the attention backend: the one asked for, or the fastest on this machine, or one for prompts and one for
+decodes.
 """
 
 from __future__ import annotations
@@ -179,6 +177,9 @@ def fastest_first(
     Those are to be tried, in this order, where one fails while it serves: what is measured, then last resorts. On a GPU
     two of them may share a step: see `choice.ranked`. A fused backend is followed by none and follows none: decoder and
     cache are made for it. Raises UsageError with all reasons when none can serve.
+
+    Every backend that can run is checked and measured, and the table is logged. Measurements are kept on disk, so that
+    the next start on the same machine need not measure again.
     """
     mix = expected_mix(target.device)
     able = [name for name, entry in entries.items() if entry.why_not(target) is None and not entry.last_resort]

@@ -1,4 +1,4 @@
-"""A step's sequences as flat arrays: what the backends index with."""
+"""A step's sequences as flat arrays, for backends in torch and for our kernels."""
 
 from __future__ import annotations
 

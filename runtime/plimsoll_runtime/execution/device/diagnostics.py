@@ -1,4 +1,4 @@
-"""What of a machine's GPUs a person should hear of when an engine starts: one line each, with what to do."""
+"""Facts about a machine's GPUs, and the findings to report when an engine starts: a line each, with what to do."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reads what there is to know of a machine's GPUs: from torch, the environment and, where need be, the driver.
-
-The driver is asked by nvidia-smi, which takes a second where nothing else uses the GPU: only where CUDA finds none,
-several are named, or somebody holds memory.
-"""
+"""Reads the facts of GPUs from torch, the environment and the driver, and the names of devices and CPU."""
 
 from __future__ import annotations
 
@@ -37,7 +33,11 @@ def log_findings() -> tuple[str, ...]:
 
 
 def read_facts(environment: Mapping[str, str] = os.environ) -> DeviceFacts:
-    """What nobody tells is None. Raises what CUDA does where the device has failed."""
+    """What nobody tells is None. Raises what CUDA does where the device has failed.
+
+    nvidia-smi reads the driver, which takes a second if nothing else uses the GPU. So it runs only if CUDA finds no
+    GPU, if several are named, or if another process holds memory.
+    """
     visible, used = environment.get(VISIBLE), _used()
     ask = used is None or used.held > 0 or (visible is not None and "," in visible)
     return DeviceFacts(

@@ -1,4 +1,4 @@
-"""The device that models run on, decided in one place for whatever is started."""
+"""Selects the device, the dtype and the number of threads, or says why no GPU can be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Capturing work on a GPU as a CUDA graph, which is launched again in one call."""
+"""Captures CUDA graphs: the capture sizes, the capture at warm-up within bounds of time and memory, and the choice of a
+graph for a step.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""a step's inputs: batch state and what is uploaded."""
+"""A step's inputs: batch state, block tables, and what is uploaded to the device."""

@@ -1,4 +1,4 @@
-"""What the runner keeps of the sequences in its slots from step to step; a step's plan says what is new."""
+"""The batch state of the runner, updated by step plans, and a step's inputs as flat arrays."""
 
 from __future__ import annotations
 

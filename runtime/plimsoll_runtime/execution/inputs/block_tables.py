@@ -1,4 +1,4 @@
-"""The block tables of a group of the cache, kept from step to step: a step's plan says what is new in them."""
+"""The block tables of a cache group, kept from step to step on the host and on the device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All integers that a step sends to a device: they lie together, and go in one copy."""
+"""The upload buffer: all integers of a step, copied to the device at once, on a stream of their own."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""the cache's memory."""
+"""The memory of the KV cache and of recurrent states."""

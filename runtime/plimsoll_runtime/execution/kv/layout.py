@@ -1,4 +1,4 @@
-"""Which layers form a group of the cache, and how many share its memory."""
+"""The layout of the KV cache: which layers form a cache group, and where they are within a block."""
 
 from __future__ import annotations
 

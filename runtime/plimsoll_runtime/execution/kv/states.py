@@ -1,4 +1,4 @@
-"""What recurrent layers keep: a tensor for each state, with a row for each of the runner's slots, and for snapshots."""
+"""State of sequences outside KV blocks: recurrent states and their snapshots, and caches of Transformers code."""
 
 from __future__ import annotations
 

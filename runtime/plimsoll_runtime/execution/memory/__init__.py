@@ -1,1 +1,1 @@
-"""how much memory there is and who gets it."""
+"""How much memory there is, and what the KV cache and the largest step get of it."""

@@ -1,4 +1,4 @@
-"""What a container may still take of the machine's memory: its cgroup's limit, and those of every cgroup above it."""
+"""Memory of the container, by its cgroups, and of a process."""
 
 from __future__ import annotations
 

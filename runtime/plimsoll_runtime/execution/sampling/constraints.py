@@ -1,4 +1,6 @@
-"""Rows whose tokens a grammar or a thought's end chooses among: their masks are computed beside the forward pass."""
+"""Rows under a grammar or a reasoning budget: their guides, the masks computed next to the forward pass, and forced
+tokens.
+"""
 
 from __future__ import annotations
 

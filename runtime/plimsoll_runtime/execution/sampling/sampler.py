@@ -1,4 +1,4 @@
-"""The sampler: one batched choice of tokens a step."""
+"""The sampler: one batched sampling of tokens for each step, with log probabilities of outputs and prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sequences in the slots ask of the choice of tokens, kept between steps."""
+"""Sampling parameters of the sequences in the slots, kept between steps, and repeatable random numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ _DOUBLE_BITS = np.uint64(11)
 
 
 def uniforms(seeds: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniform numbers in [0, 1), one for each pair (int64 [R], int64 [R] -> float64 [R])."""
+    """Uniform numbers in [0, 1), one for each pair (int64 [R], int64 [R] -> float64 [R]).
+
+    A draw depends on the request's seed and the index of the token only, so it is the same in any batch, and after a
+    preemption. The mixing function is SplitMix64's finaliser (Steele, Lea and Flood, "Fast splittable pseudorandom
+    number generators", 2014), applied once to the seed and once with the index.
+    """
     with np.errstate(over="ignore"):
         state = _mix(seeds.astype(np.uint64) + _GAMMA)
         state = _mix(state ^ ((indices.astype(np.uint64) + np.uint64(1)) * _GAMMA))

@@ -1,1 +1,1 @@
-"""Talking to a model from a terminal: a chat, or one question."""
+"""`plimsoll chat` and `plimsoll ask`: a model in a terminal."""

@@ -1,4 +1,4 @@
-"""A chat's answer, as it comes over HTTP."""
+"""A conversation with a model: its messages, and each output as it streams over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where somebody's model answers: at a URL, in what runs on this machine, or in a server that is started for it."""
+"""Finds the server of a chat: a URL, a model that runs on this machine, or a server that is started for it."""
 
 from __future__ import annotations
 

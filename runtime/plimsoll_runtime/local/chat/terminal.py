@@ -1,4 +1,4 @@
-"""A chat in a terminal: reads lines, carries out commands, writes answers as they come."""
+"""A chat in a terminal: notices about the model, input lines, commands, and output as it streams."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""what the API server would do with a file."""
+"""What the API server does with a manifest: YAML, CRD, schema, CEL rules."""

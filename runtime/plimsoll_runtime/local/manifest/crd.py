@@ -1,4 +1,4 @@
-"""The schemas of ModelDeployments and RuntimePools: the very files that the cluster gets."""
+"""The CRDs of ModelDeployments and RuntimePools from the cluster's own files, their defaults, and errors of fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server would say to an object: all of it at once, in its words, with the lines of the file."""
+"""Validates an object like the API server: all errors at once, in its words, with the lines of the file and advice."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""child processes of a run."""
+"""Child processes of a laptop run."""

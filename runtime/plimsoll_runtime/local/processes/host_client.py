@@ -1,4 +1,4 @@
-"""Follows the report of the process that models share: where each model is, for the display."""
+"""Asks the host of a run for its report, for the display."""
 
 from __future__ import annotations
 

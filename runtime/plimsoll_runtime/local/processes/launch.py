@@ -1,4 +1,4 @@
-"""The command lines of a laptop run."""
+"""The command lines and addresses of a laptop run's processes."""
 
 from __future__ import annotations
 

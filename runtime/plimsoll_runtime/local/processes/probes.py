@@ -1,4 +1,4 @@
-"""What a runtime says of itself at `/health`."""
+"""Reads `/health` and `/metrics` of a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where every process of a laptop run stands: one record each, and whoever wants to know is told."""
+"""The status of each process of a laptop run, and the gateway's routing table made of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps one process running: starts it, asks how it is, starts it again if that may help, ends it when told to."""
+"""Keeps one process running: starts and probes it, starts it again with a backoff, and stops it."""
 
 from __future__ import annotations
 

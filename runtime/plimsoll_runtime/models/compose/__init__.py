@@ -1,1 +1,1 @@
-"""from a decoder spec to a program."""
+"""From a decoder spec to a program."""

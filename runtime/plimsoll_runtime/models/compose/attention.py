@@ -1,4 +1,4 @@
-"""From the spec of attention over keys and values to its ops."""
+"""Composes attention over keys and values, and latent attention, into ops."""
 
 from __future__ import annotations
 

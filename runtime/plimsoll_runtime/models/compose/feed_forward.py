@@ -1,4 +1,4 @@
-"""From a mixture's spec to its ops: a router, experts, and the MLP that computes every token beside them."""
+"""Composes MLPs and mixtures (router, experts, shared MLP) into ops."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""a step in one C++ call (fused*, fuse*, fusable)."""
+"""The CPU executor: a program as one C++ call for each step."""

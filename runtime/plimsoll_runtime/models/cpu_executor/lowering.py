@@ -1,8 +1,4 @@
-"""What the CPU kernels make of a program: rows of its ops become ops of theirs, whose values lie in places.
-
-A value that only products read lies there as operands, any other in floats, of which a product reads a copy. Values of
-one name take turns in one place.
-"""
+"""Lowers a program to the ops of the CPU kernels, whose values are in buffers that they share over time."""
 
 from __future__ import annotations
 
@@ -164,7 +160,11 @@ def _attending(op: Latent, rest: Sequence[Op]) -> AttendLatent:
 
 
 def fused_program(program: Program) -> FusedProgram:
-    """Raises UnfusableError, saying what the kernels do not have."""
+    """Raises UnfusableError, saying what the kernels do not have.
+
+    A value that only products read is stored as operands, any other in floats, of which a product reads a copy. Values
+    of one name take turns in one buffer.
+    """
     return _Fuser(program).fused()
 
 

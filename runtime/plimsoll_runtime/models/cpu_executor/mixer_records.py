@@ -1,4 +1,4 @@
-"""The records of ops over columns, with their weights as the CPU kernels read them. See fused_parts.py."""
+"""The C records of attention, latent attention and ops over columns, with their weights. See `records`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the CPU kernels walk: their ops, with the places of the values that each reads and writes."""
+"""The ops that the CPU kernels execute, with the buffers that each reads and writes."""
 
 from __future__ import annotations
 

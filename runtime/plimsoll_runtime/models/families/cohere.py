@@ -1,4 +1,6 @@
-"""Cohere: attention and MLP read one norm, of which both are added; ropes turn pairs."""
+"""Cohere and Cohere 2: attention and MLP read one norm and both are added, with rotary embedding of pairs; Cohere 2 has
+windows on three layers of four and no rotary embedding on the fourth.
+"""
 
 from __future__ import annotations
 

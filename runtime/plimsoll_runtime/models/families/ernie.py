@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama whose ropes turn pairs, and which may have biases everywhere."""
+"""ERNIE 4.5: Llama with rotary embedding of pairs and optional biases. Its MoE variant has mixtures in later layers."""
 
 from __future__ import annotations
 

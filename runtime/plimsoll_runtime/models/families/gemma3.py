@@ -1,6 +1,5 @@
-"""Gemma 3 (text): windows on five layers of six with a rope of their own, four norms a layer, norms over heads.
-
-EmbeddingGemma is one whose layers see prompts from both ends, with windows half as wide to either side.
+"""Gemma 3 (text) and EmbeddingGemma: windows on five layers of six with a rotary embedding of their own, four norms a
+layer, norms over heads. Also which layers of Gemma 3n and 4 share keys and values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Granite: Llama with four numbers that scale embeddings, scores, what is added, and logits."""
+"""Granite and Granite-MoE: Llama with scales of embeddings, scores, residuals and logits, and mixtures whose files have
+all experts of a layer in one tensor.
+"""
 
 from __future__ import annotations
 

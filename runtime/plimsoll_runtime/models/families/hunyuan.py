@@ -1,4 +1,4 @@
-"""Hunyuan (dense): Llama with norms over the heads of queries and keys, after they have turned."""
+"""Hunyuan, dense and with mixtures: Llama with norms over the heads of queries and keys after rotation."""
 
 from __future__ import annotations
 

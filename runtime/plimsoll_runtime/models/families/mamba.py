@@ -1,4 +1,4 @@
-"""Mamba and Falcon-Mamba: convolutions and selective scans, and no attention."""
+"""Mamba, Falcon-Mamba and Mamba 2: convolutions and scans, no attention."""
 
 from __future__ import annotations
 

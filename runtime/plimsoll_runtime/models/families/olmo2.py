@@ -1,4 +1,6 @@
-"""OLMo 2: norms after attention and the MLP, none before, and over all heads of queries and keys together."""
+"""OLMo 2 and OLMo 3: norms after attention and MLP, and over all heads together. OLMo 3 has windows on three layers of
+four.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""torch parts that ops call (vLLM: model_executor/layers)."""
+"""Torch parts that ops call, and the contracts of attention and states."""

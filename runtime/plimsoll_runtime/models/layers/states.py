@@ -1,4 +1,4 @@
-"""A step's recurrent states, as a decoder sees them."""
+"""The recurrent states of a step as a decoder sees them, and the rows of a step by sequence."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ class Spans:
     """The sequences of a step, whose rows lie one after the other: `lengths` of them, each at least 1.
 
     `alone`: each has one row. Then nothing here makes a tensor.
+
+    No Python runs for each row or sequence: recurrent layers take sequences in waves, all that have rows left together,
+    and convolutions take all rows at once.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Attention over the cache."""
+"""Attention over the KV cache, over a layer's own keys and values or those of another layer."""
 
 from __future__ import annotations
 

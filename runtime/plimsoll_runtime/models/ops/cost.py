@@ -1,9 +1,4 @@
-"""What an op must move and multiply at least: the numbers that measured times are held against.
-
-Bytes are those of a perfect machine: every weight is read once a step, a sequence's keys and values once a layer, and
-each op's input and output pass once, in the model's own dtype. Operations count a multiplication and an addition as
-two; what a causal mask or a window hides is not counted.
-"""
+"""The kinds of ops, the bytes and operations that an op needs at least, and the times that a decoder measures."""
 
 from __future__ import annotations
 
@@ -18,7 +13,12 @@ FLOAT32 = 4
 
 @dataclass(frozen=True, slots=True)
 class OpCost:
-    """Bytes through memory and floating point operations."""
+    """Bytes through memory and floating point operations.
+
+    For a perfect machine: every weight is read once a step, a sequence's keys and values once a layer, and each op's
+    input and output pass once, in the model's own dtype. Operations count a multiplication and an addition as two; what
+    a causal mask or a window hides is not counted.
+    """
 
     bytes: int = 0
     flops: int = 0
@@ -80,7 +80,11 @@ class OpKind(StrEnum):
 
 @runtime_checkable
 class TimesOps(Protocol):
-    """A decoder that times its ops: always, where that is nearly free, else because it was wrapped to do so."""
+    """A decoder that times its ops: always, where that is nearly free, else because it was wrapped to do so.
+
+    Every decoder uses the same kinds, whether it runs op by op or everything in one native call. An op lasts until the
+    next begins, so what lies between two of them (a residual, an activation, a view) belongs to the first.
+    """
 
     def take_seconds(self) -> Mapping[str, float]:
         """Seconds by kind of op since the last call."""

@@ -1,4 +1,4 @@
-"""What is done to the heads of queries and keys between the product and attention."""
+"""Ops on heads before attention: norms, rotary embedding and scales of queries and keys, norms of values."""
 
 from __future__ import annotations
 

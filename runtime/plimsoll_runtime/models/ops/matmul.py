@@ -1,4 +1,4 @@
-"""Matrix products, with what is done to each of their results on the way out."""
+"""Matrix products, with the activation or scale of their results, and the tensors that make up their weights."""
 
 from __future__ import annotations
 

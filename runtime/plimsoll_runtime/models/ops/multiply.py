@@ -1,4 +1,4 @@
-"""One value times another, which may open it as a gate does."""
+"""Products of values, with or without a gate's activation, and sparse activations."""
 
 from __future__ import annotations
 

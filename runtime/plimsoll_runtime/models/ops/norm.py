@@ -1,4 +1,4 @@
-"""Norms over hidden states."""
+"""Norms over hidden states, with or without a gate."""
 
 from __future__ import annotations
 

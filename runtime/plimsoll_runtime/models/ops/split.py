@@ -1,4 +1,4 @@
-"""Columns of a value by themselves."""
+"""Ops that take columns of a value: all of them split, or some alone."""
 
 from __future__ import annotations
 

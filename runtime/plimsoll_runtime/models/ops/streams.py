@@ -1,4 +1,4 @@
-"""One row of hidden states to several streams of it, and back."""
+"""Hidden states in several streams (AltUp: Baykal et al., 2023), and the inputs that a token has for each layer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""which family and task a checkpoint is."""
+"""Which family and which task a checkpoint has."""

@@ -1,4 +1,4 @@
-"""Which family describes a config: by its architecture, else by its model_type; third parties by entry point."""
+"""Finds the family of a config: decoders, encoders, text parts of multimodal models, and families of other packages."""
 
 from __future__ import annotations
 

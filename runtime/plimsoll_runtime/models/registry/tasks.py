@@ -1,4 +1,4 @@
-"""What a checkpoint is for: by its class, by what sentence-transformers keeps beside it, or by who serves it."""
+"""The task of a checkpoint (generate, embed, classify, score), and the spec of a model that pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention of one layer, as a config describes it."""
+"""Attention of a layer, with its rotary embedding, as a config describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole decoder, as a config describes it."""
+"""A decoder and its layers, as a config describes them."""
 
 from __future__ import annotations
 

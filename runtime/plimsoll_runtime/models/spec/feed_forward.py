@@ -1,4 +1,4 @@
-"""What a layer does to each token by itself, as a config describes it."""
+"""MLPs and mixtures of a layer, as a config describes them."""
 
 from __future__ import annotations
 

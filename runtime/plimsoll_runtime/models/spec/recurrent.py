@@ -1,4 +1,4 @@
-"""Layers that keep as much of a sequence however long it is, as a config describes them."""
+"""Recurrent layers and the states that they keep, as a config describes them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Models without a program of ours: Transformers' own code computes them, with our attention over the paged cache."""
+"""Models that Transformers code computes: over our KV cache, or with caches of its own."""

@@ -1,4 +1,4 @@
-"""One step of a model with a cache of its own: tokens of rows that stand at one position, in one call."""
+"""Calls of a model that keeps its own caches: which calls it can take, and one call over rows at one position."""
 
 from __future__ import annotations
 

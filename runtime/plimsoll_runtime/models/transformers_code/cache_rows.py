@@ -1,4 +1,4 @@
-"""A step of sequences with caches of their own: which of them are one call, and how many of their tokens at a time."""
+"""The caches of a step's rows: which slots share a cache object, and which rows are computed in one call."""
 
 from __future__ import annotations
 

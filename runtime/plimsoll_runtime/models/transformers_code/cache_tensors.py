@@ -1,4 +1,4 @@
-"""The tensors of a cache object of Transformers', wherever in it they lie, and the same object with other tensors."""
+"""The tensors of Transformers' cache objects: finding and replacing them, joining rows and taking some."""
 
 from __future__ import annotations
 

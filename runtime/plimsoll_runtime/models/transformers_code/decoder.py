@@ -1,4 +1,4 @@
-"""A decoder whose code is Transformers': its layers call our attention, and it keeps no cache of its own."""
+"""Decoders that run Transformers code: with our attention, or with a cache object for each sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which class of Transformers computes a config, and which of its classes are no decoders of text."""
+"""Which class of Transformers, or of the model's own code, computes a config, or why none can be served."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Asks Transformers' code for a model how it behaves, before a weight is read: what its attention needs, and whether
-a batch of rows of several sequences, with positions of their own, is the same to it as each of them alone.
-
-Two steps of a few rows are computed by a model of the real shapes with made-up weights, which have hardly any memory
-(`Hollow`), products that are hardly any work (`CheapProducts`), and an attention that leaves each row by itself. Then
-rows that come in another order, one of them with another token, must give the same, but for that one.
+"""Probes Transformers code before a weight is read: what its attention and masks need, and whether rows of several
+sequences can be one batch.
 """
 
 from __future__ import annotations
@@ -112,7 +108,12 @@ class Findings:
 
 @torch.inference_mode()
 def probe(kind: type[Any], config: Any) -> Findings:
-    """Raises UnservedError where its steps cannot be ours, with what is in the way."""
+    """Raises UnservedError where its steps cannot be ours, with what is in the way.
+
+    A model of the real shapes computes two steps of a few rows, with made-up weights that take next to no memory
+    (`Hollow`), products that cost next to nothing (`CheapProducts`), and an attention that leaves each row by itself.
+    Rows in another order, one of them with another token, must then give the same results, except for that one.
+    """
     try:
         with quiet():
             return _probed(kind, config)

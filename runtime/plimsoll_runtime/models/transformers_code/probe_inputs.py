@@ -1,4 +1,4 @@
-"""What a model without weights is asked with: made-up ones, some tokens, and one pass over all of them."""
+"""Inputs of both probes: made-up weights, tokens, a reference pass, and products that cost next to nothing."""
 
 from __future__ import annotations
 

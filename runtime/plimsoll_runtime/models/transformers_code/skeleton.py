@@ -1,4 +1,6 @@
-"""A model of Transformers without its weights, and how they are put into it."""
+"""A model of Transformers without weights, how weights get into it, and its two halves: to hidden states, and to
+logits.
+"""
 
 from __future__ import annotations
 

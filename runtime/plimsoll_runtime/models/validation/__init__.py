@@ -1,4 +1,3 @@
-"""Statements of a checkpoint that contradict each other: which one counts, with a warning, or a refusal.
-
-docs/models.md has the table of all pairs.
+"""Contradictions of a checkpoint's statements: which one counts, with a warning or an error. docs/models.md has the
+table.
 """

@@ -1,4 +1,4 @@
-"""All contradictions of a checkpoint apart from its head's (see `heads`)."""
+"""Contradictions between a checkpoint's statements: classes, lists of layers, rotary embeddings, tensors."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""how a host runs engines."""
+"""How a host runs engines."""

@@ -1,4 +1,4 @@
-"""What a host needs of whoever runs engines: processes in earnest (`processes`), stand-ins in tests."""
+"""Protocols of engines, images and devices, as a host uses them, and the record of an awake model."""
 
 from __future__ import annotations
 

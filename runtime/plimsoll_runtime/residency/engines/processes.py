@@ -1,6 +1,5 @@
-"""Engines in earnest: a process for each resident model, images in memfds, one that stands by, and one that forks them.
-
-The host's own process never imports torch, unless there is an accelerator whose memory must be asked for.
+"""Engines as processes: one for each awake model, images in memfds, a standby process, a fork server, and processes
+that fetch.
 """
 
 from __future__ import annotations
@@ -111,6 +110,8 @@ class Processes:
 
     A container's limit need not be given: what it leaves is measured. `device`: as `EngineConfig.device` has it. What
     it means here is decided once, and every engine is told.
+
+    The host's own process imports torch only if it must ask for an accelerator's memory.
     """
 
     def __init__(self, limit: int | None = None, device: str = "auto") -> None:

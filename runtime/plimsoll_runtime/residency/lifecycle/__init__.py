@@ -1,1 +1,1 @@
-"""drives models between sleep levels."""
+"""Drives models between sleep levels, as the plan says."""

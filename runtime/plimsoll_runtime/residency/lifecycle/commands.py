@@ -1,4 +1,4 @@
-"""What the host API changes: models are placed, removed, woken, put to sleep and pinned, each by an operation."""
+"""Carries out operations of the host API: place, remove, wake, sleep and pin."""
 
 from __future__ import annotations
 

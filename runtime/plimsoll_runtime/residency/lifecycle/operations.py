@@ -1,4 +1,4 @@
-"""Operations by id: the same one again has no second effect, and another content under its id is a conflict."""
+"""Operations by id: the same one again has no second effect, and other content under its id is a conflict."""
 
 from __future__ import annotations
 

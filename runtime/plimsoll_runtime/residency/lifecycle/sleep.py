@@ -1,4 +1,4 @@
-"""From Resident to InHost or OnDisk: requests in flight end, the process ends, and its memory is free."""
+"""From Resident to InHost or OnDisk: requests in flight end, the engine ends, and its memory is free."""
 
 from __future__ import annotations
 

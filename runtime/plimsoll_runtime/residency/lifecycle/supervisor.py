@@ -1,8 +1,4 @@
-"""Drives models between disk and device as the plan says, and keeps the ledgers true while they go.
-
-All of it runs on one event loop: a ledger changes between two awaits, never across one. A model has at most one task
-that changes its state.
-"""
+"""Carries out the plan: drives models between sleep levels, resizes KV caches, and keeps the ledgers true."""
 
 from __future__ import annotations
 
@@ -28,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class ResizeDriver:
-    """Resizes KV caches."""
+    """Resizes KV caches.
+
+    The ledger grows before a cache does, and shrinks after it.
+    """
 
     def __init__(self, state: HostState, steering: Replanner) -> None:
         self._state = state
@@ -73,11 +72,12 @@ class ResizeDriver:
             device.change(model.name, grant.with_kv(resident.engine.kv_bytes))
 
 
-logger = logging.getLogger(__name__)
-
-
 class Supervisor:
-    """Plans, and has plans and operations carried out. It is the `Replanner` of those who do."""
+    """Plans, and has plans and operations carried out. It is the `Replanner` of those who do.
+
+    All of it runs on one event loop: a ledger changes between two awaits, never across one. A model has at most one
+    task that changes its state.
+    """
 
     def __init__(self, state: HostState) -> None:
         self._state = state

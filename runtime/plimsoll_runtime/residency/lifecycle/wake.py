@@ -1,4 +1,6 @@
-"""From InHost or OnDisk to Resident: memory that is granted is waited for, and an engine starts in it."""
+"""From InHost or OnDisk to Resident: waits for granted memory and starts an engine. Also counts the requests on awake
+models.
+"""
 
 from __future__ import annotations
 

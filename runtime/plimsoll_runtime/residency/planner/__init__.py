@@ -1,1 +1,1 @@
-"""pure: which models are awake."""
+"""Decides which models are awake. Pure."""

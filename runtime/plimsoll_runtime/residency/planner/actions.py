@@ -1,4 +1,4 @@
-"""What a plan may say. Each action has its reason, for people."""
+"""The actions of a plan, and their reasons in words."""
 
 from __future__ import annotations
 

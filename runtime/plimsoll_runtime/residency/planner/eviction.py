@@ -1,4 +1,4 @@
-"""Who makes room for a model that is wanted: chosen, not yet decided. Pure."""
+"""Chooses the models and images that could be evicted for another model. Pure."""
 
 from __future__ import annotations
 

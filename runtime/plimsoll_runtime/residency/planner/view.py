@@ -1,4 +1,4 @@
-"""What a plan is made of: the models as they are now, and the memory. Times are seconds of one monotonic clock."""
+"""The input of a plan: models, memory and retention values. Times are seconds of one monotonic clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ def retention_worth(frequency: float, reload_seconds: float, weight: float) -> f
 
 
 def retention_value(clock: float, frequency: float, reload_seconds: float, weight: float, size: int) -> float:
-    """The retention value, a GiB; what has the least goes first."""
+    """The retention value, a GiB; what has the least goes first.
+
+    GreedyDual-Size-Frequency (Cherkasova, 1998): `clock + frequency x reload seconds x weight / size`. The clock is the
+    host's at the model's last use. It has risen to the value of what was evicted last, so that unused models fall
+    behind used ones.
+    """
     return clock + retention_worth(frequency, reload_seconds, weight) * GIB / max(1, size)
 
 

@@ -1,4 +1,4 @@
-"""Keywords of objects."""
+"""Keywords of objects and arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keywords that put schemas together."""
+"""Keywords that combine schemas, and the complement of a schema."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Rewrites a JSON Schema into one that a grammar can enforce, and lists what it cannot.
-
-The result is of draft 2020-12. It has only keywords that `docs/schemas.md` calls enforced, and references into its own
-`$defs`. It refuses no document that the schema accepts; if nothing is on the list, it accepts none that the schema
-refuses. Its size and the work are within a constant of the schema's: a part that is referred to is written once.
-"""
+"""Rewrites a JSON Schema of any draft into one that a grammar can enforce, and lists what it cannot."""
 
 from __future__ import annotations
 
@@ -129,6 +124,11 @@ def normalise(schema: Any, place: Place | None = None, caution: Caution = Cautio
     """Of a schema that may stand at a place of its own. With more `caution` less is enforced: what the library may turn
     out to refuse is left out. Raises ConstraintError for what is no schema, is nested too deeply, or is satisfied by
     nothing.
+
+    The result is of draft 2020-12. It has only keywords that `docs/schemas.md` calls enforced, and references into its
+    own `$defs`. It refuses no document that the schema accepts; if nothing is on the list, it accepts none that the
+    schema refuses. Its size and the work are within a constant of the schema's: a part that is referred to is written
+    once.
     """
     if not is_schema(schema):
         raise ConstraintError(f"a schema is a JSON object or true, not {str(schema)[:40]}")

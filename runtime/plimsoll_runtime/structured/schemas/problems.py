@@ -1,4 +1,4 @@
-"""A keyword of a schema that answers are not kept to."""
+"""Keywords of a schema that a grammar cannot enforce, and their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the references of a schema refer to, all of them resolved at once."""
+"""References of a schema, resolved at once, its subschemas, and the properties that it evaluates."""
 
 from __future__ import annotations
 

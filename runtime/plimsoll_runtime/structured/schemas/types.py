@@ -1,4 +1,4 @@
-"""What JSON values are."""
+"""Types of JSON values, and the shapes that keywords of JSON Schema may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gemma 3, as its documents prompt it: calls in a fence of `tool_code`, as Python writes them."""
+"""Gemma 3: calls as Python in a fence of `tool_code`, or as JSON objects with a name and parameters."""
 
 from __future__ import annotations
 

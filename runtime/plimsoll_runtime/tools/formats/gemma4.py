@@ -1,4 +1,4 @@
-"""Formats of Gemma's: `call:f{...}` between two markers, with a mark around each text."""
+"""Gemma 4 and FunctionGemma: calls `call:f{...}` between two markers, with a mark around each text."""
 
 from __future__ import annotations
 

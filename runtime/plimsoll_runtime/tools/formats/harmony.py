@@ -1,4 +1,6 @@
-"""gpt-oss: a message in the channel `commentary` whose recipient is a function, and whose text are its arguments."""
+"""gpt-oss (OpenAI's Harmony): messages with a channel and a recipient. A call is a message to a function in the channel
+`commentary`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,10 @@ _RECIPIENT = re.compile(r"to=([^\s<]+)")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a message says of itself; `text` is all of it, as it stands there."""
+    """What a message says of itself; `text` is all of it, as it stands there.
+
+    OpenAI's Harmony: a header with a channel and a recipient, then the text.
+    """
 
     text: str
     channel: str

@@ -1,4 +1,4 @@
-"""Llama 3.1 to 3.3, and Llama 4 with a template of JSON: bare objects with a name and parameters, joined by `;`."""
+"""Llama 3.1 to 3.3: bare JSON objects joined by `;`. Llama 4: a list of calls as Python writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats with functions and parameters in tags: `<function=f>`, `<parameter=a>`, values as plain text."""
+"""Qwen3-Coder, Qwen 3.5 and Seed-OSS: `<function=f>` and `<parameter=a>` tags, with values as plain text."""
 
 from __future__ import annotations
 

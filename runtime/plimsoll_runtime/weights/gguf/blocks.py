@@ -1,4 +1,4 @@
-"""GGUF's types of tensors: rows of blocks, of so many bytes for so many numbers."""
+"""Quantised blocks of GGUF tensors, and the mapped GGUF file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the metadata of Gemma 2, 3, 3n and 4 say."""
+"""Metadata that only some families have: Gemma, latent attention (DeepSeek), and a few others."""
 
 from __future__ import annotations
 

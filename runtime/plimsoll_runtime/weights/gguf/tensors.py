@@ -1,4 +1,4 @@
-"""GGUF files' tensors under the names of Transformers."""
+"""Tensors of GGUF files under the names of Transformers."""
 
 from __future__ import annotations
 

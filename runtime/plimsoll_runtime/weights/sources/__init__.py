@@ -1,1 +1,1 @@
-"""from MODEL to files on disk."""
+"""From MODEL to files on disk: hub, demo, downloads."""

@@ -1,4 +1,6 @@
-"""Models of the Hugging Face hub, or of a mirror (HF_ENDPOINT), in the hub library's own cache."""
+"""Models of the Hugging Face hub or a mirror (HF_ENDPOINT), in the hub library's own cache, and the files that
+sentence-transformers keeps.
+"""
 
 from __future__ import annotations
 
@@ -39,6 +41,8 @@ def described_modules(root: Path, read: ReadJson) -> dict[str, Any] | None:
     """The modules of a folder, each with its kind, path and config, and what is said beside them; None without any.
 
     Raises ModelError where they are not as sentence-transformers writes them.
+
+    https://sbert.net/docs/package_reference/base/modules.html describes the files.
     """
     listed = read(root / MODULES)
     settings: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Fetches a snapshot of a hub that is whole: broken files, new or left by an earlier start, are fetched again."""
+"""Fetches a complete snapshot of a hub: broken files, new or left by an earlier start, are fetched again."""
 
 from __future__ import annotations
 
@@ -37,7 +37,12 @@ class Fault:
 
 
 def faults(snapshot: Path, names: Sequence[str]) -> list[Fault]:
-    """Those of some files that are not as long as the hub's list of files says, or not what their names say."""
+    """Those of some files that are not as long as the hub's list of files says, or not what their names say.
+
+    The library never looks at a file again once it has it. A network that wants a login, or a mirror, may answer any
+    request with 200 and something else, and what the library then keeps under a file's name would break every later
+    start.
+    """
     sizes = _listed_sizes(snapshot)
     found = []
     for name in names:

@@ -1,1 +1,1 @@
-"""Where KV blocks go that the device has no room for, as names and numbers."""
+"""Tiers below the device's KV cache, in names and numbers."""

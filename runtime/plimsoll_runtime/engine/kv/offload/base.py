@@ -1,4 +1,4 @@
-"""What the engine asks of whoever keeps blocks on a disk."""
+"""Protocols of the tiers below the device's cache: blocks on disk, and copies to and from frames."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attention on a CPU with our own kernels, and the steps that a fused decoder computes whole."""
+"""The attention backends, one module each."""

@@ -1,4 +1,4 @@
-"""The CPU backend: our own kernels over a paged cache whose blocks lie as they read them."""
+"""The backends of our CPU kernels: over the KV cache, and bidirectional."""
 
 from __future__ import annotations
 
@@ -79,7 +79,11 @@ class _Tables:
 
 
 class CpuBidirectionalBackend:
-    """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer."""
+    """See AttentionBackend. The shapes are those of the cache's `whole`, layer by layer.
+
+    A step's own keys and values are laid out like those of a cache. Each prompt has blocks of its own in memory that
+    the next layer overwrites: nothing of a prompt is kept.
+    """
 
     name: ClassVar[str] = "cpu"
     fused: ClassVar[bool] = True

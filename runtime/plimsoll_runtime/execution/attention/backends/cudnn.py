@@ -1,12 +1,5 @@
-"""The backend of cuDNN's attention on NVIDIA GPUs, by torch's op for it: prompts, over gathered keys and values.
-
-cuDNN hides by a causal mask only what lies above the first row's diagonal, and torch's `causal_lower_right` never comes
-to it. So a chunk after a prefix is attended in parts: its own tokens with a causal mask, what is before them without
-any, and the results are joined by their sums, as torch's ring attention does (`torch.distributed.tensor.experimental`).
-No mask is ever in memory. Decodes are left to `sdpa`: of one row cuDNN is known to be wrong on some devices (pytorch
-issue 193893).
-
-torch makes a plan for every pair of lengths that it has not seen.
+"""The backends of cuDNN's attention on NVIDIA GPUs, for prompts: over gathered keys and values, and over the KV cache
+in place.
 """
 
 from __future__ import annotations
@@ -53,7 +46,14 @@ class _Chunk(NamedTuple):
 
 
 class CudnnChunks:
-    """See AttentionBackend; for sequences with several rows."""
+    """See AttentionBackend; for sequences with several rows.
+
+    cuDNN masks only what is above the first row's diagonal, and torch's `causal_lower_right` never gets there. So a
+    chunk after a prefix is attended in parts: its own tokens with a causal mask, the tokens before them without one,
+    and the results are joined by their sums, as torch's ring attention does (`torch.distributed.tensor.experimental`).
+    No mask is ever in memory. Decodes are left to `sdpa`: for one row cuDNN is known to be wrong on some devices
+    (pytorch issue 193893). torch makes a plan for each new pair of lengths.
+    """
 
     name: ClassVar[str] = "cudnn"
     fused: ClassVar[bool] = False
@@ -136,7 +136,12 @@ def _gathered(piece: _Piece, *caches: Tensor) -> list[Tensor]:
 
 
 class CudnnPagedChunks(PagesBackend):
-    """For sequences with several rows."""
+    """For sequences with several rows.
+
+    For NVIDIA's Hopper and Blackwell, by torch's `varlen_attn`. Follows torch 2.15, whose `varlen_attn` passes a paged
+    cache to cuDNN 9.24 and later, with the diagonal at the last row. Decodes are left to `sdpa`, since torch refuses
+    those of one row with some versions of cuDNN (pytorch issue 193893).
+    """
 
     name: ClassVar[str] = "cudnn-paged"
 

@@ -1,7 +1,4 @@
-"""The backend of FlashAttention 2 (Dao, 2023): its kernel for sequences of any lengths, over our cache as it lies.
-
-Follows the interface of flash-attn 2.6 and later, whose pages are of a multiple of 256 tokens: `--block-size 256`.
-"""
+"""The backends of FlashAttention 2 and 3, over the KV cache in place."""
 
 from __future__ import annotations
 
@@ -16,7 +13,11 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class FlashAttnBackend(PagesBackend):
-    """Needs the package, imported here and nowhere else."""
+    """Needs the package, imported here and nowhere else.
+
+    FlashAttention 2 (Dao, 2023), with the interface of flash-attn 2.6 and later, whose pages have a multiple of 256
+    tokens: `--block-size 256`.
+    """
 
     name: ClassVar[str] = "flash-attn"
 
@@ -58,7 +59,11 @@ def _key_starts(paged: PagedBatch) -> Tensor:
 
 
 class FlashAttn3Backend(PagesBackend):
-    """Needs the package, imported here and nowhere else."""
+    """Needs the package, imported here and nowhere else.
+
+    FlashAttention 3 (Shah et al., 2024) on NVIDIA's Hopper. Follows `flash_attn_interface`, the module of the package
+    flash-attn-3, whose pages may have any size.
+    """
 
     name: ClassVar[str] = "flash-attn-3"
 

@@ -1,4 +1,4 @@
-"""Decodes whose tables begin with the same blocks: the groups of them that save most."""
+"""Groups decodes whose block tables begin alike, where reading those blocks once saves most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prefixes that decodes share, kept from step to step: tables are compared only where they may have changed."""
+"""Plans shared prefixes from step to step, and keeps the plan on the device. Compares only tables that changed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""KV blocks in host memory and on a disk: the bytes."""
+"""Tiers below the device's KV cache: the bytes."""

@@ -1,9 +1,4 @@
-"""Copies of steps between a device and host memory, ordered by marks in its streams: nobody waits for them here.
-
-Three waits are told to the device, and none is the host's. A step's copies begin when the steps are computed that use
-its blocks; they are done in the order of the steps; and the step itself begins when they are over. Since each copy lies
-behind all earlier ones, a block may come back from a frame that is still being filled.
-"""
+"""Copies between device and host memory for steps, ordered by events on two streams without a wait on the host."""
 
 from __future__ import annotations
 
@@ -100,7 +95,12 @@ STEPS_KNOWN = 2
 
 
 class StepCopies:
-    """See FrameCopies. Steps are launched by one thread, and another may ask how many are over."""
+    """See FrameCopies. Steps are launched by one thread, and another may ask how many are over.
+
+    The device waits in three places, the host in none. A step's copies start when the steps that use its blocks are
+    computed; they are done in the order of the steps; and the step itself starts when they are over. Since each copy is
+    behind all earlier ones, a block may be restored from a frame that is still being filled.
+    """
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams

@@ -1,4 +1,4 @@
-"""Host memory in frames of one KV block each: what a step copies to and from, and what the disk reads and writes."""
+"""Host memory in frames of one KV block, pinned for GPUs, and copies of blocks in few runs."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ def pin(memory: Tensor, owner: object, registry: HostRegistry, drain: Callable[[
 
     `drain`, which must not hold the owner, waits for copies that are under way: it is called before memory is unpinned.
     There is no going on without: the runtime keeps the error and raises it from a later call that has none.
+
+    torch's own pinned memory comes in powers of two: 40 GiB that are asked for take 64. Registered memory takes its own
+    pages and no more. The driver locks all of them at once until they are unregistered. These calls were tried against
+    a stand-in for the runtime's library, not on a GPU.
     """
     _register(memory, registry, "lower --kv-host-memory, or ")
     # When the process ends its pages go in any case, and the runtime may have gone before them.

@@ -1,4 +1,4 @@
-"""Opens the tiers that were asked for: host memory behind a GPU, a disk behind either."""
+"""Opens the tiers that the options ask for: their frames, and the fingerprint of blocks on disk."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ MOST_BYTES = 1 << 30
 
 
 def staging_frames(num_blocks: int, block_bytes: int) -> int:
-    """Frames for a cache of so many blocks."""
+    """Frames for a cache of so many blocks.
+
+    They bound how much of a prompt can be restored at once. On a CPU they take memory of the KV cache's budget.
+    """
     return max(LEAST, min(num_blocks // SHARE, MOST_BYTES // block_bytes))
 
 

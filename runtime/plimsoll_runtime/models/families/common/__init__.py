@@ -1,1 +1,1 @@
-"""what families share; the folder above has architectures only."""
+"""What families share. The folder above has architectures only."""

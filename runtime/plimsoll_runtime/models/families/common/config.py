@@ -1,4 +1,4 @@
-"""Reading config.json: typed fields, and refusal of what would change the numbers unnoticed."""
+"""Reads config.json: typed fields, rotary embeddings, and errors for values that would change the numbers unnoticed."""
 
 from __future__ import annotations
 

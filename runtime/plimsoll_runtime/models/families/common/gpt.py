@@ -1,4 +1,4 @@
-"""Decoders as they were before gates: layer norms with biases, and MLPs of one activation."""
+"""Decoders without gates: layer norms with biases, plain MLPs, and ALiBi slopes (Press et al., 2022)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attention on a CPU with stock torch: gathered blocks, batched matrix products, no kernel of our own."""
+"""Attention on a CPU with stock torch: gathered blocks and batched matrix products."""

@@ -1,4 +1,4 @@
-"""The CPU backend: one plan for each distinct attention shape, a few tiles for each plan."""
+"""The backend of stock torch on a CPU: writes the cache, then computes the tiles of a step for each attention shape."""
 
 from __future__ import annotations
 
