@@ -1,9 +1,9 @@
 """`python -m host_times.run`: what the host does in a step of decodes while a GPU computes, on a stand-in for that GPU.
 
-The engine's own scheduler, inputs, tables, outbox, sampling state and late tokens run as they do for a GPU; in place of
-a launch of a graph stand calls that return at once. So the figures are of Python and of torch's calls on small tensors,
-which take about as long to make on a CPU as their launches on a GPU. A step must be over before the device's is, or the
-device waits.
+The engine's own scheduler, inputs, tables, upload buffer, sampling state and late tokens run as they do for a GPU; in
+place of a launch of a graph stand calls that return at once. So the figures are of Python and of torch's calls on small
+tensors, which take about as long to make on a CPU as their launches on a GPU. A step must be over before the device's
+is, or the device waits.
 """
 
 from __future__ import annotations

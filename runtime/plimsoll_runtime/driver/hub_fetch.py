@@ -27,7 +27,7 @@ AGAIN_SECONDS = 0.2
 
 
 class FetchRequest(msgspec.Struct, frozen=True):
-    """What the process is told on its standard input: the arguments of `weights.hub.fetch_snapshot`."""
+    """What the process is told on its standard input: the arguments of `weights.sources.hub.fetch_snapshot`."""
 
     model_id: str
     revision: str | None
@@ -77,7 +77,7 @@ class HubFetch:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __call__(self, model_id: str, revision: str | None, access: Access | None, file: str | None = None) -> Path:
-        """As `weights.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
+        """As `weights.sources.hub.fetch_snapshot` has it. Raises SourceError, also where it is called off."""
         namespace, token = (None, "") if access is None else (access.namespace, access.token)
         wanted = FetchRequest(model_id, revision, namespace, token, file)
         if self._room is None:

@@ -54,13 +54,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `trust_remote_code`: whether code that comes with a model may run, where neither we nor Transformers have its class.
     `device`: what the model runs on: "cuda" is a GPU (torch calls AMD's so too) or a refusal, "auto" a GPU wherever
     torch finds one; with "cpu" none is touched.
-    `task`: what the model is served for (see `engine.pooling`); "auto" is what its files say.
+    `task`: what the model is served for (see `protocol.pooling`); "auto" is what its files say.
     `overlap`: whether a step is planned while the one before it runs, in a thread of its own (see `overlaps`).
-    `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and `engine.pacing`).
+    `offline`: nobody watches the answers come, so only the last one's time counts (see `overlaps` and
+    `scheduler.token_budget`).
     `step_timeout`: seconds that every step may take; one that takes longer than that, and than ten times what steps of
     its size have taken, means that the engine's process has hung: it is ended. 0 is never.
     `graph_seconds`, `graph_memory`: on a GPU, how long steps are captured as graphs before the first request (0: none
-    is), and what graphs may take of the device's memory (a text like those above); see `execution.captures`.
+    is), and what graphs may take of the device's memory (a text like those above); see `execution.graphs.capture`.
     `check_integrity_every`: steps after which the records of blocks, slots and sequences are compared; 0 is never.
     """
 

@@ -114,7 +114,7 @@ WHOLE = ("scaling",)
 @dataclass(frozen=True, slots=True)
 class LocalModel:
     """What to run for one object. `spec` is the object's, with its defaults; `arguments` follow `plimsoll serve`;
-    `notes` say what has no effect here. `in_host`: it shares a process with others (see `together`).
+    `notes` say what has no effect here. `in_host`: it shares a process with others (see `host_sharing`).
     `stores`: what it keeps beyond an answer.
     """
 

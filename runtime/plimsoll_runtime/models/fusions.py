@@ -51,16 +51,16 @@ class NormedSum:
 
     @property
     def reads(self) -> Values:
-        """See Part."""
+        """See OpGroup."""
         return self.add.reads
 
     @property
     def writes(self) -> Values:
-        """See Part."""
+        """See OpGroup."""
         return (*self.norm.writes, *self.add.writes)
 
     def compiled(self, weights: Weights) -> Run:
-        """See Part."""
+        """See OpGroup."""
         normaliser = self.norm.loaded(weights)
 
         def run(step: Step, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,11 +80,11 @@ class TurnedAttention:
 
     @property
     def writes(self) -> Values:
-        """See Part."""
+        """See OpGroup."""
         return self.attend.writes
 
     def compiled(self, weights: Weights) -> Run:
-        """See Part."""
+        """See OpGroup."""
         layer, shape = self.attend.layer, self.attend.shape
         turns = [turn.of_query_key(weights) for turn in self.turns]
         sinks = read(self.attend.sinks, weights)

@@ -113,7 +113,7 @@ def wake_decoder(
 
 
 def imagined_decoder(outline: Outline, dtype: torch.dtype) -> tuple[CpuExecutor, CountingArena]:
-    """A fused decoder without weights, to ask what its steps take, and the places that it would have in an image."""
+    """A CPU executor without weights, to ask what its steps take, and the places that it would have in an image."""
     arena, program = CountingArena(), _program(outline)
     return CpuExecutor(program, ShapeReader(program, dtype), arena), arena
 

@@ -220,7 +220,7 @@ def _ropes(ops: Sequence[Op]) -> Iterator[RopeSpec]:
 
 
 class Outline(Protocol):
-    """A program is one; a model that Transformers' own code computes has another (`models/foreign/outline.py`)."""
+    """A program is one; a model that Transformers code computes has another (`transformers_code.outline`)."""
 
     @property
     def facts(self) -> Facts:

@@ -133,7 +133,7 @@ class MarkedDecoder:
         return self._decoder.logits(hidden)
 
     def take_seconds(self) -> Mapping[str, float]:
-        """See models.op_times.TimesOps."""
+        """See models.ops.cost.TimesOps."""
         return self._timer.take_seconds()
 
     def show_ranges(self, shown: bool) -> None:

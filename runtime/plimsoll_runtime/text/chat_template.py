@@ -1,7 +1,7 @@
 """Chat templates, rendered as Transformers renders them.
 
 A template comes with the model and is not trusted: it runs in Jinja's immutable sandbox, within bounds (see
-`bounded`), and sees plain data only.
+`template_sandbox`), and sees plain data only.
 """
 
 from __future__ import annotations

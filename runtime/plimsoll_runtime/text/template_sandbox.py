@@ -1,8 +1,8 @@
 """A sandbox for templates that bounds how long they run and how much they make.
 
-Jinja's own bounds a single range and nothing else. Whatever makes a value of another size is asked before how large
-it becomes (`growth`), and all of it is paid from one budget (`budget`): operators, filters, methods, literals, slices
-and what is written.
+Jinja's own bounds a single range and nothing else. Whatever makes a value of another size is asked before how large it
+becomes (`of_filter`, `of_method`), and all of it is paid from one budget (`template_limits.Budget`): operators,
+filters, methods, literals, slices and what is written.
 """
 
 from __future__ import annotations

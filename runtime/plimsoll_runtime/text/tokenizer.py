@@ -139,7 +139,7 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        """Id of the token that ends a text (a model may have more ends: see text.ends)."""
+        """Id of the token that ends a text (a model may have more ends: see text.special_tokens)."""
         return self.token_id(self.eos_token) if self.eos_token else None
 
     @cached_property

@@ -24,7 +24,7 @@ LLAMA_CPP = "llama.cpp"
 YES_OR_NO = "classifier_from_token"
 """In a config, as vLLM has it: the tokens whose logits are a reranker's score, the one that says no first."""
 PARTS = "sentence_transformers_files"
-"""In a config: what sentence-transformers keeps beside the model (see `modules.described_modules`)."""
+"""In a config: what sentence-transformers keeps beside the model (see `weights.sources.hub.described_modules`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ModelFiles:
     def stated_ends(self) -> Mapping[str, tuple[int, ...]]:
         """Ids that end a generation, by the file that says so; none of a file that says nothing.
 
-        What the tokenizer adds to them: text.ends. Raises ModelError when they are no ids.
+        What the tokenizer adds to them: text.special_tokens. Raises ModelError when they are no ids.
         """
         found = {}
         for file, config in (("generation_config.json", self.generation_config), ("config.json", self.config)):

@@ -92,7 +92,7 @@ def _error(what: str) -> OSError:
 
 @dataclass(frozen=True, slots=True)
 class Hollow:
-    """The scheme of a tensor without numbers (see weights.stored)."""
+    """The scheme of a tensor without numbers (see weights.stored_tensor)."""
 
     def converted(self, parts: Parts, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """See `hollow`."""

@@ -47,7 +47,7 @@ MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
 
 
 class BatchRoutes:
-    """The endpoints: each answers a request, or raises ApiError or ClientGoneError. Without a vault all answer 501."""
+    """The endpoints: each answers a request, or raises ApiError or ClientGoneError. Without a file store: 501."""
 
     def __init__(self, vault: FileStore | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
         self._kept = vault

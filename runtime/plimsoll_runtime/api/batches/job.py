@@ -52,7 +52,7 @@ WINDOW = Window(512, 2 * 2**20)
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
     """What the worker has to do with: the server's models and how its lines may run. `shared`: other servers look into
-    the same vault, so that a model that is not here may be there. `lines` counts, by model and outcome.
+    the same file store, so that a model that is not here may be there. `lines` counts, by model and outcome.
     """
 
     models: ModelTable

@@ -1,4 +1,4 @@
-"""Finds the batches of a vault that are to be worked on, and has a few of them worked on at a time."""
+"""Finds the open batches of a file store, and runs a few of them at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll_runtime.errors import UsageError
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 5.0
-"""Between two looks at what others have put into the vault, or left there."""
+"""Between two looks at what others have put into the file store, or left there."""
 SWEEP_SECONDS = 600.0
 """Between two times that what is over is deleted."""
 AT_ONCE = 4
@@ -26,8 +26,8 @@ AT_ONCE = 4
 
 
 class Worker:
-    """The worker of one server. Several servers may share a vault: a batch belongs to the one that has the lock of its
-    work.
+    """The worker of one server. Several servers may share a file store: a batch belongs to the one that has the lock of
+    its work.
     """
 
     def __init__(self, vault: FileStore, shift: WorkerContext, now: Callable[[], float] = time.time) -> None:
@@ -40,7 +40,7 @@ class Worker:
         self._wakes: set[asyncio.Event] = set()
 
     def look(self) -> None:
-        """Something has changed in the vault."""
+        """Something has changed in the file store."""
         self._changed.set()
         for wake in self._wakes:
             wake.set()

@@ -37,7 +37,7 @@ class HostConfig(FrontConfig):
     """Options of one host process.
 
     `host_address` and `host_port` are those of the host API. That lets in the tokens of `host_token_file`, or of the
-    hashes in its place (see `tokens.TokenHashes`). `models` are placed at the start. `keep_alive`: seconds after which
+    hashes in its place (see `access.TokenHashes`). `models` are placed at the start. `keep_alive`: seconds after which
     a stream that waits for its model gets a comment.
     """
 

@@ -76,12 +76,12 @@ class Log:
 
 
 def pack(events: Sequence[Numbered]) -> bytes:
-    """Events as the shelf keeps them."""
+    """Events as the store keeps them."""
     return zlib.compress(msgspec.json.encode(events), _LEVEL)
 
 
 def unpack(data: bytes) -> list[ResponseEvent]:
-    """Events from the shelf."""
+    """Events from the store."""
     return _EVENTS.decode(zlib.decompress(data))
 
 

@@ -226,7 +226,7 @@ async def _to_the_end(turn: Turn, ask: Ask) -> Events:
 
 
 def _as_kept(kept: StoredResponse) -> HttpResponse:
-    """As it is on the shelf; what the server's end broke off has failed."""
+    """As it is in the store; what the server's end broke off has failed."""
     if not kept.running:
         return HttpResponse(kept.response, media_type="application/json")
     response = _RESPONSE.decode(kept.response)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a shelf may hold. `seconds`: how long after its last use a response is there. `share`: how much of the whole
+    """What a store may hold. `seconds`: how long after its last use a response is there. `share`: how much of the whole
     one owner may have.
     """
 

@@ -1,4 +1,4 @@
-"""A shelf in a SQLite file, which outlives the process. One server has it at a time."""
+"""A store in a SQLite file, which outlives the process. One server has it at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps responses on a shelf and finds them again. A shelf that is a file is asked in a thread of its own."""
+"""Keeps responses in a store and finds them again. A store in a file runs in a thread of its own."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ class RequestRecord:
     `token_gaps` are (seconds, tokens): the time since the choice's previous tokens, and how many came then.
     `text_seconds` went into detokenising and stop strings, `send_seconds` into encoding and sending a stream's events,
     waiting for a slow reader included. `owner` is the tenant that it comes from, and `tenant` the name of whose cached
-    prefixes it may use (see `tenants`). `model` is the first name of the model that it got, and `load` says how busy
-    that one is (see `load`). `ignored`: which fields of its body were left aside (see `ignored`).
+    prefixes it may use (see `Tenants`). `model` is the first name of the model that it got, and `load` says how busy
+    that one is (see `load_of`). `ignored`: which fields of its body were left aside (see `ignored`).
     """
 
     request_id: str

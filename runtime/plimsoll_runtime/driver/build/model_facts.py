@@ -46,7 +46,7 @@ Backends = Sequence[type[AttentionBackend]]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.ends.
+    """`files` is None where the model wakes: nothing of them is read. `eos_token_ids`: see text.special_tokens.
 
     `described`: the config.json that the outline was made of, as an image keeps it. `pooling`: what it gives in place
     of tokens, None where it generates. `snapshots`: how many of recurrent states there is room for.
@@ -147,7 +147,7 @@ class CheckedModel:
 
 
 def check_model(config: EngineConfig, files: ModelFiles, told: Mapping[str, Any]) -> CheckedModel:
-    """Log each contradiction between a model's statements, and follow one of them. `told`: see `Settled.config`.
+    """Log each contradiction between a model's statements, and follow one of them. `told`: see `CheckedModel.config`.
 
     Raises ModelError for what cannot be served or settled, UsageError for options that cannot be had.
     """

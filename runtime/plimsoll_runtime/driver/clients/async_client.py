@@ -45,7 +45,7 @@ class AsyncEngine:
     """An engine in a child process, for the event loop that started it.
 
     When the process ends, for whatever reason, every generator raises and `wait_dead` returns. One that hangs is ended
-    (see `watch`).
+    (see `heartbeat.Watch`).
     """
 
     def __init__(self, child: EngineChild, on_progress: Progress | None) -> None:

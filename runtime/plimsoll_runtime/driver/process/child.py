@@ -176,7 +176,7 @@ class EngineChild:
         return event
 
     def check(self) -> EngineDeadError | None:
-        """Kill the process if it has hung; the error for that. To be called every `watch.CHECK_SECONDS`."""
+        """Kill the process if it has hung; the error for that. To be called every `heartbeat.CHECK_SECONDS`."""
         beat = self._pulse.read()
         if not self._watch.is_hung(beat, self._sent):
             return None
@@ -237,7 +237,7 @@ class EngineChild:
         undo.callback(os.close, self._ending_fd)
 
     def _adopt(self, standby: StandbyProcess, undo: contextlib.ExitStack) -> None:
-        """From now on its process, lifeline and page are ours."""
+        """From now on its process, control socket and page are ours."""
         self._process, self._lifeline = standby.process, standby.lifeline.socket
         undo.callback(self._end)
         undo.callback(self._lifeline.close)

@@ -116,7 +116,7 @@ def _line(message: Order | Reply) -> bytes:
 
 
 class AdoptedProcess:
-    """What `subprocess.Popen` offers of a process, for one that is our child by adoption (see `forkserver`).
+    """What `subprocess.Popen` offers of a process, for one that is our child by adoption (see `standby.ForkServer`).
 
     The methods may be called by several threads. A descriptor of the process (`pidfd_open(2)`) stands for it, so that
     nothing is ever sent to another that got its number.

@@ -58,7 +58,7 @@ from plimsoll_runtime.weights.image import Image
 logger = logging.getLogger(__name__)
 
 Factory = Callable[..., EngineCore]
-"""Of a config and a callback for progress; see `start.Start`."""
+"""Of a config and a callback for progress; see `handshake.Start`."""
 
 NAME = "plimsoll-engine"
 """By which `ps` and others know the process; the kernel keeps fifteen characters."""

@@ -56,7 +56,7 @@ def _fork_until_closed(lifeline: ChildEnd) -> int | None:
 def _fork() -> int | None:
     """The number of a new process, None in that process. Raises OSError.
 
-    A process between the two ends at once; then the kernel gives its child to the one that adopts (see `forkserver`).
+    A process between the two ends at once; then the kernel gives its child to the adopting one (see `ForkServer`).
     """
     reading, writing = os.pipe()
     try:

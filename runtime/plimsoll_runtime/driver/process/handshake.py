@@ -87,7 +87,7 @@ BUILD = "plimsoll_runtime.driver.build.engine:build_engine"
 class Start(msgspec.Struct, frozen=True, tag="start"):
     """Where the sockets are, and what to build.
 
-    Descriptors come along: of a page (see `pulse`), and of an image where `has_image` says so.
+    Descriptors come along: of a page (see `heartbeat.Pulse`), and of an image where `has_image` says so.
     `factory` is "module:function"; the function makes an `EngineCore` of a config and a progress callback. It gets
     `image` and `grant` by these names where they are given.
 
@@ -118,7 +118,7 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
 
 
 class Measure(msgspec.Struct, frozen=True, tag="measure"):
-    """Say what a model would take with so much KV cache for good (see `measure`)."""
+    """Say what a model would take with so much KV cache for good (see `driver.estimate.measure`)."""
 
     descriptors: ClassVar[int] = 0
     config: EngineConfig

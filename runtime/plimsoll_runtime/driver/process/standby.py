@@ -58,7 +58,7 @@ class StandbyProcess(ControlledProcess):
         return reply
 
     def start(self, order: Start, image: Image | None) -> None:
-        """Tell it what to be: from now on process, lifeline and page are the caller's.
+        """Tell it what to be: from now on process, control socket and page are the caller's.
 
         Raises StandbyDeadError for one that has ended, UsageError for one that was told before.
         """

@@ -1,7 +1,7 @@
 """Gives sequences their KV blocks: from the prefix cache where it can, else from the pool.
 
 Layers of one rule form groups, which have tables of their own over one pool of blocks. Groups whose layers see the
-whole context get all blocks of what is known at once. The others get theirs chunk by chunk (see `windows`).
+whole context get all blocks of what is known at once. The others get theirs chunk by chunk (see `sliding_window`).
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
     `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (the first
     token was not there in time); `error` says in words why it is one of the last two. What is aborted has no output.
     `stop_token_id` names the stop token that ended it (it is the last of `token_ids`).
-    `prompt_logprobs` comes once, with the first token, packed as in `engine/scores.py`: entry i belongs to prompt token
+    `prompt_logprobs` comes once, with the first token, packed by `pack`: entry i belongs to prompt token
     i + 1.
     `cached_tokens` (with the first token): prompt tokens whose KV came from the prefix cache.
     `vector`: what came of a prompt in place of tokens, float32 in the machine's order.
@@ -160,7 +160,7 @@ class SnapshotStats(msgspec.Struct, frozen=True):
 class EngineStats(msgspec.Struct, frozen=True):
     """Gauges and counters of an engine, taken after a step. Counters only grow.
 
-    `phase_seconds`: seconds spent in each `timeline.StepPhase`; empty where nobody times the steps.
+    `phase_seconds`: seconds spent in each `step_timing.StepPhase`; empty where nobody times the steps.
     `kernels_compiled`: variants of Triton's kernels that were compiled since the warm-up, while requests waited.
     `cache_hit_tokens` counts what requests found when they were first admitted, in the cache or in the `tiers` (None
     where there are none). `snapshots` is None where there are none.

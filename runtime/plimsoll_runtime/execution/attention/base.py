@@ -113,7 +113,7 @@ class AttentionBackend(Protocol):
 
     name: ClassVar[str]
     fused: ClassVar[bool]
-    """Whether its steps are for decoders that attend by themselves (`models/fused.py`); others can call them too."""
+    """Whether its steps are for decoders that attend by themselves (`cpu_executor`); others can call them too."""
 
     def __init__(self, cache: KvCache) -> None: ...
 

@@ -94,7 +94,7 @@ FOLDER = "attention"
 CPU_SECONDS, GPU_SECONDS = 0.4, 20.0
 """How long measuring may go on once a backend has run. Kernels of a GPU are compiled first."""
 FUSED_GAIN = 1.9
-"""How much slower the products of a step may be without a fused decoder: 1.2 to 1.9 times for 1 to 64 rows (see
+"""How much slower the products of a step may be without the CPU executor: 1.2 to 1.9 times for 1 to 64 rows (see
 docs/design/20261121-cpu-kernels.md). Attention is measured alone, so an unfused backend has to make up for that."""
 NO_TIME = "was not measured: the time for it was up"
 NOT_NEEDED = "is for comparing, and for where nothing else runs"
@@ -175,7 +175,7 @@ def fastest_first(
     """The class of the fastest backend that can serve the target, remembered or measured, then who may follow it.
 
     Those are to be tried, in this order, where one fails while it serves: what is measured, then last resorts. On a GPU
-    two of them may share a step: see `choice.ranked`. A fused backend is followed by none and follows none: decoder and
+    two of them may share a step: see `ranked`. A fused backend is followed by none and follows none: decoder and
     cache are made for it. Raises UsageError with all reasons when none can serve.
 
     Every backend that can run is checked and measured, and the table is logged. Measurements are kept on disk, so that

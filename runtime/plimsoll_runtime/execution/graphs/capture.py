@@ -216,7 +216,7 @@ class StepGraphs(Graphs, Protocol):
     def run(self, rows: StepRows) -> Tensor | None:
         """Hidden states `[T, hidden]` of a step, valid until the next call; None where there is no graph of it.
 
-        It sends what is in the outbox with the rows.
+        It sends what is in the upload buffer with the rows.
         """
 
 

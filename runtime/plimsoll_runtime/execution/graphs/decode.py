@@ -134,7 +134,7 @@ class DecodeGraphs:
         self, rows: StepRows, numbers: NDArray[np.int64]
     ) -> list[tuple[DeviceBlockTables, UploadSlice | None]]:
         """Write a step's rows over the padding. A group whose tables changed in more places than there are rows is
-        returned, with a parcel of its own.
+        returned, with a slice of its own.
         """
         count, bucket = rows.slots.size, numbers.shape[1]
         numbers[:_OF_ROWS, :count] = rows.known, rows.sources, rows.starts, rows.slots

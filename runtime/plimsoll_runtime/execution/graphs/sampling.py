@@ -31,8 +31,8 @@ _WORDS = 4
 
 
 class PendingSample(NamedTuple):
-    """What was added to the outbox for a choice, by the graph of a `bucket`. `picked`: which rows of the step they are,
-    None for all.
+    """What was added to the upload buffer for a choice, by the graph of a `bucket`. `picked`: which rows of the step
+    they are, None for all.
     """
 
     choice: SampledRows
@@ -68,7 +68,7 @@ class SamplingGraphs:
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
     def post(self, slots: Sequence[int], picked: NDArray[np.int64] | None) -> PendingSample | None:
-        """Have what slots ask for sent with their step. `picked`: see Posted.
+        """Have what slots ask for sent with their step. `picked`: see PendingSample.
 
         None where they ask for more than a graph does, or none has room for them.
         """

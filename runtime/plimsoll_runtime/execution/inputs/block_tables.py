@@ -131,7 +131,7 @@ class DeviceBlockTables:
     """
 
     def __init__(self, kept: BlockTableState, device: torch.device) -> None:
-        """The one mirror of tables that note what is written."""
+        """The one copy on a device of tables that note what is written."""
         self._kept = kept
         self._missing: list[tuple[int, int]] = []
         self.nobody = len(kept.blocks)

@@ -11,7 +11,7 @@ from plimsoll_runtime.execution.inputs.upload_buffer import CopyLane, UploadBuff
 
 class DeviceState:
     """The tokens that slots chose last, which nobody has seen yet when the next step wants them; block tables; and the
-    outbox, with which all that a step says comes there.
+    upload buffer, with which all that a step says comes there.
 
     - `tables`, `mirrors`: of each group of the cache. All of them stay where they are on the device, so that graphs
       may read and write them.

@@ -83,7 +83,7 @@ def lane_to(device: torch.device) -> CopyLane:
 FEWEST_WORDS = 4096
 """Of a buffer, at first: 32 KiB."""
 ALIGNED_WORDS = 16
-"""Each parcel begins at a multiple of so many (128 bytes), as kernels that load several numbers at once like it."""
+"""Each slice begins at a multiple of so many (128 bytes), as kernels that load several numbers at once like it."""
 
 
 class UploadSlice:
@@ -106,7 +106,7 @@ class UploadSlice:
         return self._there
 
     def sent(self, words: Tensor) -> None:
-        """The outbox's buffer `words` is on the device."""
+        """The upload buffer's `words` is on the device."""
         self._there = words[self._begin : self._end]
 
 
@@ -159,7 +159,7 @@ class UploadBuffer:
         self._sent = self._filled
 
     def _grow(self, least: int) -> None:
-        """Go on in a larger buffer. What was sent stays where it is as long as somebody has a parcel of it."""
+        """Go on in a larger buffer. What was sent stays where it is as long as somebody has a slice of it."""
         old, number = self._buffers[self._number], self._number
         self._buffers[number] = _Buffer(1 << (least - 1).bit_length(), self._device)
         self._buffers[number].numbers[self._sent : self._filled] = old.numbers[self._sent : self._filled]

@@ -31,7 +31,7 @@ FLOAT32 = 4
 KEPT = 2.5
 """What stays resident of activations that come and go, over the most that lives at once: 1.6 to 2.5 measured."""
 TILES = 8 * 2**20
-"""Attention's gathered blocks, scores and products (`attention/gathered/segments.py` bounds them)."""
+"""Attention's gathered blocks, scores and products (`attention/backends/gather/plan.py` bounds them)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _transfer(told: object) -> Transfer | None:
 IN_FLIGHT = "plimsoll_requests_in_flight"
 TOKENS = "plimsoll_generated_tokens_total"
 LAST_REQUEST = "plimsoll_last_request_timestamp_seconds"
-"""The runtime's series (its `api.load`)."""
+"""The runtime's series (its `api.telemetry`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,13 +28,13 @@ FIRST_POSITIONS = 2048
 
 
 class FusedStep(Attention, Protocol):
-    """A step's attention that a fused decoder computes by itself, from `paged`."""
+    """A step's attention that the CPU executor computes by itself, from `paged`."""
 
     paged: PagedStep
 
 
 class FusedStates(States, Protocol):
-    """A step's states that a fused decoder reads and writes where they lie: a tensor each, at the slots' rows."""
+    """A step's states that the CPU executor reads and writes where they lie: a tensor each, at the slots' rows."""
 
     tensors: Sequence[Tensor]
     slots: Sequence[int]
@@ -94,7 +94,7 @@ class CpuExecutor:
         return self._head(hidden)
 
     def step_bytes(self, rows: int, logits_rows: int, longest: int) -> int:
-        """See execution.workspace.KnowsStepBytes."""
+        """See execution.memory.workspace.KnowsStepBytes."""
         head, own = self.program.head, self._decoder.step_bytes(rows) + self._turns.nbytes(longest)
         if isinstance(head, PooledHead):
             # `logits_rows` is how many prompts there may be, the last block of each of which may be filled in part.
@@ -104,7 +104,7 @@ class CpuExecutor:
         return own + Buffer.nbytes(logits) + head.copies() * logits
 
     def take_seconds(self) -> dict[str, float]:
-        """See models.op_times.TimesOps: what each op took since the last call."""
+        """See models.ops.cost.TimesOps: what each op took since the last call."""
         return self._decoder.take_seconds()
 
 

@@ -99,7 +99,7 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _one_row(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """q, k [B, 1, key_heads, key_dim], v [B, 1, heads, value_dim], log e, b [B, 1, heads]. See models.states.Scan."""
+    """q, k [B, 1, key_heads, key_dim], v [B, 1, heads, value_dim], log e, b [B, 1, heads]. See layers.states.Scan."""
     query, key, value, decays, learned = (each.squeeze(1) for each in values)
     repeats = value.shape[1] // key.shape[1]
     query, key = (each.repeat_interleave(repeats, 1) for each in (query, key))

@@ -79,7 +79,7 @@ class GatedRecurrence:
 
 
 def _scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """Log decays and what is added [B, Q, width], states [B, width]. See models.states.Scan."""
+    """Log decays and what is added [B, Q, width], states [B, width]. See layers.states.Scan."""
     decays, results = values[0].exp(), values[1].clone()
     state = before
     for row in range(results.shape[1]):

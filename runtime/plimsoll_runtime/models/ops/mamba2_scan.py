@@ -92,7 +92,7 @@ class DualScan:
 
 
 def _one_row(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """x [B, 1, heads, head_dim], time steps [B, 1, heads], B and C [B, 1, groups, state]. See models.states.Scan."""
+    """x [B, 1, heads, head_dim], time steps [B, 1, heads], B and C [B, 1, groups, state]. See layers.states.Scan."""
     x, times, inputs, outputs = (value.squeeze(1) for value in values)
     repeats = x.shape[1] // inputs.shape[1]
     inputs, outputs = (each.repeat_interleave(repeats, 1) for each in (inputs, outputs))

@@ -75,7 +75,7 @@ class SelectiveScan:
 
 
 def _scan(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:
-    """Time steps and what they add [B, Q, width], B and C [B, Q, N], states [B, width, N]. See models.states.Scan."""
+    """Time steps and what they add [B, Q, width], B and C [B, Q, N], states [B, width, N]. See layers.states.Scan."""
     each = max(1, ELEMENTS // before.numel())
     results, state = [], before
     for times, added, inputs, outputs in zip(*(torch.split(value, each, dim=1) for value in values), strict=True):

@@ -92,7 +92,7 @@ LABELLED = "ForSequenceClassification"
 BARE, WITH_HEAD = "Model", "LMHeadModel"
 """How a decoder's class ends that has no head, and how older ones end that generate."""
 LOGIT_SCORE = "LogitScore"
-"""The module of a reranker by the logits of two tokens, beside those of `models.modules`."""
+"""The module of a reranker by the logits of two tokens, beside those of `KINDS`."""
 
 
 def task_of(config: Mapping[str, Any], asked: str = "auto") -> Task:

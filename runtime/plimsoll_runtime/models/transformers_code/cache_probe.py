@@ -1,6 +1,6 @@
 """Asks a model with a cache of its own how it is called, and whether that gives what it computes without one.
 
-As in the other probe (`foreign/probe.py`) the model has its real shapes, made-up weights of hardly any memory, and
+As in the other probe (`probe`) the model has its real shapes, made-up weights of hardly any memory, and
 products that are hardly any work; attention, convolutions and recurrences are its own. Everything is compared with one
 pass over all tokens that keeps nothing.
 """

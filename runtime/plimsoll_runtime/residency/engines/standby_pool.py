@@ -54,7 +54,7 @@ class StandbyPool:
         return await self._until_one_lives(self._footprints)
 
     async def needs(self, config: EngineConfig, kv: int | None) -> Needs:
-        """What a model would take, as `Standby.needs` has it. Raises EngineDeadError where every process ends."""
+        """What a model would take: see `StandbyProcess.needs`. Raises EngineDeadError where every process ends."""
         return await self._until_one_lives(lambda: self._needs(config, kv))
 
     async def engine(self, config: EngineConfig, image: Image | None, grant: Grant) -> AsyncEngine:

@@ -24,7 +24,7 @@ from plimsoll_runtime.weights.stored_tensor import Parts, in_pieces
 
 @dataclass(frozen=True, slots=True)
 class GgufBlocks:
-    """The scheme of a type (see weights.stored): the part "blocks" is uint8 [rows, bytes of a row].
+    """The scheme of a type (see weights.stored_tensor): the part "blocks" is uint8 [rows, bytes of a row].
 
     Of several matrices in one it is [matrices, rows, bytes of a row], and its `rows` are matrices.
     """

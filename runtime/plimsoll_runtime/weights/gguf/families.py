@@ -47,7 +47,7 @@ class GgufFamily:
     - `paired`: rows of queries and keys were reordered, so that neighbours turn together.
     - `shifted_norms`: the 1 that is added to the norms' weights is in the file.
     - `partial`: only `rope.dimension_count` dimensions of a head turn.
-    - `gating`: how a mixture's experts are scored (see `pairs.SOFTMAX`); 0: there are none, or `more` looks at it.
+    - `gating`: how a mixture's experts are scored (see `fields.SOFTMAX`); 0: there are none, or `more` looks at it.
     - `by_layer`: the number of key heads and the width of MLPs may be lists, with one number for each layer.
     - `plain_heads`: all layers' heads have one size, of keys as of values; if not, `more` says what heads there are.
     - `more`: gives further fields of a config, and takes precedence over all of this: it may also replace

@@ -1,4 +1,4 @@
-"""Where responses are kept: both shelves do the same, whatever is asked of them, and keep their bounds."""
+"""Where responses are kept: both stores do the same, whatever is asked of them, and keep their bounds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def crowded(places: list[tuple[StoredResponse, float]], bounds: Bounds) -> list[
 
 
 class Shelves(RuleBasedStateMachine):
-    """Both shelves and a list that says what they should hold, oldest first."""
+    """Both stores and a list that says what they should hold, oldest first."""
 
     used = Bundle("used")
 

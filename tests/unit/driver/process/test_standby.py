@@ -243,8 +243,9 @@ async def test_a_start_that_fails_uses_it_up(cold: StandbyProcess) -> None:
 
 
 def test_who_supervises_engines_needs_no_torch() -> None:
-    modules = "driver.client, plimsoll_runtime.driver.process.standby, plimsoll_runtime.driver.process.handshake"
-    code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
+    modules = ("clients.async_client", "process.standby", "process.handshake")
+    imports = ", ".join(f"plimsoll_runtime.driver.{module}" for module in modules)
+    code = f"import sys, {imports}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 
 

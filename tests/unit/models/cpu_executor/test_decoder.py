@@ -1,4 +1,4 @@
-"""The fused decoder: the same bits whatever a prompt's chunks and however many threads, and as torch computes it."""
+"""The CPU executor: the same bits whatever a prompt's chunks and however many threads, and as torch computes it."""
 
 from __future__ import annotations
 

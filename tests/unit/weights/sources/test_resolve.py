@@ -39,8 +39,9 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_only_looks_for_files_needs_no_torch() -> None:
     """A host's own process, which has no engine in it, and the commands that fetch or talk."""
-    modules = "residency.processes, plimsoll_runtime.local.host_sharing, plimsoll_runtime.weights.sources.resolve"
-    code = f"import sys, plimsoll_runtime.{modules}; sys.exit('torch' in sys.modules)"
+    modules = ("residency.engines.processes", "local.host_sharing", "weights.sources.resolve")
+    imports = ", ".join(f"plimsoll_runtime.{module}" for module in modules)
+    code = f"import sys, {imports}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120, check=False).returncode == 0
 
 

@@ -26,7 +26,7 @@ from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 class CpuBackend:
-    """One kernel for prompts' chunks and decodes alike; a fused decoder reads its steps and never calls it."""
+    """One kernel for prompts' chunks and decodes alike; the CPU executor reads its steps and never calls it."""
 
     name: ClassVar[str] = "cpu"
     fused: ClassVar[bool] = True

@@ -46,7 +46,7 @@ class SharedBuffers:
     def tell(self, rows: StepRows, bucket: int, outbox: UploadBuffer) -> Callable[[], None] | None:
         """Have what a step's decodes share sent with it; None where they share nothing.
 
-        What comes back is to be called when the outbox was sent, and before a graph reads the tables.
+        What comes back is to be called when the upload buffer was sent, and before a graph reads the tables.
         """
         plans = [
             None if planner is None else planner.plan(_table_rows(rows, group))

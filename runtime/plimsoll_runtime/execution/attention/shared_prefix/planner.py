@@ -66,8 +66,8 @@ class PrefixPlanner:
 
     That a plan still holds is seen from a few numbers of each sequence: where its table is, its last block that is
     shared, the first that is not, and the last of those that a prefix must have. A block is in two tables only if it
-    has the same tokens in both, and all before it are the same as well (`engine.prefix_cache` names it so): as long as
-    all members have the last block, what the first of them has before it is what all have.
+    has the same tokens in both, and all before it are the same as well (`engine.kv.prefix_cache` names it so): as long
+    as all members have the last block, what the first of them has before it is what all have.
     """
 
     def __init__(self, worth: Worth, block_size: int) -> None:
