@@ -1,4 +1,4 @@
-"""`python -m shape.names`: check docs/design/names.md, which says where paths and public names of an old commit are now.
+"""`python -m shape.names`: check docs/design/names.md, which says where old paths and public names are now.
 
 The page has a row for each Python file of the old commit: its path, the paths that it became, and names that changed.
 A public name that the row does not list has kept its name, in one of those paths. Missing rows, paths that do not exist
