@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from serving import models
 
@@ -34,6 +34,6 @@ def start_decoding(
     rng = random.Random(seed)
     for _ in range(sequences):
         tokens = [rng.randrange(300, models.TINY.vocab) for _ in range(prompt)]
-        engine.add(AddRequest(str(next(names)), tokens, params))
+        engine.add(AddRequest(str(next(names)), tokens, RequestContext(params, params.output_seed())))
     while len(engine.step().outputs) < sequences:
         pass

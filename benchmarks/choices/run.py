@@ -18,7 +18,7 @@ from no_model import no_model
 from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
@@ -69,7 +69,7 @@ async def measure(tokens: int, answers: int) -> dict[str, float]:
                 into.append(now - before)
             before = now
 
-    endless = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    endless = RequestContext(SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True), seed=0)
     beside = [asyncio.create_task(read(AddRequest("beside", [5] * 8, endless), gaps["stream"]))]
     beside.append(asyncio.create_task(tick()))
     while len(gaps["stream"]) < 50:  # noqa: ASYNC110 (a benchmark may look)
@@ -98,7 +98,8 @@ def requests(prompt: list[int], answers: int) -> list[AddRequest]:
     """As the server makes them of one request with `n`."""
     params = SamplingParams(temperature=1.0, max_tokens=64)
     shared = Prompt(prompt)
-    return [AddRequest(f"r-{index}", shared, params, shares_prompt=answers > 1) for index in range(answers)]
+    contexts = [RequestContext(params, params.output_seed(index)) for index in range(answers)]
+    return [AddRequest(f"r-{i}", shared, context, shares_prompt=answers > 1) for i, context in enumerate(contexts)]
 
 
 if __name__ == "__main__":

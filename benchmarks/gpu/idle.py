@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.utils.progress import silent
 
@@ -99,7 +99,7 @@ def begin(core: EngineCore, work: Decoding) -> None:
     for number in range(work.sequences):
         own = [(number + i) % (vocab - 1) for i in range(work.prompt)]
         prompt = [*same, *own[:OWN]] if work.shared else own
-        core.add(AddRequest(str(number), prompt, params))
+        core.add(AddRequest(str(number), prompt, RequestContext(params, params.output_seed())))
     while core.has_work:
         if len(core.step().outputs) == work.sequences:
             return

@@ -14,7 +14,7 @@ import torch
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.utils.progress import silent
@@ -134,7 +134,7 @@ def _request(name: str, load: Load, vocabulary: int, chance: random.Random) -> A
         ignore_eos=True,
     )
     prompt = [chance.randrange(vocabulary) for _ in range(chance.randint(*load.prompts))]
-    return AddRequest(name, prompt, params)
+    return AddRequest(name, prompt, RequestContext(params, params.output_seed()))
 
 
 def _used() -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpu.clock import Limits, seconds
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
@@ -124,7 +125,7 @@ def _captured(
     graphs = DecodeGraphs(decoder, backend, cache, state, capture, max_sequences=most, max_model_len=longest)
     sampler = Sampler(decoder.program.facts.vocab_size, ())
     for slot in range(work.sequences):
-        sampler.fill(SlotInit(slot, SamplingParams(temperature=0.0), seed=0, prompt_ids=()))
+        sampler.fill(SlotInit(slot, RequestContext(SamplingParams(temperature=0.0), seed=0), prompt_ids=()))
     choices = SamplingGraphs(decoder, sampler, state, capture, max_rows=most)
     for wanted in (*graphs.wanted(), *choices.wanted()):
         if wanted.rows == work.sequences:

@@ -22,7 +22,7 @@ from no_model import no_model
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
 from plimsoll_runtime.execution.async_result import DeviceSteps
@@ -97,7 +97,7 @@ def _round(sequences: int, prompt: int, steps: int) -> dict[str, float]:
     # Those whose prompts come first decode until the last one's is computed.
     tokens = BEFORE + steps + 2 * (1 + sequences * prompt // CHUNK)
     core, timeline = _engine(sequences, prompt + tokens)
-    wanted = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
+    wanted = RequestContext(SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True), seed=0)
     for number in range(sequences):
         core.add(AddRequest(str(number), [2 + (number + i) % 5 for i in range(prompt)], wanted))
     while len(core.step().outputs) < sequences:

@@ -15,7 +15,7 @@ from no_model import no_model
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.inputs.batch_state import BatchState
@@ -53,8 +53,8 @@ def measure(chosen: Options) -> dict[str, Any]:
     rng = random.Random(0)
     lengths = [(_length(rng, MEAN_PROMPT), _length(rng, MEAN_OUTPUT)) for _ in range(round(REQUESTS * chosen.scale))]
     for number, (prompt, output) in enumerate(lengths):
-        params = SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True)
-        core.add(AddRequest(str(number), [rng.randrange(3, VOCAB) for _ in range(prompt)], params))
+        context = RequestContext(SamplingParams(temperature=0.0, max_tokens=output, ignore_eos=True), seed=0)
+        core.add(AddRequest(str(number), [rng.randrange(3, VOCAB) for _ in range(prompt)], context))
     while core.has_work:
         core.step()
     return {

@@ -15,7 +15,7 @@ from no_model import no_model
 from options import Options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout
@@ -77,7 +77,8 @@ def held(layout: KvLayout, cache_bytes: int) -> int:
     core = EngineCore(config, _info(config, layout, cache_bytes), counter)
     for number in range(MOST):
         prompt = [3 + (number + i) % 1000 for i in range(CONTEXT)]
-        core.add(AddRequest(str(number), prompt, SamplingParams(temperature=0.0, max_tokens=LONGEST, ignore_eos=True)))
+        params = SamplingParams(temperature=0.0, max_tokens=LONGEST, ignore_eos=True)
+        core.add(AddRequest(str(number), prompt, RequestContext(params, seed=0)))
     core.step()
     while counter.prompts:
         core.step()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import Timeline
@@ -72,7 +72,7 @@ def measure(threads: int) -> list[tuple[StepWork, float]]:
         for _ in range(count):
             params = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True)
             ask = [tokens.randrange(models.SMALL.vocab) for _ in range(prompt)]
-            core.add(AddRequest(str(next(ids)), ask, params))
+            core.add(AddRequest(str(next(ids)), ask, RequestContext(params, params.output_seed())))
         for work, seconds in _steps(core, recorder):
             seen[work].append(seconds)
 

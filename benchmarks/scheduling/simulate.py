@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext, RequestOutput
 from plimsoll_runtime.engine.protocol.plan import SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.policies import SECOND_NS, new_policy
@@ -122,7 +122,8 @@ class _Simulation:
             prompt = self._prompt(request)
             self._by_prompt[prompt[-1]] = outcome
             self._live[str(self._serial)] = outcome
-            self._scheduler.add(AddRequest(str(self._serial), prompt, params, "", _ns(request.at)))
+            context = RequestContext(params, seed=0, arrived_ns=_ns(request.at))
+            self._scheduler.add(AddRequest(str(self._serial), prompt, context))
 
     def _prompt(self, request: TraceRequest) -> list[int]:
         """Tokens that tell the tenant, then tokens that tell the request."""

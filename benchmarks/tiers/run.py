@@ -22,7 +22,7 @@ from options import Options
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from serving import models, quiet
 from tables import Sheet
@@ -107,7 +107,7 @@ class _Bench:
     def ask(self, prompt: list[int]) -> int:
         """Answer a prompt with one token; how many of its own were found."""
         self._count += 1
-        self._core.add(AddRequest(str(self._count), prompt, PARAMS))
+        self._core.add(AddRequest(str(self._count), prompt, RequestContext(PARAMS, PARAMS.output_seed())))
         while True:
             for output in self._core.step().outputs:
                 return output.cached_tokens

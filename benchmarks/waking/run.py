@@ -22,7 +22,7 @@ from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.driver.process.handshake import Grant, Needs
 from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.memory.system import footprint
 from plimsoll_runtime.weights.image import Image
@@ -106,8 +106,8 @@ async def _first_token(
     engine = await AsyncEngine.start(config, **options)
     loaded = time.perf_counter() - start
     try:
-        params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-        async with aclosing(engine.generate(AddRequest("first", PROMPT, params))) as answer:
+        context = RequestContext(SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True), seed=0)
+        async with aclosing(engine.generate(AddRequest("first", PROMPT, context))) as answer:
             await anext(answer)
         seconds = time.perf_counter() - start
         return {

@@ -19,7 +19,7 @@ from torch import Tensor
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.execution.kv.states import OwnCaches
 from plimsoll_runtime.models.transformers_code.cache_rows import Rows
 
@@ -148,10 +148,10 @@ def test_aborted_requests(name: str, saved: Saved) -> None:
                 found[output.request_id] += output.token_ids
 
     for name_, prompt in zip("abc", ([3] * 20, [4] * 20, [5] * 20), strict=True):
-        core.add(AddRequest(name_, prompt, params))
+        core.add(AddRequest(name_, prompt, RequestContext(params, seed=0)))
     run(5)
     core.abort(["b"])
-    core.add(AddRequest("d", [6] * 30, params))
+    core.add(AddRequest("d", [6] * 30, RequestContext(params, seed=0)))
     while core.has_work:
         run(1)
     expected = engine(folder).generate([[3] * 20, [5] * 20, [6] * 30], params)

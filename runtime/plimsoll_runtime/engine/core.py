@@ -58,10 +58,10 @@ class HeldRequests:
 
     def add(self, request: AddRequest) -> None:
         """Hold a request with a constraint. Raises UsageError for an id that is held."""
-        assert request.params.constraint is not None
+        assert request.context.params.constraint is not None
         if request.request_id in self._held:
             raise UsageError(f"request id {request.request_id!r} is in use; every request needs an id of its own")
-        self._held[request.request_id] = request, self._compiler.prepare(request.params.constraint)
+        self._held[request.request_id] = request, self._compiler.prepare(request.context.params.constraint)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget requests; unknown ids are ignored."""
@@ -198,7 +198,7 @@ class EngineCore:
         """Queue a request. Raises UsageError when it could never be served, EngineDeadError after a failure."""
         self._raise_if_failed()
         check_request(request, self.info)
-        if request.params.constraint is None:
+        if request.context.params.constraint is None:
             self._scheduler.add(request)
         elif self._held is not None:
             self._held.add(request)

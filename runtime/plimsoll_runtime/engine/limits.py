@@ -104,7 +104,7 @@ def check_request(request: AddRequest, info: EngineInfo) -> None:
     if lowest < 0 or highest >= info.vocab_size:
         wrong = lowest if lowest < 0 else highest
         raise UsageError(f"token id {wrong} is not in the vocabulary of {info.vocab_size} tokens")
-    check_priority(request.params, info)
+    check_priority(request.context.params, info)
 
 
 def check_priority(params: SamplingParams, info: EngineInfo) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from plimsoll_runtime.engine.kv.offload.index import Prefetch
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import TableChange
 from plimsoll_runtime.engine.protocol.prompt import Prompt
-from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class SequenceState:
     `max_len` ends it with "length"; `stop_ids` end it with "stop" once `min_len` tokens are there. `known` is how many
     tokens there are.
 
-    `second_text`, `told_whole`: see AddRequest. `answered`: its first token is there.
+    `final_only`: see RequestContext. `answered`: its first token is there.
 
     The first `room` tokens can be computed before the tables have to be looked at again; `promised` blocks are kept for
     those behind, of what is known. `told`: the runner has the tables as they are.
@@ -125,8 +125,7 @@ class SequenceState:
     """
 
     request_id: str
-    params: SamplingParams
-    seed: int
+    context: RequestContext
     arrival: int
     prompt: Prompt
     prompt_len: int
@@ -160,8 +159,7 @@ class SequenceState:
     marks: SnapshotMarks | None = None
     scored: int = 0
     prompt_logprobs: list[bytes] | None = None
-    second_text: int = 0
-    told_whole: bool = False
+    final_only: bool = False
 
     def __post_init__(self) -> None:
         self.known = self.prompt_len + len(self.output_ids)

@@ -86,7 +86,7 @@ class PoolingRunner:
         if plan.freed_slots:
             self._forward_pass.free(plan.freed_slots)
         for init in plan.new_slots:
-            self._second_texts[init.slot] = init.second_text
+            self._second_texts[init.slot] = init.context.second_text
         self._moves.begin(plan)
         outputs = self._shortages.watch(plan, self._computed)
         return StepResult(outputs, self._forward_pass.fallbacks)

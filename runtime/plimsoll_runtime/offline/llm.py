@@ -25,6 +25,7 @@ from plimsoll_runtime.engine.protocol.messages import (
     EngineInfo,
     EngineStats,
     LogprobEntry,
+    RequestContext,
     RequestOutput,
     Vocabulary,
     unpack,
@@ -135,7 +136,8 @@ class LLM:
         batch = _as_batch(prompts)
         chosen = _spread(params if params is not None else SamplingParams(**self._recommended), len(batch))
         self._check_constraints(chosen)
-        requests = [self._request(prompt, p) for prompt, p in zip(batch, chosen, strict=True)]
+        contexts = [RequestContext(p, p.output_seed()) for p in chosen]
+        requests = [self._request(prompt, context) for prompt, context in zip(batch, contexts, strict=True)]
         texts = [prompt if isinstance(prompt, str) else None for prompt in batch]
         return self._run(requests, texts)
 
@@ -248,14 +250,14 @@ class LLM:
     def _vectors(self, texts: Sequence[PooledText]) -> list[bytes]:
         """What came of each text. Raises ModelError where the model could compute none."""
         params = SamplingParams(max_tokens=1, temperature=0.0)
-        requests = [AddRequest(str(next(self._ids)), text.ids, params, second_text=text.second) for text in texts]
+        requests = [self._request(text.ids, RequestContext(params, seed=0, second_text=text.second)) for text in texts]
         found = {request.request_id: VectorProgress() for request in requests}
         self._drive(requests, found)
         return [progress.vector() for progress in found.values()]
 
-    def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
+    def _request(self, prompt: Prompt, context: RequestContext) -> AddRequest:
         ids = self._tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        return AddRequest(request_id=str(next(self._ids)), prompt_token_ids=ids, params=params)
+        return AddRequest(str(next(self._ids)), ids, context)
 
     def _run(self, requests: Sequence[AddRequest], texts: Sequence[str | None]) -> list[Generation]:
         found = {
@@ -293,9 +295,9 @@ class _GenerationProgress:
     """A request for generated tokens while it runs."""
 
     def __init__(self, request: AddRequest, text: str | None, tokenizer: Any) -> None:
-        wanted = request.params.logprobs is not None
-        self._completion = Completion(logprobs=[] if wanted else None)
-        self._output = OutputText(request.params, tokenizer)
+        params = request.context.params
+        self._completion = Completion(logprobs=None if params.logprobs is None else [])
+        self._output = OutputText(params, tokenizer)
         self.result = Generation(text, list(request.prompt_token_ids), [self._completion])
 
     def push(self, output: RequestOutput) -> bool:

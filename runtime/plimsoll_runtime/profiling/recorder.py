@@ -80,7 +80,7 @@ class ServerPath:
     """
 
     def __init__(self, requests: Iterable[AddRequest], tokenizer: Tokenizer, timeline: Timeline) -> None:
-        self._texts = {r.request_id: OutputText(r.params, tokenizer) for r in requests}
+        self._texts = {r.request_id: OutputText(r.context.params, tokenizer) for r in requests}
         self._timeline = timeline
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(StepOutputs)

@@ -147,7 +147,7 @@ def _report(
         prompt_len=workload.prompt_len,
         output_len=workload.output_len,
         prompt_tokens=prompt_tokens(requests),
-        output_tokens=sum(r.params.max_tokens or 0 for r in requests),
+        output_tokens=sum(r.context.params.max_tokens or 0 for r in requests),
         seconds=sum(s.seconds for r in records for s in r.spans if s.phase not in SERVER_PHASES),
         bandwidth=machine.bandwidth,
         rate=machine.rate,

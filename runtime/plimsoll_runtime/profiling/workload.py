@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.kv.cache_groups import sequence_blocks
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import UsageError
 
@@ -68,7 +68,7 @@ class Workload:
             prompt = prefix + _tokens(rng, prompt_len - len(prefix), vocab_size)
             limit = output_len if longest_output is None else min(output_len, longest_output)
             params = SamplingParams(temperature=0.0, max_tokens=limit, ignore_eos=True)
-            requests.append(AddRequest(f"profile-{index}", prompt, params))
+            requests.append(AddRequest(f"profile-{index}", prompt, RequestContext(params, seed=0)))
         return requests
 
     def _lengths(self, rng: random.Random) -> tuple[int, int]:

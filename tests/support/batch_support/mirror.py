@@ -45,11 +45,12 @@ class Mirror:
 
     async def generate(self, request: AddRequest) -> AsyncGenerator[RequestOutput, None]:
         self.asked.append(request)
-        prompt, seed = list(request.prompt_token_ids), request.params.seed or 0
+        context, prompt = request.context, list(request.prompt_token_ids)
+        seed = 0 if context.params.seed is None else context.seed
         for _ in range(Random(f"{prompt} {seed}").randrange(TURNS)):
             await asyncio.sleep(0)
         tokens = [token for token in reversed(prompt) if token < 256] + [ord("a") + seed % 26]
-        yield RequestOutput(request.request_id, tokens[: request.params.max_tokens], finish_reason="length")
+        yield RequestOutput(request.request_id, tokens[: context.params.max_tokens], finish_reason="length")
 
     def use(self, vocabulary: Vocabulary) -> None:
         raise AssertionError("nothing is constrained")

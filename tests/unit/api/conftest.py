@@ -271,11 +271,11 @@ class FakeEngine:
 
     def _tokens(self, request: AddRequest) -> list[int]:
         text = self.script.pop(0) if self.script else self.answer
-        tokens = list(text) if request.params.ignore_eos else [*text, EOS]
-        return tokens[: request.params.max_tokens]
+        tokens = list(text) if request.context.params.ignore_eos else [*text, EOS]
+        return tokens[: request.context.params.max_tokens]
 
     def _output(self, request: AddRequest, turn: int, token_id: int, last: bool) -> RequestOutput:
-        params = request.params
+        params = request.context.params
         ends = token_id == EOS
         return RequestOutput(
             request.request_id,

@@ -47,14 +47,14 @@ async def test_the_best_of_several_are_told_the_best_first(running: Any, monkeyp
 
 async def test_as_many_as_are_told_are_not_ranked(running: Any) -> None:
     await complete(running, n=2, best_of=2)
-    assert [request.params.logprobs for request in running.engine.asked] == [None, None]
+    assert [request.context.params.logprobs for request in running.engine.asked] == [None, None]
 
 
 async def test_bad_words_keep_an_answer_without_them(running: Any) -> None:
     for ask in (complete, chat):
         running.engine.reset()
         await ask(running, extra_body={"bad_words": ["no", "never"]})
-        assert running.engine.asked[0].params.constraint == Constraint.without(["no", "never"])
+        assert running.engine.asked[0].context.params.constraint == Constraint.without(["no", "never"])
 
 
 async def test_token_ids_of_a_chat(running: Any) -> None:
@@ -119,10 +119,10 @@ async def test_hints_change_nothing(running: Any) -> None:
         verbosity="medium",
     )
     before, after = running.engine.asked
-    assert (before.prompt_token_ids, before.params, before.cache_salt) == (
+    assert (before.prompt_token_ids, before.context.params, before.context.cache_salt) == (
         after.prompt_token_ids,
-        after.params,
-        after.cache_salt,
+        after.context.params,
+        after.context.cache_salt,
     )
 
 

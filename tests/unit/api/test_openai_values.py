@@ -170,7 +170,7 @@ async def test_a_nucleus_of_nothing_is_the_likeliest_token(running: Any) -> None
     async with running.http() as http:
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses"):
             await http.post(path, json=body_of(path, "top_p", 0) | {"temperature": 1})
-            assert running.engine.asked[-1].params.greedy, path
+            assert running.engine.asked[-1].context.params.greedy, path
 
 
 async def test_a_response_has_openais_temperatures(running: Any) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from simulated import EOS, VOCAB, SimulatedRunner
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import Compiler, EngineCore, Runner
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Rule
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext, RequestOutput
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import Timeline
 
@@ -78,7 +79,12 @@ def request(
     """A greedy request that runs to its limit, unless told otherwise."""
     stop = (salt,) if salt else ()
     chosen = SamplingParams(temperature=temperature, max_tokens=max_tokens, ignore_eos=ignore_eos, stop=stop, **params)
-    return AddRequest(name, prompt, chosen, salt)
+    return AddRequest(name, prompt, RequestContext(chosen, chosen.output_seed(), salt))
+
+
+def with_context(request: AddRequest, **changes: Any) -> AddRequest:
+    """The same request with another context."""
+    return msgspec.structs.replace(request, context=msgspec.structs.replace(request.context, **changes))
 
 
 def drain(core: EngineCore, limit: int = 2000) -> dict[str, list[RequestOutput]]:

@@ -120,7 +120,7 @@ def oracle(
     forces: bool = False,
 ) -> Answer:
     """The answer to a request, computed in a straight line. Greedy, or with a seed; `forces`: by a grammar."""
-    params, tokens = request.params, list(request.prompt_token_ids)
+    params, tokens = request.context.params, list(request.prompt_token_ids)
     tenant, answer = tenant_of(params), Answer()
     limit = max_len - len(tokens)
     limit = limit if params.max_tokens is None else min(limit, params.max_tokens)
@@ -265,7 +265,7 @@ class SimulatedRunner:
         slot = self.slots[sequence.slot]
         before = b"" if sequence.start == 0 else slot.state
         assert before is not None, "a sequence goes on without a state"
-        slot.states = remembered(self._tokens(sequence), tenant_of(slot.init.params), before)
+        slot.states = remembered(self._tokens(sequence), tenant_of(slot.init.context.params), before)
         slot.state = slot.states[-1]
 
     def _take_snapshots(self, plan: StepPlan) -> None:
@@ -358,7 +358,7 @@ class SimulatedRunner:
         slot.next_start = end
 
     def _write_first(self, sequence: ScheduledSequence) -> None:
-        tenant = tenant_of(self.slots[sequence.slot].init.params)
+        tenant = tenant_of(self.slots[sequence.slot].init.context.params)
         for group in range(len(self.rules)):
             for position, token in enumerate(self._tokens(sequence), sequence.start):
                 self._write(0, sequence, group, position, first_layer(token, position, tenant, group))
@@ -418,7 +418,7 @@ class SimulatedRunner:
         if not sequence.sample:
             return SequenceOutput(prompt_logprobs=reports)
         last = slot.last if self.forces and slot.outputs else None
-        token = choose(context, slot.init.params, slot.init.seed, slot.outputs, last)
+        token = choose(context, slot.init.context.params, slot.init.context.seed, slot.outputs, last)
         slot.last = token or 0
         if token is None:
             return SequenceOutput(error="the logits are not finite")
@@ -427,7 +427,7 @@ class SimulatedRunner:
             forced.append(only)
             slot.last = only
         slot.outputs += 1 + len(forced)
-        wanted = slot.init.params.logprobs is not None
+        wanted = slot.init.context.params.logprobs is not None
         return SequenceOutput(token, report(context, token) if wanted else None, reports, forced=forced)
 
 

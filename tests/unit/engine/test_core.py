@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
-from builders import drain, make_core, request, tokens_of
+from builders import drain, make_core, request, tokens_of, with_context
 from simulated import EOS, POISON, VOCAB, oracle
 
 from plimsoll_runtime.driver.clients.requests import joined
@@ -74,7 +73,7 @@ def test_logprobs_go_with_their_tokens() -> None:
 
 
 @pytest.mark.parametrize("num_blocks", [65, 14])
-def test_what_is_told_whole_is_what_its_steps_would_have_told(num_blocks: int) -> None:
+def test_a_final_output_is_what_the_steps_would_have_told(num_blocks: int) -> None:
     asked = [
         request(f"r{i}", [i, *range(1, 11)], max_tokens=30, ignore_eos=i > 1, prompt_logprobs=0 if i == 2 else None)
         for i in range(4)
@@ -83,15 +82,15 @@ def test_what_is_told_whole_is_what_its_steps_would_have_told(num_blocks: int) -
     for whole in (False, True):
         core, _ = make_core(num_blocks=num_blocks)
         for each in asked:
-            core.add(msgspec.structs.replace(each, told_whole=whole))
+            core.add(with_context(each, final_only=whole))
         told.append(drain(core))
         assert bool(core.stats.preemptions) is (num_blocks == 14)
     assert {name: [joined(outputs)] for name, outputs in told[0].items()} == told[1]
 
 
-def test_log_probabilities_come_with_their_tokens_though_told_whole_was_asked_for() -> None:
+def test_log_probabilities_come_with_their_tokens_though_one_output_was_asked_for() -> None:
     core, _ = make_core()
-    core.add(msgspec.structs.replace(request("r", [1, 2, 3], max_tokens=3, logprobs=0), told_whole=True))
+    core.add(with_context(request("r", [1, 2, 3], max_tokens=3, logprobs=0), final_only=True))
     assert [len(output.logprobs) for output in drain(core)["r"]] == [1, 1, 1]
 
 

@@ -26,7 +26,7 @@ from plimsoll_runtime.engine.kv.cache_groups import (
 )
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput, unpack
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext, RequestOutput, unpack
 from plimsoll_runtime.engine.protocol.plan import MOST_FORCED
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.admission import AHEAD_SHARE
@@ -207,7 +207,8 @@ class Engine(RuleBasedStateMachine):
         for shape in requests:
             prompt = self._prompt(shape)
             if prompt:
-                self._add(AddRequest(f"r{self.count}", prompt, shape.params, shape.salt))
+                context = RequestContext(shape.params, shape.params.output_seed(), shape.salt)
+                self._add(AddRequest(f"r{self.count}", prompt, context))
 
     def _prompt(self, shape: Shape) -> list[int]:
         """A piece of what all share or of a conversation that was had before, often of whole blocks, and a tail."""

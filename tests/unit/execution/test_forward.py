@@ -14,6 +14,7 @@ from model_support.tiny import make_model, save_model
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, StepResult, TableChange
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import Timeline
@@ -334,7 +335,7 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
         host.move([(5, 2)])
         plan = StepPlan(
             [ScheduledSequence(0, 4, [3, 4, 5], [TableChange(0, 0, 0, [6, 1])], sample=True)],
-            new_slots=[SlotInit(0, drawn, seed=5, prompt_ids=[1, 1, 1, 1, 3, 4, 5])],
+            new_slots=[SlotInit(0, RequestContext(drawn, seed=5), prompt_ids=[1, 1, 1, 1, 3, 4, 5])],
             spills=[(1, 1)],
             restores=[(2, 6)],
             block_copies=[(1, 3)],

@@ -22,23 +22,23 @@ def test_requests_are_the_same_every_time_and_within_their_lengths(name: str) ->
     assert len({r.request_id for r in requests}) == 6
     assert all(0 <= token < 1000 for r in requests for token in r.prompt_token_ids)
     for request in requests:
-        assert request.params.max_tokens is not None
+        assert request.context.params.max_tokens is not None
         assert 3 <= len(request.prompt_token_ids) <= 40
-        assert 2 <= request.params.max_tokens <= 30
-        assert (request.params.greedy, request.params.ignore_eos) == (True, True)
+        assert 2 <= request.context.params.max_tokens <= 30
+        assert (request.context.params.greedy, request.context.params.ignore_eos) == (True, True)
 
 
 def test_prompts_of_uniform_share_nothing_and_are_as_long_as_said() -> None:
     requests = Workload("uniform", 4, 20, 5).requests(10_000)
     assert {len(r.prompt_token_ids) for r in requests} == {20}
-    assert {r.params.max_tokens for r in requests} == {5}
+    assert {r.context.params.max_tokens for r in requests} == {5}
     assert len({r.prompt_token_ids[0] for r in requests}) == 4
 
 
 def test_lengths_of_mixed_differ() -> None:
     requests = Workload("mixed", 8, 200, 100).requests(100)
     assert len({len(r.prompt_token_ids) for r in requests}) > 1
-    assert len({r.params.max_tokens for r in requests}) > 1
+    assert len({r.context.params.max_tokens for r in requests}) > 1
 
 
 def test_prompts_of_shared_prefix_differ_at_their_ends_only() -> None:
@@ -53,7 +53,7 @@ def test_a_warm_run_has_the_same_prompts_and_shorter_answers(name: str) -> None:
     workload = Workload(name, 5, 64, 50)
     whole, cut = workload.requests(100), workload.requests(100, longest_output=4)
     assert [r.prompt_token_ids for r in whole] == [r.prompt_token_ids for r in cut]
-    assert [r.params.max_tokens for r in cut] == [min(4, r.params.max_tokens or 0) for r in whole]
+    assert [r.context.params.max_tokens for r in cut] == [min(4, r.context.params.max_tokens or 0) for r in whole]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.engine.protocol.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.messages import RequestContext, Vocabulary
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.sampling.constraints import ROWS_A_THREAD, ConstrainedRows
@@ -28,7 +28,7 @@ def rows_of(grammars: Grammars, vocabulary: Vocabulary, count: int, threads: int
     rows = ConstrainedRows(len(vocabulary.lengths) // 4, grammars, threads=threads)
     for slot in range(count):
         params = SamplingParams(constraint=CONSTRAINTS[slot % len(CONSTRAINTS)])
-        rows.fill(SlotInit(slot=slot, params=params, seed=slot, prompt_ids=(5,)))
+        rows.fill(SlotInit(slot, RequestContext(params, seed=slot), prompt_ids=(5,)))
     return rows
 
 

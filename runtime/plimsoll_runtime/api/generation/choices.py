@@ -25,9 +25,9 @@ from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.credentials import salted
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.engine.protocol.messages import AddRequest, LogprobEntry, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import AddRequest, LogprobEntry, RequestContext, RequestOutput
 from plimsoll_runtime.engine.protocol.prompt import Prompt
-from plimsoll_runtime.engine.protocol.sampling_params import SEED_LIMIT, SamplingParams
+from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 from plimsoll_runtime.text.output import OutputText, TextDelta
 from plimsoll_runtime.text.reasoning_budget import ReasoningTracker
@@ -54,8 +54,9 @@ class Choice:
 
     def kept_to(self, constraint: Constraint | None) -> Choice:
         """The same with another constraint, or with none."""
-        params = msgspec.structs.replace(self.request.params, constraint=constraint)
-        return Choice(self.index, self.prompt, msgspec.structs.replace(self.request, params=params))
+        params = msgspec.structs.replace(self.request.context.params, constraint=constraint)
+        context = msgspec.structs.replace(self.request.context, params=params)
+        return Choice(self.index, self.prompt, msgspec.structs.replace(self.request, context=context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +96,10 @@ def plan_choices(model: ServedModel, wanted: GenerationRequest, record: RequestR
     for number, shared in enumerate(map(Prompt, prompts)):
         for turn in range(n):
             index = number * n + turn
-            own = params if turn == 0 or params.seed is None else _reseeded(params, params.seed + turn)
-            added = AddRequest(f"{engine_id}-{index}", shared, own, salt, arrived, shares_prompt=n > 1)
+            context = RequestContext(params, params.output_seed(turn), salt, arrived)
+            added = AddRequest(f"{engine_id}-{index}", shared, context, shares_prompt=n > 1)
             choices.append(Choice(index, number, added))
     return choices
-
-
-def _reseeded(params: SamplingParams, seed: int) -> SamplingParams:
-    return msgspec.structs.replace(params, seed=seed if seed < SEED_LIMIT else seed - 2 * SEED_LIMIT)
 
 
 def check_output(output: RequestOutput) -> None:
@@ -160,7 +157,7 @@ def all_pieces(model: ServedModel, choices: Sequence[Choice], record: RequestRec
 
 
 async def _of_one(model: ServedModel, choice: Choice, record: RequestRecord) -> AsyncGenerator[Piece, None]:
-    text = OutputText(choice.request.params, model.tokenizer)
+    text = OutputText(choice.request.context.params, model.tokenizer)
     async with aclosing(model.engine.generate(choice.request)) as outputs:
         async for output in outputs:
             check_output(output)
@@ -229,9 +226,9 @@ class UsageMeter:
         self.completion_tokens = 0
         self.cached_tokens = 0
         self._thoughts = {
-            c.index: ReasoningTracker(c.request.params.thought, spell)
+            c.index: ReasoningTracker(c.request.context.params.thought, spell)
             for c in choices
-            if c.request.params.thought is not None and counted
+            if c.request.context.params.thought is not None and counted
         }
 
     @property

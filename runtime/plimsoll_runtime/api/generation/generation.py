@@ -151,7 +151,7 @@ class Generation:
 
     async def _admitted(self) -> Sequence[Choice]:
         """The choices as the engine takes them. Raises ApiError for what cannot be kept to."""
-        params = self.choices[0].request.params
+        params = self.choices[0].request.context.params
         try:
             await admit(self.model, params, self.constrained_by)
             return self.choices

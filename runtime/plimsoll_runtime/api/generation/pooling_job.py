@@ -23,7 +23,7 @@ from plimsoll_runtime.api.server.credentials import salted
 from plimsoll_runtime.api.server.queue_limit import QueueReservation
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.text.pooling import PooledText, PooledTexts, Vector, unpacked
 
@@ -116,9 +116,8 @@ class Reader:
                 had = f"your {field} resulted in a prompt of {len(text.ids)} tokens"
                 cut = "or let the server cut it ('truncate_prompt_tokens': -1)"
                 raise too_long(self._longest, had, f"the {field}, {cut}", field)
-            requests.append(
-                AddRequest(f"{engine_id}-{index}", Prompt(text.ids), params, salt, arrived, second_text=text.second)
-            )
+            context = RequestContext(params, 0, salt, arrived, text.second)
+            requests.append(AddRequest(f"{engine_id}-{index}", Prompt(text.ids), context))
         return PoolingJob(self._model, requests, record, form)
 
     def _check(self, text: str, field: str) -> None:

@@ -13,6 +13,7 @@ from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SlotInit, StepPlan, TableChange
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds
@@ -68,10 +69,10 @@ def _first_steps(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool
     """
     blocks = [PADDING_BLOCK] * -(-(prompt_len + 1) // kv.block_size)
     tables = [TableChange(group, 0, 0, blocks) for group in range(len(kv.groups))]
-    params = SamplingParams(temperature=0.0)
+    context = RequestContext(SamplingParams(temperature=0.0), seed=0)
 
     def step(tokens: Sequence[int], start: int, init: bool) -> None:
-        new = [SlotInit(slot=0, params=params, seed=0, prompt_ids=tokens)] if init else []
+        new = [SlotInit(slot=0, context=context, prompt_ids=tokens)] if init else []
         sequence = ScheduledSequence(slot=0, start=start, token_ids=tokens, changes=tables if init else (), sample=True)
         runner.run(StepPlan([sequence], new_slots=new)).result()
 

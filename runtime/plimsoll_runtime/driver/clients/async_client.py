@@ -273,7 +273,7 @@ class AsyncEngine:
 
     def _give_up_in_time(self, request: AddRequest, mailbox: Mailbox) -> asyncio.Handle | None:
         """See to it that a request with a deadline ends, even if the engine never says a word of it."""
-        deadline = request.params.deadline
+        deadline = request.context.params.deadline
         if deadline is None:
             return None
 
@@ -285,7 +285,7 @@ class AsyncEngine:
                 mailbox.put(RequestOutput(request.request_id, finish_reason="deadline", error=error))
                 self._child.send(AbortRequests([request.request_id]))
 
-        arrived = request.arrived_ns / 1e9 if request.arrived_ns else self._loop.time()
+        arrived = request.context.arrived_ns / 1e9 or self._loop.time()
         return self._loop.call_at(arrived + deadline + DEADLINE_SECONDS, give_up)
 
     def _on_end(self) -> None:

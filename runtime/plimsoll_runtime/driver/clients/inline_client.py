@@ -53,8 +53,9 @@ class InlineEngine:
         name = request.request_id
         if name in self._mailboxes:
             raise UsageError(f"request id {name!r} is in use; every request needs an id of its own")
-        whole = not request.params.stop
-        self._core.add(msgspec.structs.replace(request, told_whole=True) if whole else request)
+        whole = not request.context.params.stop
+        context = msgspec.structs.replace(request.context, final_only=whole)
+        self._core.add(msgspec.structs.replace(request, context=context))
         mailbox = self._mailboxes[name] = Mailbox()
         if whole:
             self._held[name] = []

@@ -23,9 +23,7 @@ from plimsoll_runtime.engine.protocol.prompt import Prompt
 def as_command(request: AddRequest, key: int | None = None) -> AddAnswer:
     """The message of a request; with `key`, that of a prompt which the engine has."""
     prompt = Prompt.of(request.prompt_token_ids).to_bytes() if key is None else key
-    return AddAnswer(
-        request.request_id, prompt, request.params, request.cache_salt, request.arrived_ns, request.second_text
-    )
+    return AddAnswer(request.request_id, prompt, request.context)
 
 
 @dataclass(slots=True)
@@ -88,14 +86,7 @@ class PromptStore:
         """The request of a message."""
         told = command.prompt
         prompt = self._prompts[told] if isinstance(told, int) else Prompt.from_bytes(told)
-        return AddRequest(
-            command.request_id,
-            prompt,
-            command.params,
-            command.cache_salt,
-            command.arrived_ns,
-            second_text=command.second_text,
-        )
+        return AddRequest(command.request_id, prompt, command.context)
 
 
 class Mailbox:

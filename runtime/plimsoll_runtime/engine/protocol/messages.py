@@ -14,23 +14,35 @@ from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 
 
-class AddRequest(msgspec.Struct, frozen=True):
-    """A tokenised prompt, to be answered once. Ids are unique per engine; `cache_salt` keeps tenants' prefixes apart.
+class RequestContext(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """Made once, where a request enters. Clients, the engine's process, scheduler and runner refer to this record.
 
-    `arrived_ns`: when it came, by the monotonic clock that all processes of a machine share; 0 means just now.
+    `seed`: output token i is drawn as a function of (seed, i) alone; see `SamplingParams.output_seed`.
+    `cache_salt` keeps tenants' prefixes apart. `arrived_ns`: when the request came, by the monotonic clock that all
+    processes of a machine share; 0 means now.
+    `second_text`: if the prompt is two texts, the position of the second one; otherwise 0.
+    `final_only`: the engine returns all tokens in one output, with the last of them, unless log probabilities are
+    wanted.
+    """
+
+    params: SamplingParams
+    seed: int
+    cache_salt: str = ""
+    arrived_ns: int = 0
+    second_text: int = 0
+    final_only: bool = False
+
+
+class AddRequest(msgspec.Struct, frozen=True):
+    """A tokenised prompt, to be answered once. Ids are unique per engine.
+
     `shares_prompt`: whether others come with the same `Prompt` object, which then crosses to the engine's process once.
-    `second_text`: of a prompt that is two texts, where the second one begins; 0: it is one.
-    `told_whole`: its tokens are told once, with the last of them; not where their log probabilities are wanted.
     """
 
     request_id: str
     prompt_token_ids: Sequence[int]
-    params: SamplingParams
-    cache_salt: str = ""
-    arrived_ns: int = 0
+    context: RequestContext
     shares_prompt: bool = False
-    second_text: int = 0
-    told_whole: bool = False
 
 
 class SharePrompt(msgspec.Struct, frozen=True, tag="share-prompt"):
@@ -51,10 +63,7 @@ class AddAnswer(msgspec.Struct, frozen=True, tag="add"):
 
     request_id: str
     prompt: bytes | int
-    params: SamplingParams
-    cache_salt: str
-    arrived_ns: int
-    second_text: int = 0
+    context: RequestContext
 
 
 class AbortRequests(msgspec.Struct, frozen=True, tag="abort"):
@@ -104,7 +113,7 @@ class LogprobEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RequestOutput(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one step added to one request, or all steps where it is `told_whole`.
+    """What one step added to one request, or all steps if it is `final_only`.
 
     `finish_reason`: None while it runs; "stop" (EOS or a stop token), "length", "error" or "deadline" (the first
     token was not there in time); `error` says in words why it is one of the last two. What is aborted has no output.

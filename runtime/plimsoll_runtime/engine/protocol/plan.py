@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 
 LAST_CHOSEN = -1
 """Stands in a plan for the token that the step before chose for the slot, where nobody has seen it yet."""
@@ -22,16 +22,13 @@ LAST_CHOSEN = -1
 class SlotInit:
     """A sequence takes a slot of the runner's persistent batch state.
 
-    `prompt_ids` and `output_ids` (non-empty when it resumes after a preemption) feed the penalties. `seed` is
-    always set: the draw for output token i is a function of (seed, i) alone. `second_text`: see AddRequest.
+    `prompt_ids` and `output_ids` (non-empty when it resumes after a preemption) feed the penalties.
     """
 
     slot: int
-    params: SamplingParams
-    seed: int
+    context: RequestContext
     prompt_ids: Sequence[int]
     output_ids: Sequence[int] = ()
-    second_text: int = 0
 
 
 class TableChange(msgspec.Struct, frozen=True):

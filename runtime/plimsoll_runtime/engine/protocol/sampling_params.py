@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import SystemRandom
 from typing import NamedTuple
 
 import msgspec
@@ -78,6 +79,7 @@ RANGES = {
     "logit_bias": Range(-100.0, 100.0),
     "deadline": Range(0.0, DEADLINE_LIMIT, above=True),
 }
+_random = SystemRandom()
 _COMPUTED = ("temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
@@ -146,6 +148,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def greedy(self) -> bool:
         """Whether the most likely token is taken, with no draw."""
         return 0.0 in (self.temperature, self.top_p)
+
+    def output_seed(self, number: int = 0) -> int:
+        """The seed of output `number` of a request: the successor of `seed` by so many, or a random one without it."""
+        if self.seed is None:
+            return _random.randrange(SEED_LIMIT)
+        seed = self.seed + number
+        return seed if seed < SEED_LIMIT else seed - 2 * SEED_LIMIT
 
     def _check_lengths(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:

@@ -4,7 +4,6 @@ and preempts.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from plimsoll_runtime.engine.kv.manager import KvCacheManager
@@ -266,9 +265,6 @@ class Admission:
         self.waiting.check_integrity()
 
 
-SEED_BITS = 63
-
-
 class Arrivals:
     """Makes sequences of requests. `clock` gives nanoseconds and is the one by which requests say when they came."""
 
@@ -280,33 +276,30 @@ class Arrivals:
         self._kv = kv
         self._counters = counters
         self._clock = clock
-        self._seeds = random.Random()
 
     def sequence(self, request: AddRequest) -> SequenceState:
         """A sequence that has its rank; `limits.check_request` has refused what can never be served."""
-        limits, params = self._limits, request.params
+        limits, context, params = self._limits, request.context, request.context.params
         prompt = Prompt.of(request.prompt_token_ids)
         prompt_len = len(prompt)
         max_tokens = limits.max_len if params.max_tokens is None else params.max_tokens
         stop_ids = frozenset(params.stop_token_ids)
-        arrived_ns = request.arrived_ns or self._clock()
+        arrived_ns = context.arrived_ns or self._clock()
         sequence = SequenceState(
             request_id=request.request_id,
-            params=params,
-            seed=self._seeds.getrandbits(SEED_BITS) if params.seed is None else params.seed,
+            context=context,
             arrival=self._counters.arrivals,
             prompt=prompt,
             prompt_len=prompt_len,
             min_len=prompt_len + params.min_tokens,
             max_len=min(prompt_len + max_tokens, limits.max_len),
             stop_ids=stop_ids if params.ignore_eos else stop_ids | limits.eos_token_ids,
-            names=self._kv.root(request.cache_salt),
+            names=self._kv.root(context.cache_salt),
             prompt_logprobs=None if params.prompt_logprobs is None else [],
             arrived_ns=arrived_ns,
             arrived_tokens=self._counters.computed_tokens,
             due_ns=None if params.deadline is None else arrived_ns + int(params.deadline * SECOND_NS),
-            second_text=request.second_text,
-            told_whole=request.told_whole and params.logprobs is None,
+            final_only=context.final_only and params.logprobs is None,
         )
         self.rerank(sequence)
         self._counters.arrivals += 1

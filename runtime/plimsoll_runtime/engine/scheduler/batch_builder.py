@@ -154,9 +154,7 @@ class BatchBuilder:
         """Let sequences in while there is budget; only those that rank before a running one, if it is given."""
         while build.budget > 0 and (sequence := self._admission.next(before, build.budget)) is not None:
             outputs = sequence.output_ids.copy()
-            build.new_slots.append(
-                SlotInit(sequence.slot, sequence.params, sequence.seed, sequence.prompt, outputs, sequence.second_text)
-            )
+            build.new_slots.append(SlotInit(sequence.slot, sequence.context, sequence.prompt, outputs))
             if self._borders is not None:
                 self._borders.begin(sequence)
             self._plan_prompt(sequence, build)

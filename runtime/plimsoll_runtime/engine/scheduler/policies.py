@@ -41,7 +41,7 @@ class LengthEstimator:
     def expect(self, sequence: SequenceState) -> int:
         """Tokens that the answer will have, in all likelihood; never more than it may have."""
         limit = sequence.max_len - sequence.prompt_len
-        if sequence.params.ignore_eos and not sequence.stop_ids:
+        if sequence.context.params.ignore_eos and not sequence.stop_ids:
             return limit
         for kind in _kinds(sequence):
             mean = self._means.get(kind)
@@ -51,7 +51,7 @@ class LengthEstimator:
 
     def learn(self, sequence: SequenceState) -> None:
         """Learn from an answer that has ended by itself. One that may not end early (`ignore_eos`) tells nothing."""
-        if sequence.params.ignore_eos and not sequence.stop_ids:
+        if sequence.context.params.ignore_eos and not sequence.stop_ids:
             return
         for kind in _kinds(sequence):
             self._means.setdefault(kind, _Mean()).add(len(sequence.output_ids))
@@ -140,7 +140,7 @@ class ByPriority(_Static):
 
     def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """The arrival in nanoseconds, later by so much for each level."""
-        return sequence.arrived_ns + sequence.params.priority * self._level_ns, sequence.arrival
+        return sequence.arrived_ns + sequence.context.params.priority * self._level_ns, sequence.arrival
 
 
 class EarliestDeadline(_Static):

@@ -28,7 +28,7 @@ def token_message(
     once. None of one that is told whole, before its end.
     """
     answered, sequence.answered = sequence.answered, True
-    if sequence.told_whole:
+    if sequence.final_only:
         if reason is None:
             return None
         answered, tokens = False, sequence.output_ids
@@ -57,7 +57,7 @@ def vector_message(sequence: SequenceState, output: SequenceOutput) -> RequestOu
 def deadline_message(sequence: SequenceState) -> RequestOutput:
     """The deadline has passed."""
     place = "in the prompt" if sequence.admitted else "in the queue"
-    error = f"its deadline of {sequence.params.deadline:g} s passed before the first token, when it was {place}"
+    error = f"its deadline of {sequence.context.params.deadline:g} s passed before the first token, when it was {place}"
     return RequestOutput(sequence.request_id, finish_reason="deadline", error=error)
 
 

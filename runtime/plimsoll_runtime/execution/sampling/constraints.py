@@ -96,7 +96,7 @@ class Guide:
 
 def guide_of(init: SlotInit, grammars: Grammars) -> Guide | None:
     """What guides a sequence that takes a slot; None where nothing does. Raises ConstraintError."""
-    constraint, thought = init.params.constraint, init.params.thought
+    constraint, thought = init.context.params.constraint, init.context.params.thought
     if constraint is None and (thought is None or thought.budget is None):
         return None
     matcher = None if constraint is None else grammars.matcher(constraint)
@@ -206,7 +206,7 @@ class ConstrainedRows:
             return
         if guide is not None:
             self._guides[init.slot] = guide
-            if init.params.logprobs is None:
+            if init.context.params.logprobs is None:
                 self._silent.add(init.slot)
 
     def free(self, slot: int) -> None:

@@ -73,7 +73,7 @@ def adjustments_of(init: SlotInit, eos_token_ids: tuple[int, ...], vocab_size: i
     The tokens that `min_tokens` forbids are the stop tokens, and EOS unless it is ignored anyway. Ids outside the
     vocabulary have no logit to change and are left out.
     """
-    params = init.params
+    params = init.context.params
     repeated = params.repetition_penalty != 1.0
     penalised = repeated or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
     if not penalised and not params.logit_bias and not params.min_tokens:

@@ -137,10 +137,11 @@ class SamplingState:
         adjustments = adjustments_of(init, self._eos, self._vocab_size)
         if adjustments is not None:
             self._adjustments[init.slot] = adjustments
-        if init.params.logprobs is not None:
-            self._reports[init.slot] = init.params.logprobs
-        if init.params.prompt_logprobs is not None:
-            self._prompt_reports[init.slot] = init.params.prompt_logprobs
+        params = init.context.params
+        if params.logprobs is not None:
+            self._reports[init.slot] = params.logprobs
+        if params.prompt_logprobs is not None:
+            self._prompt_reports[init.slot] = params.prompt_logprobs
         self._rows = None
 
     def free(self, slot: int) -> None:
@@ -228,7 +229,7 @@ class SlotArrays:
 
     def fill(self, init: SlotInit, vocab_size: int) -> None:
         """A sequence takes a slot."""
-        slot, params = init.slot, init.params
+        slot, params = init.slot, init.context.params
         if slot >= self._taken.size:
             self._grow(max(_FEWEST, 2 * slot))
         self._taken[slot] = True
@@ -236,7 +237,7 @@ class SlotArrays:
         self.top_k[slot] = min(max(params.top_k, 0), vocab_size)
         self.top_p[slot] = params.top_p
         self.min_p[slot] = params.min_p
-        self.seeds[slot] = init.seed
+        self.seeds[slot] = init.context.seed
         self.num_outputs[slot] = len(init.output_ids)
 
     def free(self, slot: int) -> None:

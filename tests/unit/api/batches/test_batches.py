@@ -333,7 +333,7 @@ async def test_lines_come_last_where_priorities_count(
         running.engine.info = msgspec.structs.replace(running.engine.info, policy=policy)
         said = {"priority": -3} if policy == "priority" else {}
         await ended(client, await begin(client, [line(0, **said), line(1)]))
-        assert sorted(request.params.priority for request in running.engine.asked) == priorities
+        assert sorted(request.context.params.priority for request in running.engine.asked) == priorities
 
 
 async def test_a_batch_that_ends_every_server_is_given_up(run_server: Any, kept: BatchOptions) -> None:
@@ -391,7 +391,7 @@ async def test_through_the_gateway_it_is_the_same(run_server: Any, kept: BatchOp
         batch = await ended(mine, await begin(mine, [line(number) for number in range(12)]))
         assert (batch.status, batch.request_counts.completed) == ("completed", 12)
         assert len(await lines_of(mine, batch.output_file_id)) == 12
-        assert {request.cache_salt for request in running.engine.asked} == {"gateway:one/"}
+        assert {request.context.cache_salt for request in running.engine.asked} == {"gateway:one/"}
         with pytest.raises(openai.NotFoundError):
             await other.batches.retrieve(batch.id)
         with pytest.raises(openai.NotFoundError):

@@ -261,7 +261,7 @@ def test_each_row_has_a_seed_of_its_own(batch: Any, loader: Loader, tmp_path: Pa
     asked = []
     for name, seed in (("one.jsonl", 0), ("two.jsonl", 0), ("three.jsonl", 1)):
         batch("in.jsonl", name, seed=seed)
-        asked.append(sorted(request.params.seed or 0 for request in loader.mirrors[-1].asked))
+        asked.append(sorted(request.context.params.seed or 0 for request in loader.mirrors[-1].asked))
     assert asked[0] == asked[1] != asked[2]
     assert len(set(asked[0])) == 3
     assert 5 in asked[0]

@@ -28,8 +28,8 @@ async def test_a_whole_answer(running: Any) -> None:
     assert usage.prompt_tokens_details.cached_tokens == 16
     asked = running.engine.asked[0]
     assert asked.prompt_token_ids == HELLO_IDS
-    assert asked.params.stop == ("STOPCHAT",)
-    assert asked.params.max_tokens is None
+    assert asked.context.params.stop == ("STOPCHAT",)
+    assert asked.context.params.max_tokens is None
 
 
 async def test_a_stream(running: Any) -> None:
@@ -103,8 +103,8 @@ async def test_parameters_reach_the_engine(running: Any) -> None:
         },
     )
     request = running.engine.asked[0]
-    params = request.params
-    assert request.cache_salt == "tenant"
+    params = request.context.params
+    assert request.context.cache_salt == "tenant"
     assert (params.max_tokens, params.temperature, params.top_p, params.seed) == (9, 0.5, 0.9, 7)
     assert params.stop == ("a", "b", "STOPCHAT")
     assert (params.presence_penalty, params.frequency_penalty) == (0.1, 0.2)
@@ -152,7 +152,7 @@ async def test_several_answers_have_their_own_seeds(running: Any) -> None:
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert answer.usage.prompt_tokens == 5
     assert answer.usage.completion_tokens == 21
-    assert [r.params.seed for r in running.engine.asked] == [2**63 - 2, 2**63 - 1, -(2**63)]
+    assert [r.context.seed for r in running.engine.asked] == [2**63 - 2, 2**63 - 1, -(2**63)]
 
 
 async def test_several_answers_in_one_stream(running: Any) -> None:

@@ -91,7 +91,7 @@ async def test_a_model_that_does_not_think_says_nothing_of_it(thinking: Any) -> 
     answer = await ask(thinking, THOUGHT, "{% for m in messages %}{{ m.content }}{% endfor %}")
     assert answer["choices"][0]["message"]["content"] == THOUGHT
     assert "completion_tokens_details" not in answer["usage"]
-    assert thinking.engine.asked[0].params.thought is None
+    assert thinking.engine.asked[0].context.params.thought is None
 
 
 async def test_a_stream(thinking: Any) -> None:
@@ -122,7 +122,7 @@ async def test_a_prompt_that_opens_the_thought(thinking: Any) -> None:
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2 * len("Hm.\n</think>")
     closed = await ask(thinking, "Two.", R1, chat_template_kwargs={"thinking": False})
     assert closed["choices"][0]["message"]["content"] == "Two."
-    assert not thinking.engine.asked[0].params.thought.open
+    assert not thinking.engine.asked[0].context.params.thought.open
 
 
 async def test_a_thought_that_the_client_began(thinking: Any) -> None:
@@ -168,7 +168,7 @@ async def test_gpt_oss(thinking: Any) -> None:
     assert choice["finish_reason"] == "tool_calls"
     assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == ("Hm.", None)
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "f"
-    params = thinking.engine.asked[0].params
+    params = thinking.engine.asked[0].context.params
     assert (params.thought.answer, params.skip_special_tokens) == ((), False)
 
 
@@ -254,12 +254,12 @@ async def test_a_hint_is_refused_where_unknown_fields_are(tokenizer: Tokenizer) 
 async def test_a_budget_goes_to_the_engine(thinking: Any) -> None:
     for field in ("thinking_budget", "thinking_token_budget"):
         await ask(thinking, "Two.", R1, **{field: 7})
-        thought = thinking.engine.asked[0].params.thought
+        thought = thinking.engine.asked[0].context.params.thought
         assert (thought.open, thought.budget) == (True, 7)
         assert bytes(token for (token,) in thought.closing) == b"\n</think>"
         assert thinking.engine.vocabulary is not None
     await ask(thinking, "Two.", OSS, thinking_budget=7)
-    *closing, last = thinking.engine.asked[0].params.thought.closing
+    *closing, last = thinking.engine.asked[0].context.params.thought.closing
     assert bytes(token for (token,) in closing) == b"<|end|><|start|>assistant<|channel|>"
     assert last == (ord("f"),)
 
@@ -267,16 +267,16 @@ async def test_a_budget_goes_to_the_engine(thinking: Any) -> None:
 async def test_an_answer_of_a_form_begins_behind_its_thought(thinking: Any) -> None:
     form: dict[str, Any] = {"response_format": {"type": "json_object"}}
     await ask(thinking, THOUGHT + "{}", **form)
-    params = thinking.engine.asked[0].params
+    params = thinking.engine.asked[0].context.params
     assert params.constraint is not None
     assert (params.thought.answer, bytes(params.thought.gap)) == (None, b"\n\n")
     await ask(thinking, "Two.", OSS, **form)
-    assert thinking.engine.asked[0].params.thought.answer == (b"<|channel|>final", b"<|message|>")
+    assert thinking.engine.asked[0].context.params.thought.answer == (b"<|channel|>final", b"<|message|>")
 
 
 def budget(running: Any) -> int | None:
     """Of the thoughts that the engine was asked for."""
-    found: int | None = running.engine.asked[0].params.thought.budget
+    found: int | None = running.engine.asked[0].context.params.thought.budget
     return found
 
 
@@ -288,7 +288,7 @@ async def test_a_thought_that_the_prompt_has_ended_is_not_begun_again(
     monkeypatch.setattr(tokenizer, "token_id", lambda piece: 7 if piece == "<think>" else known(piece))
     for effort, opening in (("medium", 7), ("none", None)):
         await ask(thinking, "{}", response_format={"type": "json_object"}, reasoning_effort=effort)
-        assert thinking.engine.asked[0].params.thought.opening == opening
+        assert thinking.engine.asked[0].context.params.thought.opening == opening
 
 
 async def test_the_server_s_own_choice(tokenizer: Tokenizer) -> None:

@@ -78,10 +78,10 @@ async def test_some_tools_may_be_called(calling: Any, mode: str) -> None:
     [asked] = calling.engine.asked
     shown = bytes(token for token in asked.prompt_token_ids if token < 256).decode()
     assert "get_weather" not in shown
-    assert "get_weather" not in asked.params.constraint.source
+    assert "get_weather" not in asked.context.params.constraint.source
     required = {"tools": [TOOLS[1]], "tool_choice": mode}
     await ask(calling, OTHER, **required)
-    assert calling.engine.asked[-1].params.constraint == asked.params.constraint
+    assert calling.engine.asked[-1].context.params.constraint == asked.context.params.constraint
 
 
 async def test_tools_that_may_be_called_must_be_there(calling: Any) -> None:
@@ -219,7 +219,7 @@ async def test_what_it_is_kept_to(calling: Any) -> None:
         answer = await ask(calling, CALL, tool_choice=choice)
         assert answer.choices[0].finish_reason == reason, choice
         assert bool(answer.choices[0].message.tool_calls) == called, choice
-        constraint = calling.engine.asked[0].params.constraint
+        constraint = calling.engine.asked[0].context.params.constraint
         assert (constraint is not None and constraint.kind == "lark") == called, choice
         if isinstance(choice, dict):
             assert "get_time" not in constraint.source
@@ -278,13 +278,13 @@ async def test_a_schema_that_cannot_be_enforced_and_need_not_be(calling: Any) ->
             assert [chunk async for chunk in answer][-1].choices[0].finish_reason == "tool_calls"
         else:
             assert json.loads(answer.choices[0].message.tool_calls[0].function.arguments) == ARGUMENTS
-        constraint = calling.engine.asked[0].params.constraint
+        constraint = calling.engine.asked[0].context.params.constraint
         assert (constraint.kind, "uniqueItems" in constraint.source) == ("lark", False)
         assert '"days": {"type": "array"}' in constraint.source
         assert '{"type": "object", "additionalProperties": false' in constraint.source  # of get_time
     unreadable = {"name": "get_time", "parameters": {"type": "object", "properties": {"a": {"type": "any thing"}}}}
     await ask(calling, CALL, tools=[TOOLS[0], {"type": "function", "function": unreadable}])
-    constraint = calling.engine.asked[0].params.constraint
+    constraint = calling.engine.asked[0].context.params.constraint
     assert '"properties": {"a": {}}' in constraint.source
     assert '"city"' in constraint.source
     calling.engine.reset()
@@ -315,7 +315,7 @@ async def test_an_answer_of_a_form_or_a_call(calling: Any, choice: str, answer: 
     message = found.choices[0].message
     assert (len(message.tool_calls or ()), message.content) == (calls, None if calls else answer)
     [asked] = calling.engine.asked
-    assert ("document: %json" in asked.params.constraint.source) == (choice == "auto")
+    assert ("document: %json" in asked.context.params.constraint.source) == (choice == "auto")
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [

@@ -26,8 +26,8 @@ async def test_a_text(running: Any) -> None:
         "stop",
     )
     assert running.engine.asked[0].prompt_token_ids == [BOS, *b"Hi"]
-    assert running.engine.asked[0].params.max_tokens == 16
-    assert running.engine.asked[0].params.stop == ()
+    assert running.engine.asked[0].context.params.max_tokens == 16
+    assert running.engine.asked[0].context.params.stop == ()
 
 
 async def test_every_kind_of_prompt(running: Any) -> None:
@@ -101,7 +101,7 @@ async def test_a_prompt_is_scored(running: Any) -> None:
         assert choice.logprobs.token_logprobs[1:3] == pytest.approx([-0.72, -1.05])
         assert choice.logprobs.text_offset == [0, 0, 1, 2, 2, *[3] * max_tokens]
         assert answer.usage.completion_tokens == max_tokens
-        assert running.engine.asked[-1].params.prompt_logprobs == 1
+        assert running.engine.asked[-1].context.params.prompt_logprobs == 1
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_echo_without_logprobs(running: Any) -> None:
     answer = await create(running, prompt=[*b"Hi"], echo=True)
     assert answer.choices[0].text == "HiHello!"
     assert answer.choices[0].logprobs is None
-    assert running.engine.asked[0].params.prompt_logprobs is None
+    assert running.engine.asked[0].context.params.prompt_logprobs is None
 
 
 async def test_prompt_logprobs_by_token(running: Any) -> None:

@@ -80,7 +80,7 @@ async def test_a_message(client: Any, server: Any) -> None:
     usage = message.usage
     assert usage.input_tokens + usage.cache_read_input_tokens == len(server.engine.asked[0].prompt_token_ids)
     assert (usage.cache_read_input_tokens, usage.cache_creation_input_tokens, usage.output_tokens) == (16, 0, 7)
-    params = server.engine.asked[0].params
+    params = server.engine.asked[0].context.params
     assert (params.temperature, params.top_p, params.top_k, params.max_tokens) == (0.5, 0.9, 5, 200)
 
 
@@ -210,7 +210,7 @@ async def test_tools_as_coding_agents_describe_them(client: Any, server: Any) ->
     }
     message = await ask(client, server, CALL, tools=[{"name": "get_weather", "input_schema": schema}])
     assert message.content[0].input == {"city": "Köln"}
-    assert server.engine.asked[0].params.constraint is not None
+    assert server.engine.asked[0].context.params.constraint is not None
 
 
 async def test_a_streamed_call(client: Any, server: Any) -> None:
@@ -251,13 +251,13 @@ async def test_tool_choice(client: Any, server: Any) -> None:
     for choice, called, constrained in CHOICES:
         message = await ask(client, server, CALL, tools=[WEATHER, TIME], tool_choice=choice)
         assert (message.stop_reason == "tool_use") == called, choice
-        assert (server.engine.asked[0].params.constraint is not None) == constrained, choice
+        assert (server.engine.asked[0].context.params.constraint is not None) == constrained, choice
     sources = []
     for single in (True, False):
         await ask(
             client, server, CALL, tools=[WEATHER], tool_choice={"type": "any", "disable_parallel_tool_use": single}
         )
-        sources.append(server.engine.asked[0].params.constraint.source)
+        sources.append(server.engine.asked[0].context.params.constraint.source)
     assert sources[0] != sources[1]
 
 
@@ -320,7 +320,7 @@ async def test_thoughts_are_blocks(server: Any, tokenizer: Tokenizer) -> None:
             assert [block.type for block in message.content] == ["thinking", "text", "tool_use"]
             assert message.content[0].thinking == "Hm."
             assert message.content[0].signature
-            assert server.engine.asked[0].params.thought.budget == 1024
+            assert server.engine.asked[0].context.params.thought.budget == 1024
             stream = await ask(made, server, f"{thought}Two.", thinking=thinking, stream=True)
             deltas = [event.delta async for event in stream if event.type == "content_block_delta"]
             assert [delta.type for delta in deltas] == ["thinking_delta"] * 3 + ["signature_delta"] + ["text_delta"] * 4
@@ -334,7 +334,7 @@ async def test_thoughts_are_blocks(server: Any, tokenizer: Tokenizer) -> None:
 async def test_an_answer_of_a_schema(client: Any, server: Any) -> None:
     form = {"format": {"type": "json_schema", "schema": SCHEMA}}
     await ask(client, server, '{"city": "Bonn"}', output_config=form)
-    assert server.engine.asked[0].params.constraint.kind == "json"
+    assert server.engine.asked[0].context.params.constraint.kind == "json"
 
 
 async def test_counting(client: Any, server: Any) -> None:

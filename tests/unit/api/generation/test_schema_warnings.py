@@ -106,7 +106,7 @@ async def test_it_is_named_in_the_header(calling: Any, way: str, stream: bool) -
         begin, _, end = shown.partition("...")
         assert (whole == shown) or (len(whole) > 80 and whole.startswith(begin) and whole.endswith(end))
     [asked] = calling.engine.asked
-    assert asked.params.constraint is not None
+    assert asked.context.params.constraint is not None
 
 
 ASKED = {
@@ -171,7 +171,7 @@ async def test_what_only_the_library_can_tell_is_left_out(calling: Any, kind: st
             told = IN_CHAT + places.replace("X", IN_CHAT)
             assert (answer.status_code, answer.headers.get(HEADER)) == (200, told)
             [request] = calling.engine.asked
-            assert request.params.constraint.strict
+            assert request.context.params.constraint.strict
             strict = {"type": "json_schema", "json_schema": asked | {"strict": True}}
             refused = (await http.post(f"/v1/{path}", json=body | {"response_format": strict})).json()["error"]
             assert refused["param"] == "response_format"

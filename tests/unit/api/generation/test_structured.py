@@ -54,7 +54,7 @@ async def test_what_the_engine_is_asked(running: Any) -> None:
                 answer = await http.post(f"/v1/{path}", json={"model": "fake", **body, **fields})
                 assert answer.status_code == 200, (fields, answer.text)
                 [asked] = running.engine.asked
-                assert asked.params.constraint == expected, fields
+                assert asked.context.params.constraint == expected, fields
     assert running.engine.vocabulary.end_ids == [257]
 
 

@@ -208,7 +208,7 @@ async def test_a_models_files_recommend_its_sampling_unless_its_spec_says_not(ho
         model = hosting.host.add(f"team/{name}", runtime=runtime)
         hosting.host.rouse(model)
         assert await complete(hosting, name) == "Hello!"
-        assert model.engine.asked[-1].params.temperature == expected
+        assert model.engine.asked[-1].context.params.temperature == expected
 
 
 async def test_the_death_of_an_engine_ends_its_own_requests_only(hosting: Any) -> None:

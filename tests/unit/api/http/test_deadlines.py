@@ -41,15 +41,15 @@ async def test_priority_and_deadline_reach_the_engine(by_priority: Any, endpoint
     before = time.monotonic_ns()
     await ask(by_priority, endpoint, priority=-3, deadline=2, n=2)
     for asked in by_priority.engine.asked:
-        assert (asked.params.priority, asked.params.deadline) == (-3, 2.0)
-        assert before - 1000 <= asked.arrived_ns <= time.monotonic_ns(), "since the request came, not since now"
+        assert (asked.context.params.priority, asked.context.params.deadline) == (-3, 2.0)
+        assert before - 1000 <= asked.context.arrived_ns <= time.monotonic_ns(), "since the request came, not since now"
     assert len(by_priority.engine.asked) == 2
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
 async def test_without_them_nothing_is_urgent(running: Any, endpoint: str) -> None:
     await ask(running, endpoint, priority=None, deadline=None)
-    params = running.engine.asked[0].params
+    params = running.engine.asked[0].context.params
     assert (params.priority, params.deadline) == (0, None)
 
 

@@ -75,7 +75,7 @@ async def test_what_was_asked_is_told_again(talk: Talk) -> None:
             found = [{key: tool[key] for key in WEATHER} for tool in found]
         assert found == value, name
     assert (told["service_tier"], told["text"]["format"], told["background"]) == ("default", {"type": "text"}, False)
-    [params] = [request.params for request in talk.engine.asked]
+    [params] = [request.context.params for request in talk.engine.asked]
     assert (params.temperature, params.top_p, params.max_tokens, params.logprobs) == (0.5, 0.25, 50, 2)
 
 
@@ -186,7 +186,7 @@ async def test_which_tools_may_be_called(talk: Talk, choice: Any, names: list[st
     assert [tool["function"]["name"] for tool in json.loads(shown) or []] == (names or [])
     told = response.tool_choice if isinstance(response.tool_choice, str) else response.tool_choice.to_dict()
     assert told == choice
-    constraint = talk.engine.asked[-1].params.constraint
+    constraint = talk.engine.asked[-1].context.params.constraint
     assert (constraint is not None) == (names is not None)
 
 
@@ -203,10 +203,10 @@ async def test_an_answer_of_a_form(talk: Talk) -> None:
     assert response.text is not None
     assert response.text.format is not None
     assert response.text.format.to_dict() == form
-    constraint = talk.engine.asked[-1].params.constraint
+    constraint = talk.engine.asked[-1].context.params.constraint
     assert json.loads(constraint.source) == schema
     await talk.create(text={"format": {"type": "json_object"}})
-    assert json.loads(talk.engine.asked[-1].params.constraint.source) == {"type": "object"}
+    assert json.loads(talk.engine.asked[-1].context.params.constraint.source) == {"type": "object"}
 
 
 async def test_an_answer_of_a_form_beside_tools(talk: Talk) -> None:
@@ -216,7 +216,7 @@ async def test_an_answer_of_a_form_beside_tools(talk: Talk) -> None:
         talk.answers(answer)
         response = await talk.create(tools=[WEATHER], text={"format": form})
         assert [item.type for item in response.output] == [kind]
-        assert "document: %json" in talk.engine.asked[-1].params.constraint.source
+        assert "document: %json" in talk.engine.asked[-1].context.params.constraint.source
 
 
 async def test_log_probabilities(talk: Talk) -> None:
@@ -346,8 +346,8 @@ async def test_our_own_fields(talk: Talk) -> None:
         model="fake", input="Hi", extra_body=own | {"mood": 1, "chat_template_kwargs": {"note": "!"}, "cache_salt": "s"}
     )
     [asked] = talk.engine.asked
-    assert {name: getattr(asked.params, name) for name in own} == own
-    assert asked.cache_salt == "s"
+    assert {name: getattr(asked.context.params, name) for name in own} == own
+    assert asked.context.cache_salt == "s"
     assert talk.shown == "[user] Hi!"
     assert answer.headers["x-plimsoll-ignored"] == "mood"
 

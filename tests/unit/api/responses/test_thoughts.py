@@ -114,7 +114,7 @@ async def test_they_are_switched_off_and_bounded(talk: Talk) -> None:
     await talk.create(extra_body={"chat_template_kwargs": {"enable_thinking": False}})
     assert talk.shown.endswith("[assistant]<think>\n\n</think>\n\n")
     await talk.create(extra_body={"thinking_budget": 7})
-    assert talk.engine.asked[-1].params.thought.budget == 7
+    assert talk.engine.asked[-1].context.params.thought.budget == 7
     await talk.create(reasoning={"effort": "high"})
     assert talk.shown.endswith("[assistant]")
     with pytest.raises(openai.BadRequestError) as refused:

@@ -25,7 +25,7 @@ async def salt_of(running: Any, headers: dict[str, str], **extra: object) -> str
     async with running.http() as http:
         response = await http.post("/v1/chat/completions", json=ASKED | extra, headers=headers)
     assert response.status_code == 200, response.text
-    salt: str = running.engine.asked[-1].cache_salt
+    salt: str = running.engine.asked[-1].context.cache_salt
     return salt
 
 

@@ -30,7 +30,7 @@ def copy(model: Path, to: Path, generation_config: str) -> None:
 
 
 def sampled(engine: Any) -> dict[str, float]:
-    params = engine.asked[-1].params
+    params = engine.asked[-1].context.params
     return {field: getattr(params, field) for field in USUAL}
 
 

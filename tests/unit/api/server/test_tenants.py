@@ -53,7 +53,7 @@ async def test_the_key_of_a_request_salts_it(run_server: Any, endpoint: str, sha
                 await client.chat.completions.create(model="fake", messages=HELLO, extra_body=extra)
             else:
                 await client.completions.create(model="fake", prompt="Hi", extra_body=extra)
-        salts = [request.cache_salt for request in running.engine.asked]
+        salts = [request.context.cache_salt for request in running.engine.asked]
     names = ["", ""] if shares else [f"{Tenants().of(key)}/" for key in KEYS[:2]]
     assert salts == [names[0], names[1], names[0], f"{names[0]}mine"]
 

@@ -21,7 +21,7 @@ from plimsoll_runtime.driver.build import loader, memory_plan
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore, Runner
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.errors import MemoryLimitError, SourceError, UsageError
@@ -174,7 +174,7 @@ def test_kernels_that_have_all_cores_leave_one_while_its_caller_computes(
     told: list[int] = []
     monkeypatch.setattr(building, "leave", told.append)
     engine = build(folder, threads=threads, attention_backend=backend, kv_memory="1MiB", overlap=True)
-    engine.add(AddRequest("r", [1, 2, 3], SamplingParams(max_tokens=5, temperature=0.0)))
+    engine.add(AddRequest("r", [1, 2, 3], RequestContext(SamplingParams(max_tokens=5, temperature=0.0), seed=0)))
     while engine.has_work:
         engine.step()
     assert set(told) == left
@@ -220,7 +220,8 @@ def test_each_of_two_engines_computes_with_its_own_threads(folder: Path, overlap
         for backend, threads in (("torch", 2), ("cpu", 1))
     ]
     for name, engine in enumerate([*engines, engines[0]]):
-        engine.add(AddRequest(str(name), [1, 2, 3], SamplingParams(max_tokens=2, ignore_eos=True)))
+        context = RequestContext(SamplingParams(max_tokens=2, ignore_eos=True), seed=name)
+        engine.add(AddRequest(str(name), [1, 2, 3], context))
         while engine.has_work:
             engine.step()
     assert seen == {"torch": {(2, 2)}, "cpu": {(1, 1)}}

@@ -16,7 +16,7 @@ from plimsoll_runtime.driver.estimate import measure
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
 from plimsoll_runtime.weights.image import Image
@@ -39,7 +39,7 @@ def made(config: EngineConfig, image: Image | None = None, grant: Grant | None =
 
 def vectors(core: EngineCore) -> dict[str, bytes | None]:
     for number, prompt in enumerate(PROMPTS):
-        core.add(AddRequest(str(number), prompt, ONCE, second_text=2))
+        core.add(AddRequest(str(number), prompt, RequestContext(ONCE, seed=0, second_text=2)))
     found: dict[str, bytes | None] = {}
     while core.has_work:
         found |= {output.request_id: output.vector for output in core.step().outputs}
@@ -103,11 +103,11 @@ def test_a_step_holds_the_longest_prompt_whatever_is_asked_for(tmp_path: Path) -
     few, many = (measure(config_of(tmp_path, max_batch_tokens=n)).workspace for n in (1, 600))
     assert measure(config_of(tmp_path, max_batch_tokens=512)).workspace == few < many
     core = made(config_of(tmp_path, max_batch_tokens=1))
-    core.add(AddRequest("a", [5] * 512, ONCE))
+    core.add(AddRequest("a", [5] * 512, RequestContext(ONCE, seed=0)))
     [output] = core.step().outputs
     assert output.vector is not None
     with pytest.raises(UsageError, match="has 513 tokens, and may have 512"):
-        core.add(AddRequest("a", [5] * 513, ONCE))
+        core.add(AddRequest("a", [5] * 513, RequestContext(ONCE, seed=0)))
 
 
 def test_options_that_an_encoder_cannot_have_are_refused(tmp_path: Path) -> None:

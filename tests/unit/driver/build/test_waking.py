@@ -27,7 +27,7 @@ from plimsoll_runtime.driver.estimate import measure
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext, RequestOutput
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import MemoryLimitError, ModelError, UsageError
 from plimsoll_runtime.execution.attention import selection
@@ -68,7 +68,7 @@ def answers(core: EngineCore) -> list[RequestOutput]:
     """What it says to a few prompts, with the log probabilities of all that it could say."""
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, logprobs=20, prompt_logprobs=20)
     for number, prompt in enumerate(prompts((3, 40, 70))):
-        core.add(AddRequest(str(number), prompt, params))
+        core.add(AddRequest(str(number), prompt, RequestContext(params, seed=0)))
     found: list[RequestOutput] = []
     while core.has_work:
         found += core.step().outputs
@@ -284,7 +284,7 @@ def test_its_answers_are_the_same_while_its_cache_changes(
     sizes = iter([12, 40, 9, 30, 10, 11, 9, 40, 13] * 30)
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True, logprobs=20, prompt_logprobs=20)
     for number, prompt in enumerate(prompts((3, 40, 70))):
-        core.add(AddRequest(str(number), prompt, params))
+        core.add(AddRequest(str(number), prompt, RequestContext(params, seed=0)))
     found: list[RequestOutput] = []
     while core.has_work:
         core.resize(next(sizes) * needs.block_bytes)

@@ -10,7 +10,13 @@ import pytest
 
 from plimsoll_runtime.driver.clients.inline_client import InlineEngine
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineStats, RequestOutput, StepOutputs
+from plimsoll_runtime.engine.protocol.messages import (
+    AddRequest,
+    EngineStats,
+    RequestContext,
+    RequestOutput,
+    StepOutputs,
+)
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import EngineDeadError, UsageError
 
@@ -21,7 +27,7 @@ class Counting(EngineCore):
     def __init__(self, *, fails_at: int | None = None) -> None:
         self.left: dict[str, list[int]] = {}
         self.aborted: list[str] = []
-        self.told_whole: set[str] = set()
+        self.final_only: set[str] = set()
         self.steps = 0
         self._fails_at = fails_at
 
@@ -37,8 +43,8 @@ class Counting(EngineCore):
         if not request.prompt_token_ids:
             raise UsageError("the prompt is empty")
         self.left[request.request_id] = list(request.prompt_token_ids)
-        if request.told_whole:
-            self.told_whole.add(request.request_id)
+        if request.context.final_only:
+            self.final_only.add(request.request_id)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         for name in request_ids:
@@ -59,7 +65,7 @@ class Counting(EngineCore):
 
 
 def request(name: str, tokens: int, *stop: str) -> AddRequest:
-    return AddRequest(name, list(range(tokens)), SamplingParams(stop=stop))
+    return AddRequest(name, list(range(tokens)), RequestContext(SamplingParams(stop=stop), seed=0))
 
 
 async def answers(engine: InlineEngine, asked: AddRequest) -> list[list[int]]:
@@ -74,7 +80,7 @@ async def test_an_answer_comes_whole_unless_it_may_be_ended_early() -> None:
     assert [token for part in parts for token in part] == [0, 1, 2, 3, 4]
     assert len(parts) > 1
     assert engine.stats.steps == 5
-    assert core.told_whole == {"a"}
+    assert core.final_only == {"a"}
     await engine.stop()
 
 

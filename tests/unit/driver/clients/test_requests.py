@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from builders import request
+from builders import request, with_context
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,8 +38,8 @@ class Wire:
 
 
 def answers(prompt: Prompt, count: int, *, shares: bool = True) -> list[AddRequest]:
-    params = request("r", [1]).params
-    return [AddRequest(f"r{i}", prompt, params, "salt", 7, shares_prompt=shares) for i in range(count)]
+    context = with_context(request("r", [1]), cache_salt="salt", arrived_ns=7, second_text=3).context
+    return [AddRequest(f"r{i}", prompt, context, shares_prompt=shares) for i in range(count)]
 
 
 def test_many_answers_cost_one_prompt_of_four_bytes_a_token() -> None:

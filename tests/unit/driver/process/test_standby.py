@@ -27,7 +27,7 @@ from plimsoll_runtime.driver.process.control_socket import KILL_SECONDS, Standby
 from plimsoll_runtime.driver.process.handshake import Grant
 from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import DeviceLostError, EngineDeadError, MemoryLimitError, SourceError, UsageError
 from plimsoll_runtime.execution.memory.system import footprint
@@ -45,8 +45,8 @@ async def cold() -> AsyncIterator[StandbyProcess]:
 
 async def tokens(engine: AsyncEngine, seed: int) -> list[int]:
     [prompt] = prompts((30,), seed=seed)
-    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
-    return [token async for out in engine.generate(AddRequest("r", prompt, params)) for token in out.token_ids]
+    context = RequestContext(SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True), seed=0)
+    return [token async for out in engine.generate(AddRequest("r", prompt, context)) for token in out.token_ids]
 
 
 @pytest.mark.slow

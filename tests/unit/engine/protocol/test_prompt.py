@@ -83,4 +83,4 @@ def test_all_answers_hold_one_prompt_which_nobody_changes() -> None:
 
 def _answer(prompt: Prompt, number: int) -> AddRequest:
     plain = request(f"r{number}", [1], temperature=1.0, seed=number, max_tokens=30)
-    return AddRequest(plain.request_id, prompt, plain.params, shares_prompt=True)
+    return AddRequest(plain.request_id, prompt, plain.context, shares_prompt=True)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from simulated import SimulatedRunner
 
 from plimsoll_runtime.engine.limits import Limits
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import DEADLINE_LIMIT, PRIORITY_LIMIT, ParamsError, SamplingParams
 from plimsoll_runtime.engine.scheduler.policies import (
@@ -53,8 +54,7 @@ def sequence(
     arrived = int(seconds * SECOND_NS)
     return SequenceState(
         request_id=str(arrival),
-        params=chosen,
-        seed=0,
+        context=RequestContext(chosen, seed=0),
         arrival=arrival,
         prompt=Prompt([1] * prompt),
         prompt_len=prompt,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
-from builders import drain, request
+from builders import drain, request, with_context
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -36,7 +35,7 @@ class VectorRunner:
         self.plans.append(plan)
         for init in plan.new_slots:
             self._seen[init.slot] = list(init.prompt_ids)
-            self._second[init.slot] = init.second_text
+            self._second[init.slot] = init.context.second_text
         outputs = []
         for entry in plan.sequences:
             prompt = self._seen[entry.slot]
@@ -78,7 +77,7 @@ def make(*, whole: bool, every_token: bool, **options: Any) -> tuple[EngineCore,
 
 
 def asked(name: str, prompt: Sequence[int], second: int = 0, **params: Any) -> AddRequest:
-    return msgspec.structs.replace(request(name, list(prompt), max_tokens=1, **params), second_text=second)
+    return with_context(request(name, list(prompt), max_tokens=1, **params), second_text=second)
 
 
 def vector_of(output: RequestOutput) -> list[int]:

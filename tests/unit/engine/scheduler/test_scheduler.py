@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
 import pytest
-from builders import drain, make_core, request, tokens_of
+from builders import drain, make_core, request, tokens_of, with_context
 from simulated import POISON, SimulatedRunner, oracle
 
 from plimsoll_runtime.engine.kv.manager import PROBE_LOOKUPS
@@ -647,7 +646,7 @@ def test_a_deadline_counts_from_the_arrival() -> None:
     clock = Clock()
     bench = Bench(clock=clock)
     arrived = request("a", [0], deadline=3)
-    bench.scheduler.add(msgspec.structs.replace(arrived, arrived_ns=clock.now_ns - 2 * SECOND_NS))
+    bench.scheduler.add(with_context(arrived, arrived_ns=clock.now_ns - 2 * SECOND_NS))
     clock.wait(1)
     assert len(bench.scheduler.expire()) == 1
 

@@ -15,7 +15,7 @@ from test_state_machine import Engine, Forced, GroupedTiered, Recurrent
 from plimsoll_runtime.engine.core import EngineCore, Runner
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestOutput
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext, RequestOutput
 from plimsoll_runtime.engine.protocol.plan import Launched, SequenceOutput, StepPlan, StepResult
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.scheduler import ALONE_TRIES, NO_MEMORY, Scheduler
@@ -267,7 +267,7 @@ def whole_prompts(lengths: list[int]) -> Scheduler:
     limits = Limits(num_blocks=9, block_size=64, max_len=64, max_batch_tokens=64, max_sequences=4, whole_prompts=True)
     scheduler = Scheduler(limits)
     for number, length in enumerate(lengths):
-        scheduler.add(AddRequest(f"r{number}", [number] * length, SamplingParams(max_tokens=1)))
+        scheduler.add(AddRequest(f"r{number}", [number] * length, RequestContext(SamplingParams(max_tokens=1), seed=0)))
     return scheduler
 
 

@@ -6,6 +6,7 @@ import random
 
 from simulated import VOCAB
 
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.waiting_queue import SLACK, WaitingQueue
@@ -15,8 +16,7 @@ from plimsoll_runtime.engine.sequence import Phase, SequenceState
 def sequence(arrival: int, rank: int) -> SequenceState:
     return SequenceState(
         request_id=f"r{arrival}",
-        params=SamplingParams(),
-        seed=0,
+        context=RequestContext(SamplingParams(), seed=0),
         arrival=arrival,
         prompt=Prompt([VOCAB - 1]),
         prompt_len=1,

@@ -10,6 +10,7 @@ import torch
 from model_support.tiny import make_model
 from torch import Tensor
 
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.graphs import sampling
@@ -42,7 +43,8 @@ def test_a_choice_without_graphs_is_not_waited_for() -> None:
     ]
     sampler = Sampler(50, (2,))
     for slot, wish in enumerate(wishes):
-        sampler.fill(SlotInit(slot, SamplingParams(**wish), seed=1, prompt_ids=[1, 2, 3], output_ids=[4]))
+        context = RequestContext(SamplingParams(**wish), seed=1)
+        sampler.fill(SlotInit(slot, context, prompt_ids=[1, 2, 3], output_ids=[4]))
     with fake_gpu(), Watched() as watched:
         choice, tokens = sampler.choose(torch.empty(len(wishes), 50, device=GPU), range(len(wishes)))
     assert watched.found == []

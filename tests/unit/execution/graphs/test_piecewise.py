@@ -19,7 +19,7 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.async_result import DeviceSteps
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
@@ -350,8 +350,8 @@ def texts(decoder: TorchDecoder, made: list[Noted], *, graphs: bool) -> dict[str
     core = EngineCore(config, info, runner)
     heard: dict[str, list[int]] = {}
     for number, length in enumerate((5, 31, 2, 17, 44)):
-        params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
-        core.add(AddRequest(str(number), [(number + 3 * i) % vocab for i in range(length)], params))
+        context = RequestContext(SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True), seed=0)
+        core.add(AddRequest(str(number), [(number + 3 * i) % vocab for i in range(length)], context))
         step(core, heard)
     while core.has_work:
         step(core, heard)

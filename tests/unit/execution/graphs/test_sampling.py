@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kernel_support.recorder import Recorder
 from torch import Tensor
 
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
@@ -81,7 +82,7 @@ def test_they_are_the_samplers(data: st.DataObject) -> None:
     captured = choices.captured
     assert captured == len(BUCKETS)
     for slot in range(SLOTS):
-        init = SlotInit(slot, data.draw(params()), seed=data.draw(st.integers(0, 2**62)), prompt_ids=[1])
+        init = SlotInit(slot, RequestContext(data.draw(params()), data.draw(st.integers(0, 2**62))), prompt_ids=[1])
         choices.sampler.fill(init)
         plain.fill(init)
     last = [0] * SLOTS
@@ -110,8 +111,8 @@ def test_they_are_the_samplers(data: st.DataObject) -> None:
 )
 def test_rows_that_ask_for_more(wishes: dict[str, Any]) -> None:
     choices = Choices()
-    choices.sampler.fill(SlotInit(0, SamplingParams(), seed=1, prompt_ids=[1]))
-    choices.sampler.fill(SlotInit(1, SamplingParams(**wishes), seed=1, prompt_ids=[1]))
+    choices.sampler.fill(SlotInit(0, RequestContext(SamplingParams(), seed=1), prompt_ids=[1]))
+    choices.sampler.fill(SlotInit(1, RequestContext(SamplingParams(**wishes), seed=1), prompt_ids=[1]))
     hidden = torch.zeros(2, HIDDEN)
     assert choices.choose([0], hidden[:1]) is not None
     assert choices.choose([0, 1], hidden) is None
@@ -122,7 +123,7 @@ def test_rows_that_ask_for_more(wishes: dict[str, Any]) -> None:
 def test_what_has_no_graph_is_not_posted() -> None:
     choices = Choices(captured=False)
     for slot in range(3):
-        choices.sampler.fill(SlotInit(slot, SamplingParams(), seed=1, prompt_ids=[1]))
+        choices.sampler.fill(SlotInit(slot, RequestContext(SamplingParams(), seed=1), prompt_ids=[1]))
     assert [(each.kind, each.rows) for each in choices.wanted()] == [("choices", size) for size in BUCKETS]
     choices.wanted()[2].add()
     assert choices.choose([], torch.zeros(0, HIDDEN)) is None

@@ -18,7 +18,7 @@ from torch import Tensor
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.kv.cache_groups import NOTHING_READ, ONE_FULL, Rule
-from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo
+from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.async_result import DeviceSteps
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
@@ -185,7 +185,7 @@ def test_each_sequence_says_what_it_says_alone(
             name = str(len(wanted))
             wanted[name] = (action[1], action[2])
             params = SamplingParams(temperature=0.0, max_tokens=action[2], ignore_eos=True)
-            core.add(AddRequest(name, action[1], params))
+            core.add(AddRequest(name, action[1], RequestContext(params, params.output_seed())))
         elif action[0] == "abort":
             aborted.add(str(action[1]))
             core.abort([str(action[1])])
@@ -211,7 +211,7 @@ def test_somebody_is_preempted(overlap: bool, graphs: bool) -> None:
     core = make_core(11, 24, overlap=overlap, graphs=graphs)
     for name in "abc":
         params = SamplingParams(temperature=0.0, max_tokens=20, ignore_eos=True)
-        core.add(AddRequest(name, [1, 2, 3, 4, 5, 6, ord(name) - 97], params))
+        core.add(AddRequest(name, [1, 2, 3, 4, 5, 6, ord(name) - 97], RequestContext(params, params.output_seed())))
     heard: dict[str, list[int]] = {}
     while core.has_work:
         for output in core.step().outputs:
@@ -254,7 +254,8 @@ def test_whoever_goes_on_from_a_snapshot_says_what_it_says_alone(
             heard.setdefault(output.request_id, []).extend(output.token_ids)
 
     for name, prompt in enumerate(prompts):
-        core.add(AddRequest(str(name), prompt, SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)))
+        params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+        core.add(AddRequest(str(name), prompt, RequestContext(params, seed=0)))
         for _ in range(steps):
             step()
     while core.has_work:

@@ -13,7 +13,7 @@ from tool_support.transcripts import TOOLS
 
 from plimsoll_kernels.sampling.masks import words_of
 from plimsoll_runtime.engine.protocol.constraint import Constraint
-from plimsoll_runtime.engine.protocol.messages import Vocabulary
+from plimsoll_runtime.engine.protocol.messages import RequestContext, Vocabulary
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import ReasoningMarkers, SamplingParams
 from plimsoll_runtime.execution.sampling.constraints import STRAY, Guide, guide_of
@@ -58,7 +58,7 @@ def allowed(guide: Guide) -> list[int]:
 
 def guided(grammars: Grammars, thought: ReasoningMarkers, constraint: Constraint | None) -> Guide:
     params = SamplingParams(thought=thought, constraint=constraint)
-    guide = guide_of(SlotInit(0, params, 0, [1]), grammars)
+    guide = guide_of(SlotInit(0, RequestContext(params, 0), [1]), grammars)
     assert guide is not None
     return guide
 
@@ -148,6 +148,5 @@ def test_a_budget_alone_limits_nothing_else(grammars: Grammars) -> None:
     assert allowed(guide) == [60]
     guide.take(60)
     assert allowed(guide) == [33, 47]
-    assert (
-        guide_of(SlotInit(0, SamplingParams(thought=ReasoningMarkers(begin=b"a", end=b"b")), 0, [1]), grammars) is None
-    )
+    unlimited = RequestContext(SamplingParams(thought=ReasoningMarkers(begin=b"a", end=b"b")), 0)
+    assert guide_of(SlotInit(0, unlimited, [1]), grammars) is None

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SMALLEST, ParamsError, SamplingParams
 from plimsoll_runtime.execution.sampling.sampler import NOT_FINITE, Sampler
@@ -18,7 +19,7 @@ EOS = 2
 def sampler_with(*params: SamplingParams, prompt: tuple[int, ...] = (5, 6, 7)) -> Sampler:
     sampler = Sampler(VOCAB, (EOS,))
     for slot, p in enumerate(params):
-        sampler.fill(SlotInit(slot=slot, params=p, seed=p.seed if p.seed is not None else 11, prompt_ids=prompt))
+        sampler.fill(SlotInit(slot, RequestContext(p, 11 if p.seed is None else p.seed), prompt))
     return sampler
 
 
@@ -70,7 +71,7 @@ def test_a_resumed_sequence_goes_on_with_the_same_draws() -> None:
     whole = sampler_with(params)
     tokens = [run(whole, logits_of(1, s), [0])[0] for s in range(6)]
     resumed = Sampler(VOCAB, (EOS,))
-    resumed.fill(SlotInit(slot=4, params=params, seed=9, prompt_ids=(5,), output_ids=[t or 0 for t in tokens[:3]]))
+    resumed.fill(SlotInit(4, RequestContext(params, seed=9), (5,), [t or 0 for t in tokens[:3]]))
     assert [run(resumed, logits_of(1, s), [4])[0] for s in range(3, 6)] == tokens[3:]
 
 
@@ -81,7 +82,7 @@ def test_repetition_penalty_matches_transformers() -> None:
     prompt, out = (1, 2, 9, 9, 30), [4, 4, 5]
     expected = RepetitionPenaltyLogitsProcessor(1.7)(torch.tensor([[*prompt, *out]]), logits.clone())
     sampler = Sampler(VOCAB, ())
-    sampler.fill(SlotInit(0, greedy(repetition_penalty=1.7, logprobs=0), 1, prompt, out))
+    sampler.fill(SlotInit(0, RequestContext(greedy(repetition_penalty=1.7, logprobs=0), 1), prompt, out))
     changed = logits.clone()
     sampler.sample(changed, [0])
     torch.testing.assert_close(changed, expected)
@@ -89,7 +90,8 @@ def test_repetition_penalty_matches_transformers() -> None:
 
 def test_presence_and_frequency_count_generated_tokens_only() -> None:
     sampler = Sampler(VOCAB, ())
-    sampler.fill(SlotInit(0, greedy(presence_penalty=0.5, frequency_penalty=0.25), 1, (9,), [4, 4, 5]))
+    context = RequestContext(greedy(presence_penalty=0.5, frequency_penalty=0.25), 1)
+    sampler.fill(SlotInit(0, context, (9,), [4, 4, 5]))
     logits = logits_of(1)
     changed = logits.clone()
     sampler.sample(changed, [0])
@@ -164,7 +166,7 @@ def test_who_takes_a_slot_next_is_told_only_what_it_asked_for() -> None:
     sampler = sampler_with(greedy(logprobs=3, prompt_logprobs=2, logit_bias={1: 100.0}))
     assert sampler.prompt_logprob_count(0) == 2
     sampler.free(0)
-    sampler.fill(SlotInit(slot=0, params=greedy(), seed=1, prompt_ids=(5,)))
+    sampler.fill(SlotInit(0, RequestContext(greedy(), seed=1), prompt_ids=(5,)))
     logits = logits_of(1)
     (output,) = sampler.sample(logits.clone(), [0])
     assert (output.token_id, output.logprob) == (int(logits.argmax()), None)

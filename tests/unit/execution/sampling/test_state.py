@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import SlotInit
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.execution.sampling.logits_processors import TokenCounts
@@ -34,7 +35,8 @@ def test_fill_and_free(steps: list[tuple[int, SamplingParams | None]]) -> None:
             if model.pop(slot, None) is not None:
                 arrays.free(slot)
         else:
-            arrays.fill(SlotInit(slot=slot, params=params, seed=slot + 1, prompt_ids=(), output_ids=(4, 5)), VOCAB)
+            context = RequestContext(params, seed=slot + 1)
+            arrays.fill(SlotInit(slot, context, prompt_ids=(), output_ids=(4, 5)), VOCAB)
             model[slot] = params
         arrays.check_integrity()
     places = arrays.places(list(model))

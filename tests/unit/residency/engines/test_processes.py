@@ -22,7 +22,7 @@ from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 from plimsoll_runtime.driver.process.handshake import Needs
 from plimsoll_runtime.driver.process.standby import ForkServer, StandbyProcess
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.engine.protocol.messages import AddRequest
+from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import DeviceFailedError, DeviceLostError, EngineDeadError, UsageError
 from plimsoll_runtime.execution.device import gpus
@@ -62,7 +62,7 @@ async def say(resident: Resident, tokens: int = 8, first: int = 1) -> list[int]:
     """What the model answers to one prompt, which begins with this token."""
     prompt = [first, *prompts((20,))[0][1:]]
     params = SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True)
-    request = AddRequest(os.urandom(4).hex(), prompt, params)
+    request = AddRequest(os.urandom(4).hex(), prompt, RequestContext(params, seed=0))
     return [token async for out in resident.engine.generate(request) for token in out.token_ids]
 
 
