@@ -1,4 +1,4 @@
-"""A sequence: its tokens, its block tables, its snapshots and its progress."""
+"""A sequence, and the parts of it that other modules of the engine write."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from plimsoll_runtime.engine.kv.offload.index import Prefetch
 from plimsoll_runtime.engine.protocol.messages import RequestContext
 from plimsoll_runtime.engine.protocol.plan import TableChange
 from plimsoll_runtime.engine.protocol.prompt import Prompt
@@ -16,17 +15,14 @@ from plimsoll_runtime.engine.protocol.prompt import Prompt
 class BlockTable:
     """The blocks from number `first` of the sequence on; those before are given back. More are appended to `blocks`.
 
-    The runner has the blocks before number `same` as they are here, and a table that begins with number `told`, None
-    where it has none.
+    The runner has those before number `same`, as far as they are still here, and a table that begins with number
+    `first_sent`, None if it has none.
     """
 
     first: int = 0
     blocks: list[int] = field(default_factory=list)
-    same: int = field(init=False)
-    told: int | None = None
-
-    def __post_init__(self) -> None:
-        self.same = self.first
+    same: int = 0
+    first_sent: int | None = None
 
     @property
     def end(self) -> int:
@@ -44,42 +40,87 @@ class BlockTable:
         given = self.blocks[:count]
         del self.blocks[:count]
         self.first += count
-        self.same = max(self.same, self.first)
         return given
 
     def renumber(self, moved: Mapping[int, int]) -> None:
         """Blocks have other numbers from now on. The runner is to hear of all that there are."""
         self.blocks = [moved.get(block, block) for block in self.blocks]
-        self.same, self.told = self.first, None
+        self.same, self.first_sent = 0, None
 
     def change(self, group: int) -> TableChange | None:
         """What the runner is to be told next, which it has then; None where it has all."""
-        start, end = self.same, self.first + len(self.blocks)
-        if start == end and self.told == self.first:
+        start, end = max(self.same, self.first), self.first + len(self.blocks)
+        if start == end and self.first_sent == self.first:
             return None
-        self.same, self.told = end, self.first
+        self.same, self.first_sent = end, self.first
         return TableChange(group, self.first, start, self.blocks[start - self.first :])
 
     @property
-    def is_told(self) -> bool:
+    def is_sent(self) -> bool:
         """Whether the runner has it as it is."""
-        return self.same == self.end and self.told == self.first
+        return self.same == self.end and self.first_sent == self.first
 
 
 @dataclass(slots=True)
-class SnapshotMarks:
-    """Positions are in tokens, at borders of blocks.
+class SequenceKv:
+    """The KV blocks of one sequence. Only `engine/kv` writes it.
 
-    `cuts`: where its prompt is cut, for snapshots that others may begin with, in order. `saved`: its last border that
-    somebody has a snapshot of. `row`: the one that it holds for itself (0: none), filled at `border`, and `named` once
-    all tokens up to there are known.
+    `hashes`: the chain of block hashes, which begins with the tenant's root; `published` blocks are in the prefix
+    cache. `tables`: one for each cache group; `tables_sent`: the runner has them as they are. The first `allocated`
+    tokens can be computed before the tables must grow; `reserved` blocks are kept for the known tokens behind those.
+
+    A sequence that gives its blocks back gets a new SequenceKv of the same hashes. The old one has no tables then.
     """
 
-    saved: int
-    cuts: list[int] = field(default_factory=list)
-    row: int = 0
-    border: int = 0
-    named: bool = True
+    hashes: list[bytes]
+    published: int = 0
+    tables: list[BlockTable] = field(default_factory=list)
+    tables_sent: bool = False
+    allocated: int = 0
+    reserved: int = 0
+
+    def changes(self) -> list[TableChange]:
+        """What the next plan sends of the tables."""
+        self.tables_sent = True
+        changes = []
+        for group, table in enumerate(self.tables):
+            if (change := table.change(group)) is not None:
+                changes.append(change)
+        return changes
+
+
+@dataclass(slots=True)
+class QueueEntry:
+    """What orders sequences. `Arrivals` writes it; policies and queues read it.
+
+    The request arrived as number `arrival`, at `arrived_ns`, when the engine had computed `arrived_tokens`. Its first
+    token is due at `due_ns`; None: at any time. `cached_tokens` were in the prefix cache at the last lookup. The policy
+    computes `order_key` of these.
+    """
+
+    arrival: int
+    arrived_ns: int = 0
+    arrived_tokens: int = 0
+    due_ns: int | None = None
+    cached_tokens: int = 0
+    order_key: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Report:
+    """What the client gets besides tokens. Only `engine/scheduler` writes it.
+
+    `final_only`: one output, at the end. `admitted`: it has run; `answered`: its first token is there; `cached_tokens`
+    of the prompt were in the prefix cache by then. `prompt_logprobs` are packed and belong to the first `scored`
+    positions; None: they are not wanted.
+    """
+
+    prompt_logprobs: list[bytes] | None = None
+    final_only: bool = False
+    scored: int = 0
+    admitted: bool = False
+    answered: bool = False
+    cached_tokens: int = 0
 
 
 class Phase(Enum):
@@ -96,72 +137,33 @@ class Phase(Enum):
 
 @dataclass(slots=True, eq=False)
 class SequenceState:
-    """What the scheduler knows of one request.
+    """An engine request inside the scheduler: its tokens, its progress, and a part for each of other writers.
 
-    Its tokens are the `prompt`, which others may hold too, and behind it `output_ids`; the KV of the first `computed`
-    of them is (or, by the steps handed out, will be) in `tables`, one for each group of the cache, or was given back.
-    `max_len` ends it with "length"; `stop_ids` end it with "stop" once `min_len` tokens are there. `known` is how many
-    tokens there are.
-
-    `final_only`: see RequestContext. `answered`: its first token is there.
-
-    The first `room` tokens can be computed before the tables have to be looked at again; `promised` blocks are kept for
-    those behind, of what is known. `told`: the runner has the tables as they are.
-
-    For the policy: `rank`, and what it is made from: when it arrived, as a number among all requests (`arrival`), as a
-    time (`arrived_ns`) and in tokens that the engine had computed (`arrived_tokens`); when it must have its first
-    token (`due_ns`, None: whenever); how many of its tokens were in the prefix cache the last time somebody looked
-    (`prefix`).
-
-    `pending` counts the tokens that steps under way are choosing for it. `epoch` grows whenever the blocks are given
-    back, so that what an earlier step still holds for this sequence can be told from what is true now.
-
-    For the prefix cache: `names` is the chain of block names behind the tenant's root, `published` how many of its
-    blocks are already findable, `restored` how many tokens came back from the tiers when it last began to run,
-    `prefetch` what has been or is being read for it from the disk while it waits, `sought` whether the disk was looked
-    at for it since it began to wait. `marks` are about its snapshots, None where no layer is recurrent.
-
-    For prompt log probabilities: the first `scored` positions have been reported.
+    Its tokens are the `prompt`, which others may have too, and the `output_ids`: `known` of them. The keys and values
+    of the first `computed` tokens are in the tables of `kv`, or will be after the steps planned so far; `pending`
+    tokens are sampled by these steps. It ends with "length" at `max_len` tokens, and with "stop" at one of `stop_ids`
+    from `min_len` tokens on.
     """
 
     request_id: str
     context: RequestContext
-    arrival: int
     prompt: Prompt
-    prompt_len: int
     min_len: int
     max_len: int
     stop_ids: frozenset[int]
+    queue: QueueEntry
+    kv: SequenceKv
+    report: Report
+    prompt_len: int = field(init=False)
     output_ids: list[int] = field(default_factory=list)
     known: int = field(init=False)
-    arrived_ns: int = 0
-    arrived_tokens: int = 0
-    due_ns: int | None = None
-    prefix: int = 0
-    rank: tuple[int, ...] = ()
     phase: Phase = Phase.WAITING
     slot: int = -1
-    tables: list[BlockTable] = field(default_factory=list)
-    told: bool = False
-    room: int = 0
-    promised: int = 0
     computed: int = 0
     pending: int = 0
-    epoch: int = 0
-    names: list[bytes] = field(default_factory=list)
-    published: int = 0
-    admitted: bool = False
-    answered: bool = False
-    cached_tokens: int = 0
-    prefetch: Prefetch | None = None
-    sought: bool = False
-    restored: int = 0
-    marks: SnapshotMarks | None = None
-    scored: int = 0
-    prompt_logprobs: list[bytes] | None = None
-    final_only: bool = False
 
     def __post_init__(self) -> None:
+        self.prompt_len = len(self.prompt)
         self.known = self.prompt_len + len(self.output_ids)
 
     @property
@@ -177,7 +179,7 @@ class SequenceState:
     @property
     def scores_prompt(self) -> bool:
         """Whether log probabilities of prompt tokens are still to come."""
-        return self.prompt_logprobs is not None and self.scored < self.prompt_len - 1
+        return self.report.prompt_logprobs is not None and self.report.scored < self.prompt_len - 1
 
     @property
     def reusable_tokens(self) -> int:
@@ -186,7 +188,7 @@ class SequenceState:
         The last known token is always computed, for its logits choose the next one; so is every position whose
         logits are still to be reported.
         """
-        return self.scored if self.scores_prompt else self.known - 1
+        return self.report.scored if self.scores_prompt else self.known - 1
 
     def append(self, token_id: int) -> None:
         """One more token was generated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,9 @@ from plimsoll_runtime.engine.core import Compiler, EngineCore, Runner
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Rule
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext, RequestOutput
+from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
+from plimsoll_runtime.engine.sequence import QueueEntry, Report, SequenceKv, SequenceState
 from plimsoll_runtime.engine.step_timing import Timeline
 
 BLOCK_BYTES = 100
@@ -85,6 +87,21 @@ def request(
 def with_context(request: AddRequest, **changes: Any) -> AddRequest:
     """The same request with another context."""
     return msgspec.structs.replace(request, context=msgspec.structs.replace(request.context, **changes))
+
+
+def sequence_of(
+    params: SamplingParams,
+    queue: QueueEntry,
+    prompt: Sequence[int],
+    max_len: int,
+    stop_ids: Iterable[int] = (),
+    min_len: int = 0,
+) -> SequenceState:
+    """A sequence that waits."""
+    context, kv = RequestContext(params, seed=0), SequenceKv([])
+    return SequenceState(
+        f"r{queue.arrival}", context, Prompt(prompt), min_len, max_len, frozenset(stop_ids), queue, kv, Report()
+    )
 
 
 def drain(core: EngineCore, limit: int = 2000) -> dict[str, list[RequestOutput]]:

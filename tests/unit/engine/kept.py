@@ -39,7 +39,7 @@ class KeptBeside:
 
     def planned(self, sequences: Sequence[SequenceState]) -> None:
         """A step was planned, of these sequences."""
-        self._expected.append([[(t.first, t.blocks.copy()) for t in s.tables] for s in sequences])
+        self._expected.append([[(t.first, t.blocks.copy()) for t in s.kv.tables] for s in sequences])
 
     def begin(self, plan: StepPlan) -> None:
         """The next step runs."""

@@ -1,11 +1,10 @@
 """When a sequence ends."""
 
 import pytest
+from builders import sequence_of
 
-from plimsoll_runtime.engine.protocol.messages import RequestContext
-from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.sequence import QueueEntry
 
 
 @pytest.mark.parametrize(
@@ -21,8 +20,7 @@ from plimsoll_runtime.engine.sequence import SequenceState
 )
 def test_end_reason(tokens: list[int], reason: str | None) -> None:
     """Two tokens of prompt; 9 ends it from the second generated one on, the third generated one in any case."""
-    context, prompt = RequestContext(SamplingParams(), seed=0), Prompt(tokens[:2])
-    sequence = SequenceState("r", context, 0, prompt, 2, min_len=4, max_len=5, stop_ids=frozenset({9}))
+    sequence = sequence_of(SamplingParams(), QueueEntry(0), tokens[:2], max_len=5, stop_ids={9}, min_len=4)
     for token in tokens[2:]:
         sequence.append(token)
     assert sequence.end_reason(tokens[-1]) == reason

@@ -245,8 +245,8 @@ class Engine(RuleBasedStateMachine):
     def _may_precede(self, new: SequenceState, work: int, old: SequenceState) -> bool:
         """Whether what has just come can ever rank before what was there: a prefix may be found later."""
         if self.policy == "prefix":
-            return new.arrived_tokens - WORTH * work < old.arrived_tokens
-        return new.rank < old.rank
+            return new.queue.arrived_tokens - WORTH * work < old.queue.arrived_tokens
+        return new.queue.order_key < old.queue.order_key
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -335,7 +335,7 @@ class Engine(RuleBasedStateMachine):
             assert self.committed <= expectation.last_step, f"{name} starves"
 
     def _in_time(self, expectation: Expectation) -> bool:
-        due = expectation.sequence.due_ns
+        due = expectation.sequence.queue.due_ns
         return due is None or self.now_ns < due or bool(expectation.told.token_ids)
 
     def _tell(self, output: RequestOutput) -> None:
@@ -455,7 +455,8 @@ class Tiered(Engine):
         if not hasattr(self, "scheduler"):
             return
         most = self.limits.max_sequences + max(1, self.limits.max_sequences // AHEAD_SHARE)
-        assert sum(e.sequence.prefetch is not None for e in self.live.values()) <= most
+        tiers = self.scheduler._kv.tiers
+        assert tiers is None or len(tiers.prefetches) <= most
 
     @rule(really=st.sampled_from([False] * 9 + [True]))
     def forget_prefixes(self, really: bool = True) -> None:

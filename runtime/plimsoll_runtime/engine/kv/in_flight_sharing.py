@@ -10,14 +10,13 @@ from typing import NamedTuple
 from plimsoll_runtime.engine.kv.block_pool import BlockPool
 from plimsoll_runtime.engine.kv.prefix_cache import PrefixCache
 from plimsoll_runtime.engine.kv.sliding_window import Windows
-from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.sequence import SequenceKv, SequenceState
 
 
 class Merge(NamedTuple):
     """A block of a sequence whose contents another block has too; a reference to that one is held for the merge."""
 
-    sequence: SequenceState
-    epoch: int
+    kv: SequenceKv
     group: int
     number: int
     block: int
@@ -59,14 +58,14 @@ class InFlightSharing:
     def publish(self, sequence: SequenceState) -> None:
         """Make the full blocks of tokens that are known, and computed by the steps handed out, findable."""
         tokens = min(sequence.computed, sequence.known)
-        if self._cache is None or tokens // self._block_size == sequence.published:
+        if self._cache is None or tokens // self._block_size == sequence.kv.published:
             return
-        pool, promised = self._pool, self._windows.promised
+        pool, reserved = self._pool, self._windows.reserved
         for group, number, block in self._cache.publish(sequence, tokens):
-            if promised and pool.is_idle(block) and pool.available <= promised:
+            if reserved and pool.is_idle(block) and pool.available <= reserved:
                 continue
             pool.share(block)
-            self._moves.merges.append(Merge(sequence, sequence.epoch, group, number, block))
+            self._moves.merges.append(Merge(sequence.kv, group, number, block))
 
     def publish_last(self, sequence: SequenceState) -> None:
         """The same for a sequence that ends. What steps under way compute for it, nobody will have looked at."""
@@ -79,20 +78,20 @@ class InFlightSharing:
         Where two run through the same prefix at once (one was let in ahead of the other, amid its prompt), each block
         is computed by whoever comes to it first. One that is amid a block gives that up for the whole one.
         """
-        cache, before = self._cache, sequence.computed
+        cache, kv, before = self._cache, sequence.kv, sequence.computed
         while cache is not None and (found := cache.next_blocks(sequence)) is not None:
-            for table, block in zip(sequence.tables, found, strict=True):
+            for table, block in zip(kv.tables, found, strict=True):
                 self._pool.share(block)
-                if sequence.published == table.end:
+                if kv.published == table.end:
                     table.blocks.append(block)
                 else:
-                    self._pool.release([table.replace(sequence.published, block)])
-            sequence.told = False
-            sequence.published += 1
-            sequence.computed = sequence.published * self._block_size
+                    self._pool.release([table.replace(kv.published, block)])
+            kv.tables_sent = False
+            kv.published += 1
+            sequence.computed = kv.published * self._block_size
             self._windows.trim(sequence)
         if sequence.computed > before and self._windows.groups:
-            self._windows.promise(sequence, sequence.computed)
+            self._windows.reserve(sequence, sequence.computed)
         return sequence.computed - before
 
     def end_step(self) -> list[Merge]:
@@ -107,10 +106,10 @@ class InFlightSharing:
         if not merges:
             return
         self._to_merge = [waiting for waiting in self._to_merge if waiting is not merges]
-        for sequence, epoch, group, number, block in merges:
-            if sequence.epoch == epoch and number >= sequence.tables[group].first:
-                self._pool.release([sequence.tables[group].replace(number, block)])
-                sequence.told = False
+        for kv, group, number, block in merges:
+            if kv.tables and number >= kv.tables[group].first:
+                self._pool.release([kv.tables[group].replace(number, block)])
+                kv.tables_sent = False
             else:
                 self._pool.release([block])
 

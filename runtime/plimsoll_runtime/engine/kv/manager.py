@@ -18,8 +18,8 @@ from plimsoll_runtime.engine.kv.prefix_cache import Hit, PrefixCache, Run
 from plimsoll_runtime.engine.kv.sliding_window import Windows
 from plimsoll_runtime.engine.kv.snapshot_pool import SnapshotRows
 from plimsoll_runtime.engine.kv.state_snapshots import SnapshotSchedule
-from plimsoll_runtime.engine.protocol.plan import StepPlan, TableChange
-from plimsoll_runtime.engine.sequence import BlockTable, SequenceState
+from plimsoll_runtime.engine.protocol.plan import StepPlan
+from plimsoll_runtime.engine.sequence import BlockTable, SequenceKv, SequenceState
 
 PROBE_LOOKUPS = 64
 """Blocks that are looked up at a time for a sequence that waits."""
@@ -57,9 +57,9 @@ class KvCacheManager:
         self.sharing = InFlightSharing(self.pool, self._cache, self._windows, self.moves, block_size)
         self.tiers = None if tiers is None else TieredPrefixes(tiers, self.pool, self._cache, self.rules, block_size)
 
-    def root(self, salt: str) -> list[bytes]:
-        """The beginning of a sequence's chain of block names."""
-        return [] if self._cache is None else [self._cache.root(salt)]
+    def new_kv(self, salt: str) -> SequenceKv:
+        """What a sequence of this salt has before it is admitted."""
+        return SequenceKv([] if self._cache is None else [self._cache.root(salt)])
 
     def begin_step(self) -> None:
         """What is admitted and written from now on belongs to a new step."""
@@ -94,8 +94,8 @@ class KvCacheManager:
         moved = dict(moves)
         if moved:
             for sequence in running:
-                sequence.told = False
-                for table in sequence.tables:
+                sequence.kv.tables_sent = False
+                for table in sequence.kv.tables:
                     table.renumber(moved)
             self.sharing.renumber(moved)
         return moves
@@ -103,73 +103,65 @@ class KvCacheManager:
     def admit(self, sequence: SequenceState, spare: int) -> bool:
         """Give a sequence the blocks that it begins with, if `spare` are left for each group then; else change nothing.
 
-        Sets `computed` to what the prefix cache has already, and `restored` to how much of that comes from the tiers.
+        Sets `computed` to what the prefix cache and the tiers have already.
         """
         hit = self._match(sequence)
         if self._lacking(sequence, hit, spare) > 0:
             return False
         if self.borders is not None and self.borders.awaited(sequence, hit.tokens):
             return False
-        sequence.published = hit.end
+        kv = sequence.kv
+        kv.published = hit.end
         start, frames = (hit, []) if self.tiers is None else self.tiers.extend(sequence, hit)
-        sequence.computed, sequence.restored = start.tokens, start.tokens - hit.tokens
-        self._take_over(sequence, start, frames)
+        sequence.computed = start.tokens
+        self._take_over(kv, start, frames)
         missing = -(-sequence.known // self.block_size)
-        for table, rule in zip(sequence.tables, self.rules, strict=True):
+        for table, rule in zip(kv.tables, self.rules, strict=True):
             if isinstance(rule, Full):
                 table.blocks.extend(self.pool.take() for _ in range(missing - table.end))
         if frames:
-            self._restore(sequence, frames)
-        sequence.told = False
-        sequence.room = min(table.end for table in sequence.tables) * self.block_size
-        self._windows.promise(sequence, sequence.computed)
+            self._restore(kv, frames)
+        kv.allocated = min(table.end for table in kv.tables) * self.block_size
+        self._windows.reserve(sequence, sequence.computed)
         return True
 
     def grow(self, sequence: SequenceState, tokens: int) -> bool:
         """Have room for the first `tokens` tokens; False when too few blocks are available, and then none is taken.
 
-        What nobody reads again is given back first. What is promised to others is not available.
+        What nobody reads again is given back first. What is reserved for others is not available.
         """
         if self._sliding:
             self._windows.trim(sequence)
-        size, pool, missing = self.block_size, self.pool, 0
+        size, pool, kv, missing = self.block_size, self.pool, sequence.kv, 0
         needed = -(-tokens // size)
-        for table in sequence.tables:
+        for table in kv.tables:
             missing += max(0, needed - table.first - len(table.blocks))
-        if missing > pool.available - self._windows.promised + sequence.promised:
+        if missing > pool.available - self._windows.reserved + kv.reserved:
             return False
-        for table in sequence.tables:
+        for table in kv.tables:
             for _ in range(needed - table.first - len(table.blocks)):
                 table.blocks.append(pool.take())
         # Behind a chunk the tables are looked at before the next one, so that the chunk's blocks are given back.
         chunk = self._sliding and tokens > sequence.computed + 1
-        sequence.room = tokens if chunk else needed * size
-        sequence.told = False
+        kv.allocated = tokens if chunk else needed * size
+        kv.tables_sent = False
         if self._sliding:
-            self._windows.promise(sequence, tokens)
+            self._windows.reserve(sequence, tokens)
         return True
 
     def chunk(self, sequence: SequenceState, most: int, spare: int) -> int:
         """How many tokens, up to `most`, the next chunk of a prompt may have with what is left beside `spare` blocks.
 
-        There are blocks for more where `room` says so.
+        There are blocks for more if `allocated` says so.
         """
         if not self._sliding:
             return most
         self._windows.trim(sequence)
-        free = self.pool.available - (self._windows.promised - sequence.promised) - spare * len(self.rules)
-        blocks = max(free, sequence.promised) // len(self._sliding)
-        end = min(sequence.tables[group].end for group in self._sliding) + blocks
+        kv = sequence.kv
+        free = self.pool.available - (self._windows.reserved - kv.reserved) - spare * len(self.rules)
+        blocks = max(free, kv.reserved) // len(self._sliding)
+        end = min(kv.tables[group].end for group in self._sliding) + blocks
         return max(1, min(most, end * self.block_size - sequence.computed))
-
-    def changes(self, sequence: SequenceState) -> list[TableChange]:
-        """What the next plan tells the runner of a sequence's tables, which it has then as they are."""
-        sequence.told = True
-        changes = []
-        for group, table in enumerate(sequence.tables):
-            if (change := table.change(group)) is not None:
-                changes.append(change)
-        return changes
 
     def lacking(self, sequence: SequenceState, spare: int) -> int:
         """How many more blocks would have to be available for `admit` to succeed; 0 when it would."""
@@ -177,32 +169,30 @@ class KvCacheManager:
 
     def growth(self, sequence: SequenceState) -> int:
         """Blocks a group that are kept for a running sequence: a spare one, and one that it takes in the next step."""
-        return 1 + (sequence.computed >= sequence.room)
+        return 1 + (sequence.computed >= sequence.kv.allocated)
 
     def given_up(self, sequence: SequenceState) -> int:
         """Blocks that a running sequence has, or that are kept for it."""
-        held = sum(len(table.blocks) for table in sequence.tables)
-        return held + sequence.promised + self.growth(sequence) * len(self.rules)
+        held = sum(len(table.blocks) for table in sequence.kv.tables)
+        return held + sequence.kv.reserved + self.growth(sequence) * len(self.rules)
 
-    def probe(self, sequence: SequenceState) -> int:
-        """How many of a waiting sequence's leading tokens are cached; bounded work, as it goes on from `prefix`."""
-        return 0 if self._cache is None else self._cache.probe(sequence, sequence.prefix, PROBE_LOOKUPS)
+    def probe(self, sequence: SequenceState, tokens: int) -> int:
+        """How many of a waiting sequence's leading tokens are cached; bounded work, as it continues from `tokens`."""
+        return 0 if self._cache is None else self._cache.probe(sequence, tokens, PROBE_LOOKUPS)
 
     def release(self, sequence: SequenceState) -> None:
         """Take all blocks from a sequence; what it published stays findable until the blocks are used again."""
         if self.borders is not None:
             self.borders.release(sequence)
-        self.pool.release(_in_order(sequence.tables))
-        self._windows.take_back(sequence)
-        sequence.tables = []
-        sequence.told = False
-        sequence.published = 0
-        sequence.computed = 0
-        sequence.epoch += 1
+        kv = sequence.kv
+        self.pool.release(_in_order(kv.tables))
+        self._windows.reserved -= kv.reserved
+        kv.tables = []
+        sequence.kv, sequence.computed = SequenceKv(kv.hashes), 0
 
     def disown(self, sequence: SequenceState) -> None:
         """Make what a broken sequence computed unfindable, so that nobody else reads it."""
-        for table in sequence.tables:
+        for table in sequence.kv.tables:
             for block in table.blocks:
                 self.pool.forget(block)
         if self._cache is None:
@@ -239,8 +229,8 @@ class KvCacheManager:
 
     @property
     def held(self) -> int:
-        """Blocks that somebody holds, or that are promised."""
-        return self.pool.used + self._windows.promised
+        """Blocks that somebody holds, or that are reserved."""
+        return self.pool.used + self._windows.reserved
 
     def _match(self, sequence: SequenceState) -> Hit:
         if self._cache is None:
@@ -253,7 +243,7 @@ class KvCacheManager:
         if (frame := self.tiers.index.spill(name)) is not None:
             self.moves.spills.append((block, frame))
 
-    def _take_over(self, sequence: SequenceState, start: Hit, frames: list[int]) -> None:
+    def _take_over(self, kv: SequenceKv, start: Hit, frames: list[int]) -> None:
         """Give a sequence the blocks that it begins with: those that are found, and copies of others."""
         pool = self.pool
         idle = [start.partial is not None and pool.is_idle(block) for block in start.partial or ()]
@@ -264,14 +254,14 @@ class KvCacheManager:
                     pool.share(block)
         if self.tiers is not None:
             self.tiers.index.hold(frames)
-        sequence.tables = [BlockTable(run.first, run.blocks) for run in start.runs]
+        kv.tables = [BlockTable(run.first, run.blocks) for run in start.runs]
         if start.partial is None:
             return
         for block, own in zip(start.partial, idle, strict=True):
             if own:
                 pool.share(block)
                 pool.forget(block)
-        for table, block, own in zip(sequence.tables, start.partial, idle, strict=True):
+        for table, block, own in zip(kv.tables, start.partial, idle, strict=True):
             table.blocks.append(block if own else self._copied(block))
 
     def _copied(self, block: int) -> int:
@@ -279,7 +269,7 @@ class KvCacheManager:
         self.moves.copies.append((block, target))
         return target
 
-    def _restore(self, sequence: SequenceState, frames: Sequence[int]) -> None:
+    def _restore(self, kv: SequenceKv, frames: Sequence[int]) -> None:
         """Have blocks filled from these frames where the padding block stands for them.
 
         Of both the lower numbers go together, so that those that follow each other are copied at once. The blocks are
@@ -287,7 +277,7 @@ class KvCacheManager:
         """
         taken = sorted(self.pool.take() for _ in frames)
         targets, left = dict(zip(sorted(frames), taken, strict=True)), iter(frames)
-        for table in sequence.tables:
+        for table in kv.tables:
             for place, block in enumerate(table.blocks):
                 if block == PADDING_BLOCK:
                     frame = next(left)
@@ -304,19 +294,20 @@ class KvCacheManager:
             if isinstance(rule, Full)
             for block in run.blocks
         )
-        return sum(peaks) - shared + spare * len(self.rules) + self._windows.promised - self.pool.available
+        return sum(peaks) - shared + spare * len(self.rules) + self._windows.reserved - self.pool.available
 
     def check_integrity(
         self, running: Sequence[SequenceState], merges: Sequence[Merge], frames: Sequence[int] = ()
     ) -> None:
         """Raises AssertionError when a block is leaked, shared while somebody writes to it, or missing.
 
-        `merges` and `frames` of the tiers are held for steps that are under way and for sequences that wait.
+        `merges` and `frames` of the tiers are held for steps that are under way.
         """
         self.pool.check_integrity()
         if self.tiers is not None:
-            self.tiers.index.check_integrity(frames)
-        tables = [(group, table) for sequence in running for group, table in enumerate(sequence.tables)]
+            prefetched = (frame for prefetch in self.tiers.prefetches.values() for frame in prefetch.frames)
+            self.tiers.index.check_integrity([*frames, *prefetched])
+        tables = [(group, table) for sequence in running for group, table in enumerate(sequence.kv.tables)]
         holders = Counter(block for _, table in tables for block in table.blocks)
         held = holders + Counter(merge.block for merge in merges)
         for block in range(1, self.pool.total + 1):
@@ -328,15 +319,16 @@ class KvCacheManager:
         if self.borders is not None:
             self.borders.check_integrity(running)
         for sequence in running:
-            assert len(sequence.tables) == len(self.rules), f"{sequence.request_id} lacks a table"
-            assert not sequence.told or all(t.is_told for t in sequence.tables), "the runner has an old table"
-            for rule, table in zip(self.rules, sequence.tables, strict=True):
+            kv = sequence.kv
+            assert len(kv.tables) == len(self.rules), f"{sequence.request_id} lacks a table"
+            assert not kv.tables_sent or all(t.is_sent for t in kv.tables), "the runner has an old table"
+            for rule, table in zip(self.rules, kv.tables, strict=True):
                 self._check_table(sequence, rule, table, holders)
 
     def _check_table(self, sequence: SequenceState, rule: Rule, table: BlockTable, holders: Counter[int]) -> None:
         blocks, size, who = table.blocks, self.block_size, sequence.request_id
         assert len(set(blocks)) == len(blocks), f"{who} has a block twice"
-        assert table.end * size >= max(sequence.computed, sequence.room), f"{who} lacks a block at the end"
+        assert table.end * size >= max(sequence.computed, sequence.kv.allocated), f"{who} lacks a block at the end"
         assert table.first <= first_block(rule, sequence.computed, size), f"{who} has given back what it reads"
         for block in blocks[max(0, sequence.computed // size - table.first) :]:
             assert holders[block] == 1, f"block {block} is shared and {who} will write to it"

@@ -192,7 +192,7 @@ class PrefixCache:
         if self._snapshots is not None:
             return None
         index = sequence.computed // self._block_size
-        if index != sequence.published or (index + 1) * self._block_size > sequence.reusable_tokens:
+        if index != sequence.kv.published or (index + 1) * self._block_size > sequence.reusable_tokens:
             return None
         found = []
         for group in range(len(self._rules)):
@@ -220,9 +220,9 @@ class PrefixCache:
 
         Returns (group, number, block with the same contents) for those whose contents had a block before.
         """
-        duplicates = []
-        for index in range(sequence.published, tokens // self._block_size):
-            for group, table in enumerate(sequence.tables):
+        duplicates, kv = [], sequence.kv
+        for index in range(kv.published, tokens // self._block_size):
+            for group, table in enumerate(kv.tables):
                 if index < table.first:
                     continue
                 block = table.blocks[index - table.first]
@@ -231,26 +231,27 @@ class PrefixCache:
                     self._fresh.add(block)
                 else:
                     duplicates.append((group, index, bearer))
-            sequence.published = index + 1
+            kv.published = index + 1
         return duplicates
 
     def all_names(self, sequence: SequenceState) -> Iterator[bytes]:
         """Of all blocks of a sequence that have been named, in all groups."""
-        return (name + suffix for name in sequence.names[1:] for suffix in self._suffixes)
+        return (name + suffix for name in sequence.kv.hashes[1:] for suffix in self._suffixes)
 
     def names_between(self, sequence: SequenceState, first: int, end: int) -> Iterator[bytes]:
         """The same of those with numbers from `first` to before `end`."""
-        return (name + suffix for name in sequence.names[1 + first : 1 + end] for suffix in self._suffixes)
+        return (name + suffix for name in sequence.kv.hashes[1 + first : 1 + end] for suffix in self._suffixes)
 
     def name(self, sequence: SequenceState, group: int, index: int) -> bytes:
-        """The name of a group's block with this number in the sequence; `names` starts with the root."""
-        if len(sequence.names) < index + 2:
+        """The name of a group's block with this number in the sequence; `hashes` starts with the root."""
+        hashes = sequence.kv.hashes
+        if len(hashes) < index + 2:
             self._name_blocks(sequence, index + 1)
-        return sequence.names[index + 1] + self._suffixes[group]
+        return hashes[index + 1] + self._suffixes[group]
 
     def _name_blocks(self, sequence: SequenceState, count: int) -> None:
         """Name the first `count` blocks. Those of a prompt are named once for all answers that are made of it."""
-        names, size = sequence.names, self._block_size
+        names, size = sequence.kv.hashes, self._block_size
         shared = sequence.prompt.names(names[0], size)
         names += shared[len(names) - 1 : count]
         in_prompt = sequence.prompt_len // size

@@ -15,7 +15,7 @@ from plimsoll_runtime.engine.scheduler.policies import SECOND_NS, Policy
 from plimsoll_runtime.engine.scheduler.running import RunningSequences
 from plimsoll_runtime.engine.scheduler.stats import Counters
 from plimsoll_runtime.engine.scheduler.waiting_queue import WaitingQueue
-from plimsoll_runtime.engine.sequence import Phase, SequenceState
+from plimsoll_runtime.engine.sequence import Phase, QueueEntry, Report, SequenceState
 
 PREFETCH_NS = 2 * SECOND_NS
 """How long a sequence waits for its prefix to be read from the disk. Then it computes what has not arrived."""
@@ -65,9 +65,7 @@ class Prefetches:
 
     def begin(self, sequence: SequenceState) -> bool:
         """Start to read what the disk has of a waiting sequence's prefix; whether it stands aside for that."""
-        begun = self._tiers is not None and self._tiers.prefetch(sequence)
-        sequence.sought = True
-        if not begun:
+        if self._tiers is None or not self._tiers.prefetch(sequence):
             return False
         sequence.phase = Phase.PREFETCHING
         self._aside[sequence] = self._clock() + PREFETCH_NS
@@ -87,12 +85,10 @@ class Prefetches:
 
     def take_ended(self) -> list[SequenceState]:
         """Those whose prefix has been read, or is not in time: they are to be put in line again, at their rank."""
-        if not self._aside:
+        if self._tiers is None or not self._aside:
             return []
-        now = self._clock()
-        over = [
-            s for s, due in self._aside.items() if now >= due or (s.prefetch is not None and not s.prefetch.loading)
-        ]
+        now, prefetches = self._clock(), self._tiers.prefetches
+        over = [s for s, due in self._aside.items() if now >= due or not prefetches[s].loading]
         for sequence in over:
             del self._aside[sequence]
             self._ready[sequence] = None
@@ -110,11 +106,12 @@ class Prefetches:
         self._ready.pop(sequence, None)
         if self._tiers is not None:
             self._tiers.end_prefetch(sequence)
-        sequence.sought = False
 
     def check_integrity(self, sequences: Iterable[SequenceState]) -> None:
         """Raises AssertionError where somebody holds frames of the tiers whom nobody knows, or too many stand aside."""
-        assert {s for s in sequences if s.prefetch is not None} == {*self._aside, *self._ready}, "a prefetch is lost"
+        if self._tiers is not None:
+            assert self._tiers.prefetches.keys() == {*self._aside, *self._ready}, "a prefetch is lost"
+            assert self._tiers.asked.issubset(sequences), "a sequence that has ended is kept"
         assert all(s.phase is Phase.PREFETCHING for s in self._aside), "who is in line or runs stands aside"
         assert all(s.phase is Phase.WAITING for s in self._ready), "what was read is held for somebody out of line"
         assert len(self._aside) <= self._most, f"{len(self._aside)} wait for the disk at once"
@@ -175,15 +172,15 @@ class Admission:
         """How many could begin with a prompt, as far as slots go."""
         return min(len(self.waiting), self._running.slots.available)
 
-    def next(self, before: SequenceState | None, budget: int) -> SequenceState | None:
+    def next(self, before: tuple[int, ...] | None, budget: int) -> SequenceState | None:
         """Let the first in line in, which runs from now on; None where nobody is let in.
 
-        Only if it ranks before a running one, if that is given; and where prompts are computed as wholes, only if the
-        step has room for `budget` tokens and it has no more.
+        Only if its order key is below `before`, that of a running one, if that is given; and where prompts are computed
+        as wholes, only if the step has room for `budget` tokens and it has no more.
         """
         while self._running.slots.available:
             sequence = self.waiting.peek()
-            if sequence is None or sequence.pending or (before is not None and sequence.rank > before.rank):
+            if sequence is None or sequence.pending or (before is not None and sequence.queue.order_key > before):
                 return None
             if self._whole_prompts and sequence.length > budget:
                 return None
@@ -211,7 +208,8 @@ class Admission:
 
     def look_ahead(self) -> None:
         """Have the disk read for those who wait and whose turn is near, ahead of it."""
-        if not self.prefetches.active:
+        tiers = self._kv.tiers
+        if tiers is None or not self.prefetches.active:
             return
         free = self._running.slots.available
         front = self.waiting.front(self.prefetches.places(free))
@@ -219,7 +217,7 @@ class Admission:
         for sequence in front:
             if self.prefetches.full(free):
                 return
-            if not sequence.sought and self.prefetches.begin(sequence):
+            if sequence not in tiers.asked and self.prefetches.begin(sequence):
                 self.waiting.leave(sequence)
 
     def forget(self, sequence: SequenceState, was: Phase) -> None:
@@ -235,7 +233,7 @@ class Admission:
         given way.
         """
         kv, running = self._kv, self._running.sequences
-        outranked = self._running.behind(first.rank)
+        outranked = self._running.behind(first.queue.order_key)
         if not outranked:
             return
         lacking = kv.lacking(first, sum(map(kv.growth, running)))
@@ -247,11 +245,10 @@ class Admission:
             self.preempt()
 
     def _count(self, sequence: SequenceState) -> None:
-        counters = self._counters
-        counters.restored_tokens += sequence.restored
-        if not sequence.admitted:
-            sequence.admitted = True
-            sequence.cached_tokens = sequence.computed
+        counters, report = self._counters, sequence.report
+        if not report.admitted:
+            report.admitted = True
+            report.cached_tokens = sequence.computed
             counters.cache_query_tokens += sequence.prompt_len
             counters.cache_hit_tokens += sequence.computed
 
@@ -279,34 +276,31 @@ class Arrivals:
 
     def sequence(self, request: AddRequest) -> SequenceState:
         """A sequence that has its rank; `limits.check_request` has refused what can never be served."""
-        limits, context, params = self._limits, request.context, request.context.params
+        limits, counters, context, params = self._limits, self._counters, request.context, request.context.params
         prompt = Prompt.of(request.prompt_token_ids)
         prompt_len = len(prompt)
         max_tokens = limits.max_len if params.max_tokens is None else params.max_tokens
         stop_ids = frozenset(params.stop_token_ids)
         arrived_ns = context.arrived_ns or self._clock()
+        due_ns = None if params.deadline is None else arrived_ns + int(params.deadline * SECOND_NS)
+        scores = None if params.prompt_logprobs is None else list[bytes]()
         sequence = SequenceState(
             request_id=request.request_id,
             context=context,
-            arrival=self._counters.arrivals,
             prompt=prompt,
-            prompt_len=prompt_len,
             min_len=prompt_len + params.min_tokens,
             max_len=min(prompt_len + max_tokens, limits.max_len),
             stop_ids=stop_ids if params.ignore_eos else stop_ids | limits.eos_token_ids,
-            names=self._kv.root(context.cache_salt),
-            prompt_logprobs=None if params.prompt_logprobs is None else [],
-            arrived_ns=arrived_ns,
-            arrived_tokens=self._counters.computed_tokens,
-            due_ns=None if params.deadline is None else arrived_ns + int(params.deadline * SECOND_NS),
-            final_only=context.final_only and params.logprobs is None,
+            queue=QueueEntry(counters.arrivals, arrived_ns, counters.computed_tokens, due_ns),
+            kv=self._kv.new_kv(context.cache_salt),
+            report=Report(scores, context.final_only and params.logprobs is None),
         )
         self.rerank(sequence)
-        self._counters.arrivals += 1
+        counters.arrivals += 1
         return sequence
 
     def rerank(self, sequence: SequenceState) -> None:
         """Take its rank, anew where the policy says that it may have changed."""
         if self._policy.refreshes:
-            sequence.prefix = self._kv.probe(sequence)
-        sequence.rank = self._policy.rank(sequence)
+            sequence.queue.cached_tokens = self._kv.probe(sequence, sequence.queue.cached_tokens)
+        sequence.queue.order_key = self._policy.rank(sequence)

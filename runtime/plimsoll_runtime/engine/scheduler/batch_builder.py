@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from plimsoll_runtime.engine.kv.in_flight_sharing import Merge
@@ -126,7 +127,7 @@ class BatchBuilder:
             count = min(sequence.length - sequence.computed, build.budget)
             if count > 1 and self._borders is not None:
                 count = self._borders.cut(sequence, count)
-            full = sequence.computed + count > sequence.room
+            full = sequence.computed + count > sequence.kv.allocated
             if not full or self._make_room(sequence, sequence.computed + count, by_preemption=alone):
                 self._plan_chunk(sequence, count, build)
 
@@ -144,14 +145,14 @@ class BatchBuilder:
     def _plan_prompts(self, prompts: list[SequenceState], build: StepBuilder) -> None:
         """Plan the sequences that have more than a token to compute, and let others in, by rank."""
         for sequence in [s for s in prompts if s.phase is Phase.RUNNING]:
-            self._let_in(build, before=sequence)
+            self._let_in(build, before=sequence.queue.order_key)
             if build.budget > 0 and sequence.phase is Phase.RUNNING:
                 self._catch_up(sequence)
                 self._plan_prompt(sequence, build)
         self._let_in(build)
 
-    def _let_in(self, build: StepBuilder, before: SequenceState | None = None) -> None:
-        """Let sequences in while there is budget; only those that rank before a running one, if it is given."""
+    def _let_in(self, build: StepBuilder, before: tuple[int, ...] | None = None) -> None:
+        """Let sequences in while there is budget; only those with an order key below `before`, if it is given."""
         while build.budget > 0 and (sequence := self._admission.next(before, build.budget)) is not None:
             outputs = sequence.output_ids.copy()
             build.new_slots.append(SlotInit(sequence.slot, sequence.context, sequence.prompt, outputs))
@@ -162,8 +163,8 @@ class BatchBuilder:
     def _catch_up(self, sequence: SequenceState) -> None:
         """Skip what somebody who went ahead has computed of the same prompt meanwhile."""
         found = self._kv.sharing.catch_up(sequence)
-        if not sequence.answered:
-            sequence.cached_tokens += found
+        if not sequence.report.answered:
+            sequence.report.cached_tokens += found
             self._counters.cache_hit_tokens += found
 
     def _plan_prompt(self, sequence: SequenceState, build: StepBuilder) -> None:
@@ -176,11 +177,11 @@ class BatchBuilder:
             self._plan_chunk(sequence, count, build)
 
     def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
-        """Whether there is room for so many tokens of a prompt, which was promised when it was let in.
+        """Whether there is room for so many tokens of a prompt, which was reserved when it was let in.
 
         Where others took it meanwhile, who ranks behind gives way, unless it is planned already; else the prompt waits.
         """
-        while tokens > sequence.room and not self._kv.grow(sequence, tokens):
+        while tokens > sequence.kv.allocated and not self._kv.grow(sequence, tokens):
             victim = self._running.sequences[-1]
             if victim is sequence or victim in build.sequences:
                 return False
@@ -193,17 +194,16 @@ class BatchBuilder:
         end = start + count
         sample = end == sequence.length
         generated = start - sequence.prompt_len
-        tokens = sequence.output_ids[generated : generated + count] if generated >= 0 else sequence.tokens(start, end)
-        entry = ScheduledSequence(
-            sequence.slot,
-            start,
-            tokens or _UNSEEN,
-            () if sequence.told else self._kv.changes(sequence),
-            sample,
-            sequence.prompt[start + 1 : end + 1] if sequence.scores_prompt else (),
-        )
-        build.add(sequence, entry)
-        self._counters.prompt_tokens += max(0, min(end, sequence.prompt_len) - start)
+        targets: Sequence[int] = ()
+        if generated >= 0:
+            tokens: Sequence[int] = sequence.output_ids[generated : generated + count]
+        else:
+            tokens = sequence.tokens(start, end)
+            if sequence.scores_prompt:
+                targets = sequence.prompt[start + 1 : end + 1]
+            self._counters.prompt_tokens += min(end, sequence.prompt_len) - start
+        changes = () if sequence.kv.tables_sent else sequence.kv.changes()
+        build.add(sequence, ScheduledSequence(sequence.slot, start, tokens or _UNSEEN, changes, sample, targets))
         sequence.computed = end
         sequence.pending += sample
         self._kv.sharing.publish(sequence)

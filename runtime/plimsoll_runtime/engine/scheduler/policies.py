@@ -127,7 +127,7 @@ class FirstComeFirstServed(_Static):
 
     def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """The number of requests that came before."""
-        return (sequence.arrival,)
+        return (sequence.queue.arrival,)
 
 
 class ByPriority(_Static):
@@ -140,7 +140,8 @@ class ByPriority(_Static):
 
     def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """The arrival in nanoseconds, later by so much for each level."""
-        return sequence.arrived_ns + sequence.context.params.priority * self._level_ns, sequence.arrival
+        queue = sequence.queue
+        return queue.arrived_ns + sequence.context.params.priority * self._level_ns, queue.arrival
 
 
 class EarliestDeadline(_Static):
@@ -153,8 +154,8 @@ class EarliestDeadline(_Static):
 
     def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """The time, in nanoseconds, by which the first token is wanted."""
-        due = sequence.due_ns
-        return (sequence.arrived_ns + self._default_ns if due is None else due), sequence.arrival
+        queue = sequence.queue
+        return (queue.arrived_ns + self._default_ns if queue.due_ns is None else queue.due_ns), queue.arrival
 
 
 class ShortestJob(_Static):
@@ -167,7 +168,7 @@ class ShortestJob(_Static):
     def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """The engine's tokens at the arrival, later by a multiple of what the request is expected to take."""
         expected = sequence.prompt_len + self._lengths.expect(sequence)
-        return sequence.arrived_tokens + self._stretch * expected, sequence.arrival
+        return sequence.queue.arrived_tokens + self._stretch * expected, sequence.queue.arrival
 
     def learn(self, sequence: SequenceState) -> None:
         """Remember how long the answer was."""
@@ -184,7 +185,8 @@ class LongestPrefix(_Static):
 
     def rank(self, sequence: SequenceState) -> tuple[int, ...]:
         """The engine's tokens at the arrival, earlier by a multiple of what is cached."""
-        return sequence.arrived_tokens - self._worth * sequence.prefix, sequence.arrival
+        queue = sequence.queue
+        return queue.arrived_tokens - self._worth * queue.cached_tokens, queue.arrival
 
 
 POLICIES: dict[str, type[Policy]] = {

@@ -80,11 +80,11 @@ class RunningSequences:
     def check_integrity(self, sequences: Sequence[SequenceState]) -> None:
         """Raises AssertionError where slots, ranks and phases of all `sequences` disagree."""
         self.slots.check_integrity([s.slot for s in self.sequences])
-        ranks = [s.rank for s in self.sequences]
+        ranks = [_rank(s) for s in self.sequences]
         assert ranks == sorted(ranks), "running sequences are out of order"
         running = sum(s.phase is Phase.RUNNING for s in sequences)
         assert running == len(self.sequences), "a running sequence is lost"
 
 
 def _rank(sequence: SequenceState) -> tuple[int, ...]:
-    return sequence.rank
+    return sequence.queue.order_key

@@ -27,8 +27,9 @@ def token_message(
     """New tokens, and why the last of them is the last one if it is. The first of a request also carries what is told
     once. None of one that is told whole, before its end.
     """
-    answered, sequence.answered = sequence.answered, True
-    if sequence.final_only:
+    report = sequence.report
+    answered, report.answered = report.answered, True
+    if report.final_only:
         if reason is None:
             return None
         answered, tokens = False, sequence.output_ids
@@ -37,36 +38,31 @@ def token_message(
     if answered:
         return RequestOutput(sequence.request_id, tokens, logprobs, None, reason, stop_token_id)
     return RequestOutput(
-        sequence.request_id,
-        tokens,
-        logprobs,
-        sequence.prompt_logprobs,
-        reason,
-        stop_token_id,
-        sequence.cached_tokens,
+        sequence.request_id, tokens, logprobs, report.prompt_logprobs, reason, stop_token_id, report.cached_tokens
     )
 
 
 def vector_message(sequence: SequenceState, output: SequenceOutput) -> RequestOutput:
     """What came of a prompt of which no tokens were wanted."""
     return RequestOutput(
-        sequence.request_id, finish_reason="stop", cached_tokens=sequence.cached_tokens, vector=output.vector
+        sequence.request_id, finish_reason="stop", cached_tokens=sequence.report.cached_tokens, vector=output.vector
     )
 
 
 def deadline_message(sequence: SequenceState) -> RequestOutput:
     """The deadline has passed."""
-    place = "in the prompt" if sequence.admitted else "in the queue"
+    place = "in the prompt" if sequence.report.admitted else "in the queue"
     error = f"its deadline of {sequence.context.params.deadline:g} s passed before the first token, when it was {place}"
     return RequestOutput(sequence.request_id, finish_reason="deadline", error=error)
 
 
 def record_prompt_logprobs(sequence: SequenceState, entry: ScheduledSequence, output: SequenceOutput) -> None:
     """Keep what is new: after a preemption positions may be computed again that were reported before."""
-    assert sequence.prompt_logprobs is not None
-    new = output.prompt_logprobs[max(0, sequence.scored - entry.start) :]
-    sequence.prompt_logprobs.extend(pack([_entry(logprob) for logprob in new]))
-    sequence.scored += len(new)
+    report = sequence.report
+    assert report.prompt_logprobs is not None
+    new = output.prompt_logprobs[max(0, report.scored - entry.start) :]
+    report.prompt_logprobs.extend(pack([_entry(logprob) for logprob in new]))
+    report.scored += len(new)
 
 
 def _entry(logprob: TokenLogprob) -> LogprobEntry:
@@ -328,8 +324,7 @@ class Scheduler:
     def check_integrity(self, under_way: Collection[Step] = ()) -> None:
         """Raises AssertionError where blocks, slots and sequences disagree; `under_way` are steps not committed."""
         sequences = list(self._sequences.values())
-        frames = [frame for s in sequences if s.prefetch is not None for frame in s.prefetch.frames]
-        frames += [frame for step in under_way for frame, _ in step.plan.restores]
+        frames = [frame for step in under_way for frame, _ in step.plan.restores]
         merges = [merge for step in under_way for merge in step.merges]
         self._kv.check_integrity(self._running.sequences, merges, frames)
         self._running.check_integrity(sequences)

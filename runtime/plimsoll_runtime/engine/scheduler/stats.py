@@ -23,7 +23,6 @@ class Counters:
     cache_hit_tokens: int = 0
     preemptions: int = 0
     computed_tokens: int = 0
-    restored_tokens: int = 0
     expired: int = 0
     broken_off: int = 0
 
@@ -47,7 +46,7 @@ def engine_stats(counters: Counters, kv: KvCacheManager, running: int, waiting: 
         evictions=pool.evictions,
         expired=counters.expired,
         broken_off=counters.broken_off,
-        tiers=None if kv.tiers is None else _tier_stats(counters, kv.tiers),
+        tiers=None if kv.tiers is None else _tier_stats(kv.tiers),
         snapshots=None if kv.borders is None else _snapshot_stats(kv.borders),
     )
 
@@ -57,13 +56,13 @@ def _snapshot_stats(borders: SnapshotSchedule) -> SnapshotStats:
     return SnapshotStats(rows.pool.total, rows.pool.named, rows.counts.taken, rows.counts.resumed)
 
 
-def _tier_stats(counters: Counters, tiers: TieredPrefixes) -> TierStats:
+def _tier_stats(tiers: TieredPrefixes) -> TierStats:
     index, counts = tiers.index, tiers.index.counts
     return TierStats(
         host_blocks=index.frames_used,
         disk_blocks=index.disk_used,
         under_way=index.in_flight,
-        hit_tokens=counters.restored_tokens,
+        hit_tokens=tiers.restored_tokens,
         spilled=counts.spilled,
         dropped=counts.dropped,
         loaded=counts.loaded,

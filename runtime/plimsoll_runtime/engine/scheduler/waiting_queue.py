@@ -25,9 +25,9 @@ class DeadlineQueue:
 
     def add(self, sequence: SequenceState) -> None:
         """Watch a sequence, if it has a deadline."""
-        if sequence.due_ns is None:
+        if sequence.queue.due_ns is None:
             return
-        heappush(self._heap, (sequence.due_ns, sequence.arrival, sequence))
+        heappush(self._heap, (sequence.queue.due_ns, sequence.queue.arrival, sequence))
         if len(self._heap) > self._limit:
             self._heap = [entry for entry in self._heap if _waits(entry[2])]
             heapify(self._heap)
@@ -45,13 +45,13 @@ class DeadlineQueue:
     def check_integrity(self, live: list[SequenceState]) -> None:
         """Raises AssertionError when a deadline is not watched, or stale entries are too many."""
         watched = {sequence.request_id for _, _, sequence in self._heap if _waits(sequence)}
-        wanted = {s.request_id for s in live if s.due_ns is not None and not s.answered}
+        wanted = {s.request_id for s in live if s.queue.due_ns is not None and not s.report.answered}
         assert watched == wanted, "a deadline is lost, or watched for no request"
         assert len(self._heap) <= self._limit, "stale entries pile up"
 
 
 def _waits(sequence: SequenceState) -> bool:
-    return not sequence.answered and sequence.phase is not Phase.FINISHED
+    return not sequence.report.answered and sequence.phase is not Phase.FINISHED
 
 
 class WaitingQueue:
@@ -76,13 +76,13 @@ class WaitingQueue:
         self._length += 1
         self._enter(sequence)
         if self._rerank is not None:
-            self._turns[sequence.arrival] = sequence
+            self._turns[sequence.queue.arrival] = sequence
 
     def peek(self) -> SequenceState | None:
         """The first in line, which stays there."""
         while self._heap:
             rank, _, sequence = self._heap[0]
-            if sequence.phase is Phase.WAITING and sequence.rank == rank:
+            if _is_true(rank, sequence):
                 return sequence
             heappop(self._heap)
         return None
@@ -130,26 +130,26 @@ class WaitingQueue:
 
     def _gone(self, sequence: SequenceState) -> None:
         self._length -= 1
-        self._turns.pop(sequence.arrival, None)
+        self._turns.pop(sequence.queue.arrival, None)
 
     def _move(self, sequence: SequenceState) -> None:
         assert self._rerank is not None
-        before = sequence.rank
+        before = sequence.queue.order_key
         self._rerank(sequence)
-        if sequence.rank != before:
+        if sequence.queue.order_key != before:
             self._enter(sequence)
 
     def _enter(self, sequence: SequenceState) -> None:
-        heappush(self._heap, (sequence.rank, sequence.arrival, sequence))
+        heappush(self._heap, (sequence.queue.order_key, sequence.queue.arrival, sequence))
         if len(self._heap) > self._limit:
-            entries = {s.arrival: (rank, s.arrival, s) for rank, _, s in self._heap if _is_true(rank, s)}
+            entries = {arrival: (rank, arrival, s) for rank, arrival, s in self._heap if _is_true(rank, s)}
             self._heap = list(entries.values())
             heapify(self._heap)
             self._limit = 2 * len(self._heap) + SLACK
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a waiting sequence is missing, or one is kept that does not wait."""
-        found = {sequence.arrival for rank, _, sequence in self._heap if _is_true(rank, sequence)}
+        found = {arrival for rank, arrival, sequence in self._heap if _is_true(rank, sequence)}
         assert len(found) == self._length, f"{self._length} wait, {len(found)} can be found"
         assert len(self._heap) <= self._limit, "dead entries pile up"
         if self._rerank is not None:
@@ -157,4 +157,4 @@ class WaitingQueue:
 
 
 def _is_true(rank: tuple[int, ...], sequence: SequenceState) -> bool:
-    return sequence.phase is Phase.WAITING and sequence.rank == rank
+    return sequence.phase is Phase.WAITING and sequence.queue.order_key == rank

@@ -98,7 +98,7 @@ def test_a_long_answer_holds_its_window() -> None:
     for _ in range(140):
         core.step()
     [sequence] = core._scheduler._running.sequences
-    assert [len(table.blocks) for table in sequence.tables] == [36, 3, 3]
+    assert [len(table.blocks) for table in sequence.kv.tables] == [36, 3, 3]
     assert core.stats.blocks_used == 42
     assert (
         tokens_of(drain(core)["a"])[-1] == oracle(request("a", prompt_of(4), max_tokens=150), 200, MIXED).token_ids[-1]

@@ -233,7 +233,8 @@ class Clocked:
 
     def holders(self) -> list[str]:
         """Who has something read, or holds what was read."""
-        return [s.request_id for s in self.scheduler._sequences.values() if s.prefetch is not None]
+        tiers = self.scheduler._kv.tiers
+        return [] if tiers is None else [s.request_id for s in tiers.prefetches]
 
     def plan(self) -> Step:
         step = self.scheduler.schedule()

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from builders import make_core, request
+from builders import make_core, request, sequence_of
 from hypothesis import given
 from hypothesis import strategies as st
 from simulated import SimulatedRunner
 
 from plimsoll_runtime.engine.limits import Limits
-from plimsoll_runtime.engine.protocol.messages import RequestContext
-from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import DEADLINE_LIMIT, PRIORITY_LIMIT, ParamsError, SamplingParams
 from plimsoll_runtime.engine.scheduler.policies import (
     DEFAULT_DEADLINE_SECONDS,
@@ -33,7 +31,7 @@ from plimsoll_runtime.engine.scheduler.policies import (
     new_policy,
 )
 from plimsoll_runtime.engine.scheduler.scheduler import Scheduler
-from plimsoll_runtime.engine.sequence import SequenceState
+from plimsoll_runtime.engine.sequence import QueueEntry, SequenceState
 from plimsoll_runtime.errors import UsageError
 
 LONGEST = 4096
@@ -52,20 +50,9 @@ def sequence(
     """A request that came as number `arrival`, after so many seconds and tokens of the engine."""
     chosen = SamplingParams(**params)
     arrived = int(seconds * SECOND_NS)
-    return SequenceState(
-        request_id=str(arrival),
-        context=RequestContext(chosen, seed=0),
-        arrival=arrival,
-        prompt=Prompt([1] * prompt),
-        prompt_len=prompt,
-        min_len=0,
-        max_len=prompt + limit,
-        stop_ids=frozenset() if chosen.ignore_eos else frozenset({2}),
-        arrived_ns=arrived,
-        arrived_tokens=tokens,
-        due_ns=None if chosen.deadline is None else arrived + int(chosen.deadline * SECOND_NS),
-        prefix=prefix,
-    )
+    due = None if chosen.deadline is None else arrived + int(chosen.deadline * SECOND_NS)
+    queue = QueueEntry(arrival, arrived, tokens, due, prefix)
+    return sequence_of(chosen, queue, [1] * prompt, prompt + limit, () if chosen.ignore_eos else (2,))
 
 
 @pytest.mark.parametrize(

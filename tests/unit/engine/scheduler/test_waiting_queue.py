@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import random
 
+from builders import sequence_of
 from simulated import VOCAB
 
-from plimsoll_runtime.engine.protocol.messages import RequestContext
-from plimsoll_runtime.engine.protocol.prompt import Prompt
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.scheduler.waiting_queue import SLACK, WaitingQueue
-from plimsoll_runtime.engine.sequence import Phase, SequenceState
+from plimsoll_runtime.engine.sequence import Phase, QueueEntry, SequenceState
 
 
 def sequence(arrival: int, rank: int) -> SequenceState:
-    return SequenceState(
-        request_id=f"r{arrival}",
-        context=RequestContext(SamplingParams(), seed=0),
-        arrival=arrival,
-        prompt=Prompt([VOCAB - 1]),
-        prompt_len=1,
-        min_len=1,
-        max_len=2,
-        stop_ids=frozenset(),
-        rank=(rank, arrival),
-    )
+    return sequence_of(SamplingParams(), QueueEntry(arrival, order_key=(rank, arrival)), [VOCAB - 1], 2)
 
 
 def test_the_front_is_what_would_be_taken_first() -> None:
@@ -37,7 +26,7 @@ def test_the_front_is_what_would_be_taken_first() -> None:
         gone.phase = Phase.PREFETCHING
         queue.leave(gone)
         waiting.remove(gone)
-    expected = sorted(waiting, key=lambda s: s.rank)
+    expected = sorted(waiting, key=lambda s: s.queue.order_key)
     assert queue.front(7) == expected[:7]
     assert queue.front(1000) == expected, "looking takes nobody away"
     assert [queue.pop() for _ in range(7)] == expected[:7]

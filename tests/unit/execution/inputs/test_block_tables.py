@@ -64,7 +64,7 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
     for slot, table in tables.items():
         if (change := table.change(0)) is not None:
             kept.change(slot, change)
-        assert table.is_told
+        assert table.is_sent
         assert table.change(0) is None
     kept.check_integrity()
     if mirror is not None:
@@ -77,7 +77,7 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
     }
 
 
-def test_what_is_told_is_what_is_new() -> None:
+def test_what_is_sent_is_what_is_new() -> None:
     table = BlockTable(2, [7, 8, 9])
     assert table.change(1) == TableChange(1, 2, 2, [7, 8, 9])
     table.blocks.append(4)
@@ -132,7 +132,7 @@ def test_after_a_sequence_has_gone_nothing_is_gone_on_from() -> None:
     state.check_integrity()
 
 
-def test_a_device_is_told_what_is_new() -> None:
+def test_a_device_is_sent_what_is_new() -> None:
     """The places and the numbers that changed; what nobody says was told is missing still."""
     state = DeviceState(2, 1, BLOCKS, 70, torch.device("cpu"))
     [mirror], [kept] = state.mirrors, state.tables

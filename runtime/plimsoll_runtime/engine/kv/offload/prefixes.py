@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
 from plimsoll_runtime.engine.kv.cache_groups import Full, Rule, first_block
 from plimsoll_runtime.engine.kv.offload.costs import Prospect
-from plimsoll_runtime.engine.kv.offload.index import TierIndex
+from plimsoll_runtime.engine.kv.offload.index import Prefetch, TierIndex
 from plimsoll_runtime.engine.kv.prefix_cache import Hit, PrefixCache, Run
 from plimsoll_runtime.engine.sequence import SequenceState
 
@@ -23,7 +23,11 @@ class _Outlook(NamedTuple):
 
 
 class TieredPrefixes:
-    """The tiers behind a pool and its prefix cache; without a `cache` nothing is found in them."""
+    """The tiers behind a pool and its prefix cache; without a `cache` nothing is found in them.
+
+    `prefetches`: of waiting sequences, of which those in `asked` have tried to get one. `restored_tokens`: all that
+    admitted sequences had from the tiers so far.
+    """
 
     def __init__(
         self, index: TierIndex, pool: BlockPool, cache: PrefixCache | None, rules: Sequence[Rule], block_size: int
@@ -33,6 +37,9 @@ class TieredPrefixes:
         self._cache = cache
         self._rules = rules
         self._block_size = block_size
+        self.prefetches: dict[SequenceState, Prefetch] = {}
+        self.asked: set[SequenceState] = set()
+        self.restored_tokens = 0
         self._one_full = len(rules) == 1 and isinstance(rules[0], Full)
 
     def prefetch(self, sequence: SequenceState) -> bool:
@@ -41,13 +48,16 @@ class TieredPrefixes:
         Once for each time that it waits: what is not there by then, or gone again, is computed. So is what is
         predicted to be computed sooner than read.
         """
-        if (outlook := self._outlook(sequence)) is None:
+        outlook, again = self._outlook(sequence), sequence in self.asked
+        self.asked.add(sequence)
+        if outlook is None:
             return False
         names, prospect, wanted = outlook
-        sequence.prefetch = self.index.prefetch(islice(names, wanted))
-        if wanted < prospect.ready + prospect.gained and sequence.prefetch is None and not sequence.sought:
+        if (prefetch := self.index.prefetch(islice(names, wanted))) is not None:
+            self.prefetches[sequence] = prefetch
+        elif wanted < prospect.ready + prospect.gained and not again:
             self.index.pass_over(prospect)
-        return sequence.prefetch is not None
+        return prefetch is not None
 
     def would_prefetch(self, sequence: SequenceState) -> bool:
         """Whether `prefetch` would have it wait, as long as the tiers are not polled in between."""
@@ -56,9 +66,9 @@ class TieredPrefixes:
 
     def end_prefetch(self, sequence: SequenceState) -> None:
         """The sequence has its blocks, or wants none any longer."""
-        if sequence.prefetch is not None:
-            self.index.end_prefetch(sequence.prefetch)
-            sequence.prefetch = None
+        self.asked.discard(sequence)
+        if (prefetch := self.prefetches.pop(sequence, None)) is not None:
+            self.index.end_prefetch(prefetch)
 
     def extend(self, sequence: SequenceState, hit: Hit) -> tuple[Hit, list[int]]:
         """The hit with what lies in host memory behind it, and the frames to restore that from.
@@ -89,6 +99,7 @@ class TieredPrefixes:
                 if block is None and (frame := index.find(name)) is not None:
                     frames.append(frame)
             runs.append(run)
+        self.restored_tokens += tokens - hit.tokens
         return Hit(tokens, runs, None), frames
 
     def over(self, spills: Sequence[tuple[int, int]], restores: Sequence[tuple[int, int]]) -> None:
@@ -99,11 +110,11 @@ class TieredPrefixes:
     def _outlook(self, sequence: SequenceState) -> _Outlook | None:
         """None where nothing of a waiting sequence's prefix can be on a disk, or is prefetched for it already."""
         index = self.index
-        if self._cache is None or sequence.prefetch is not None or not index.disk_used:
+        if self._cache is None or sequence in self.prefetches or not index.disk_used:
             return None
         names, tokens = self._names_behind(self._cache, sequence)
         prospect = index.prospect(names)
-        return _Outlook(names, prospect, index.costs.choose(prospect, tokens, again=sequence.sought))
+        return _Outlook(names, prospect, index.costs.choose(prospect, tokens, again=sequence in self.asked))
 
     def _names_behind(self, cache: PrefixCache, sequence: SequenceState) -> tuple[Sequence[bytes], int]:
         """Names of the blocks that a sequence could use behind what the pool has, and how many tokens each stands for.
