@@ -22,6 +22,7 @@ from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.ops.cost import OpCost, total
@@ -122,11 +123,11 @@ def _captured(
     """With the graphs of this many sequences, whatever their lengths, and no other. All choose the largest logit."""
     most, longest = work.sequences, work.context + STEPS
     backend = TritonBackend(cache)
-    graphs = DecodeGraphs(decoder, backend, cache, state, capture, max_sequences=most, max_model_len=longest)
+    graphs = DecodeGraphs(StepParts(decoder, cache), backend, state, capture, max_sequences=most, max_model_len=longest)
     sampler = Sampler(decoder.program.facts.vocab_size, ())
     for slot in range(work.sequences):
         sampler.fill(SlotInit(slot, RequestContext(SamplingParams(temperature=0.0), seed=0), prompt_ids=()))
-    choices = SamplingGraphs(decoder, sampler, state, capture, max_rows=most)
+    choices = SamplingGraphs(decoder, sampler, state, capture)
     for wanted in (*graphs.wanted(), *choices.wanted()):
         if wanted.rows == work.sequences:
             wanted.add()

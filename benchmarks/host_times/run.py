@@ -25,15 +25,15 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
-from plimsoll_runtime.execution.async_result import DeviceSteps
 from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
-from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.forward import GraphForwardPass
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds, Captured
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.runners.gpu import GpuRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -122,20 +122,20 @@ def _engine(sequences: int, longest: int) -> tuple[EngineCore, Timeline]:
     decoder = cast(Decoder, device)
     cache = KvCache([SHAPE], blocks, BLOCK, torch.bfloat16, torch.device("cpu"))
 
+    parts = StepParts(decoder, cache, timeline=timeline)
     capture, sampler = cast(Any, device), Sampler(VOCAB, ())
     state = DeviceState(sequences, 1, blocks, columns_of(longest, BLOCK), cache.device)
-    choices = SamplingGraphs(decoder, sampler, state, capture, max_rows=sequences)
+    choices = SamplingGraphs(decoder, sampler, state, capture)
 
     def graphs_of(backend: Any) -> DecodeGraphs:
-        return DecodeGraphs(decoder, backend, cache, state, capture, max_sequences=sequences, max_model_len=longest)
+        return DecodeGraphs(parts, backend, state, capture, max_sequences=sequences, max_model_len=longest)
 
-    forward = ForwardPass(decoder, cache, [TritonBackend], graphs_of, timeline)
-    forward.capture_graphs(CaptureBounds(60.0, 1), beside=choices)
+    forward = GraphForwardPass(parts, [TritonBackend], graphs_of)
+    forward.capture_graphs(capture, CaptureBounds(60.0, 1), beside=choices)
     config = EngineConfig(
         model="none", overlap=False, prefix_caching=False, max_sequences=sequences, max_batch_tokens=CHUNK
     )
-    steps = DeviceSteps(state, device, choices)
-    runner = ModelRunner(decoder, forward, cache, sampler, sequences, timeline, device=steps)
+    runner = GpuRunner(forward, sampler, state, device, choices)
     info = no_model(device="cuda", vocab_size=VOCAB, max_model_len=longest, block_size=BLOCK, num_blocks=blocks)
     return EngineCore(config, info, runner, timeline), timeline
 

@@ -13,10 +13,11 @@ from itertools import chain
 
 import torch
 
-from plimsoll_runtime.execution.attention.base import OUT_OF_MEMORY, AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.base import OUT_OF_MEMORY
 from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBackend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs.decode import GraphBackend
+from plimsoll_runtime.execution.inputs.batch_state import padding_inputs
 from plimsoll_runtime.execution.kv.cache import KvCache
 
 logger = logging.getLogger(__name__)
@@ -70,24 +71,12 @@ def compile_kernels(
     if isinstance(backend, GraphBackend) and isinstance(backend, SharingBackend) and backend.prefixes.any:
         together = rehearsed_together(backend, longest, max_sequences, max_tokens)
     for rows in chain(rehearsed(lengths, longest, max_sequences, max_tokens), together):
-        token_ids = torch.zeros(sum(count for count, _ in rows), dtype=torch.int64, device=cache.device)
-        positions = torch.cat([torch.arange(context - count, context) for count, context in rows]).to(cache.device)
         try:
-            forward_pass(token_ids, positions, _batch(rows, token_ids, cache), range(len(rows)))
+            forward_pass.run(padding_inputs(rows, cache))
         except OUT_OF_MEMORY as error:
             logger.warning(
                 "the device has no memory for a first step of %d rows (%s): kernels that only such steps launch are "
                 "compiled while serving; a lower --max-batch-tokens or --kv-memory leaves more room",
-                len(token_ids),
+                sum(count for count, _ in rows),
                 error,
             )
-
-
-def _batch(rows: Rows, cells: torch.Tensor, cache: KvCache) -> AttentionBatch:
-    """In all groups of the cache alike; `cells` are those of the padding block's first token."""
-    counts, contexts = [count for count, _ in rows], [context for _, context in rows]
-    tables = BlockTables.of([[0] * -(-context // cache.block_size) for context in contexts])
-    rest: tuple[AttentionBatch, ...] = ()
-    for _ in cache.groups[1:]:
-        rest = (AttentionBatch(counts, contexts, tables, cells, rest), *rest)
-    return AttentionBatch(counts, contexts, tables, cells, rest)

@@ -13,7 +13,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import selection
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
-from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.forward import GraphForwardPass
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """As `build_engine` chooses it: CUDA_VISIBLE_DEVICES="" has everything computed on the CPU of a machine with a GPU."""
@@ -58,4 +58,4 @@ def prepare(patch: pytest.MonkeyPatch, file: str) -> None:
     patch.setattr(selection, "fastest_first", ours_first)
     patch.setattr("plimsoll_runtime.execution.attention.backends.triton.tuned_configs", lambda cache: {})
     if file not in GRAPHS:
-        patch.setattr(ForwardPass, "capture_graphs", lambda *arguments, **options: None)
+        patch.setattr(GraphForwardPass, "capture_graphs", lambda *arguments, **options: None)

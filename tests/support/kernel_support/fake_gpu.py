@@ -32,8 +32,10 @@ from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs import device_state
+from plimsoll_runtime.execution.inputs.batch_state import SlotStates, StepInputs
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.kv.states import StateCache
+from plimsoll_runtime.execution.kv.states import states_of
+from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
@@ -106,13 +108,13 @@ def of_the_host(program: Program) -> list[str]:
         facts, capture = program.facts, WatchedCapture()
         cache = KvCache(facts.attention, BLOCKS, BLOCK, DTYPE, GPU)
         state = state_of(cache, SEQUENCES, LONGEST)
-        states = StateCache(facts.states, SEQUENCES, DTYPE, GPU) if facts.states else None
+        states = states_of(program, SEQUENCES, DTYPE, GPU)
         backend = TritonBackend(cache, {}) if facts.attention else NoAttention(cache)
         limits = {"max_sequences": SEQUENCES, "max_model_len": LONGEST}
-        decodes = DecodeGraphs(decoder, backend, cache, state, capture, states=states, **limits)
-        choices = SamplingGraphs(decoder, Sampler(facts.vocab_size, ()), state, capture, max_rows=SEQUENCES)
+        decodes = DecodeGraphs(StepParts(decoder, cache, states), backend, state, capture, **limits)
+        choices = SamplingGraphs(decoder, Sampler(facts.vocab_size, ()), state, capture)
         kinds: list[Any] = [decodes, choices]
-        if states is None:
+        if not states.recurrent:
             kinds.append(PiecewiseDecoder(decoder, backend, cache, capture, max_rows=40))
         for kind in kinds:
             kind.wanted()[-1].add()
@@ -128,9 +130,7 @@ def asked_of_the_host(folder: Path) -> list[str]:
     return of_the_host(program_of(describe(resolve(str(folder)).config)))
 
 
-def _launched(
-    decoder: TorchDecoder, backend: Any, cache: KvCache, states: StateCache | None, lengths: Sequence[int]
-) -> None:
+def _launched(decoder: TorchDecoder, backend: Any, cache: KvCache, states: SlotStates, lengths: Sequence[int]) -> None:
     """A step without graphs, of sequences with so many rows each."""
     rows, count = sum(lengths), len(lengths)
     batch: tuple[AttentionBatch, ...] = ()
@@ -139,13 +139,8 @@ def _launched(
         there = OnDevice(blocks, _ints(count + 1), _ints(count), _ints(count))
         tables = BlockTables(array("i", [1] * 99), [0] * count, [2] * count, there)
         batch = (AttentionBatch(lengths, [20] * count, tables, _ints(rows), batch, 20), *batch)
-    token_ids, positions, attention = _ints(rows), _ints(rows), backend.begin(batch[0])
-    if states is None:
-        hidden = decoder(token_ids, positions, attention)
-    else:
-        begun = states.begin(range(count), lengths, positions)
-        hidden = decoder(token_ids, positions, attention, begun)
-        begun.commit()
+    inputs = StepInputs(_ints(rows), _ints(rows), batch[0], range(count))
+    hidden = states.compute(decoder, inputs, backend.begin(batch[0]))
     assert decoder.logits(hidden).shape == (rows, decoder.program.facts.vocab_size)
 
 
@@ -153,7 +148,7 @@ def _ints(*shape: int) -> Tensor:
     return torch.empty(*shape, dtype=torch.int64, device=GPU)
 
 
-def _sent(values: NDArray[Any], device: torch.device) -> Tensor:
+def _to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     return torch.empty(values.shape, dtype=getattr(torch, str(values.dtype)), device=device)
 
 
@@ -162,13 +157,13 @@ def fake_gpu() -> Iterator[None]:
     """Tensors on GPU have no numbers meanwhile, and kernels are not launched."""
     ours = [module for name, module in sys.modules.items() if name.startswith("plimsoll_")]
     with ExitStack() as stack:
-        for name, fake in (("multiprocessors", lambda device: 132), ("sent", _sent)):
+        for name, fake in (("multiprocessors", lambda device: 132), ("to_device", _to_device)):
             for module in ours:
                 if callable(getattr(module, name, None)):
                     stack.enter_context(patch.object(module, name, fake))
         for launch in (JITFunction, InterpretedFunction):
             stack.enter_context(patch.object(launch, "run", lambda *args, **options: None))
-        stack.enter_context(patch.object(device_state, "Outbox", lambda *args: None))
+        stack.enter_context(patch.object(device_state, "UploadBuffer", lambda *args: None))
         for holder in (Tensor, torch.UntypedStorage):
             stack.enter_context(patch.object(holder, "data_ptr", lambda held: 0))
         stack.enter_context(FakeTensorMode())

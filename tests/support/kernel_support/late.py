@@ -14,11 +14,11 @@ from plimsoll_runtime.driver.build.assembly import Assembled
 from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.execution import async_result
-from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.forward import GraphForwardPass
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
+from plimsoll_runtime.execution.runners import gpu
 from plimsoll_runtime.utils.progress import Progress
 
 UNKNOWN = -9
@@ -28,9 +28,7 @@ UNKNOWN = -9
 def _capturing(config: EngineConfig, loaded: LoadedModel, budget: Budget, wired: Assembled, progress: Progress) -> Any:
     """The warm-up of an engine on a device that has graphs."""
     found = warmup.warm_up(config, loaded, budget, wired, progress)
-    wired.forward_pass.capture_graphs(CaptureBounds(600.0, 2**40), beside=wired.choices)
-    assert wired.choices is not None
-    assert wired.choices.captured
+    wired.capture_graphs(CaptureBounds(600.0, 2**40), lambda fraction: None)
     return found
 
 
@@ -47,8 +45,9 @@ class Copies:
 
     def install(self, patch: pytest.MonkeyPatch, *, graphs: bool = False) -> None:
         """From here on engines are built for such a device; with `graphs` of all steps that may have some."""
+        stages = {**assembly.GPU, "event": lambda: self, "capture": lambda device: Recorder()}
+        patch.setattr(assembly, "stages_of", lambda config, model, probe: stages)
         if graphs:
-            patch.setattr(assembly, "_capture", lambda *args: Recorder())
             patch.setattr(engine, "warm_up", _capturing)
             choose = SamplingGraphs.run
 
@@ -57,15 +56,14 @@ class Copies:
                 return choose(own, *args)
 
             patch.setattr(SamplingGraphs, "run", chosen)
-        forward = ForwardPass.of_rows
+        forward = GraphForwardPass.run_rows
 
-        def noted(own: ForwardPass, rows: StepRows) -> Tensor:
+        def noted(own: GraphForwardPass, rows: StepRows) -> Tensor:
             self.log.append("forward")
             return forward(own, rows)
 
-        patch.setattr(ForwardPass, "of_rows", noted)
-        patch.setattr(assembly, "device_event", lambda device: self)
-        patch.setattr(async_result, "_on_host", self._copy)
+        patch.setattr(GraphForwardPass, "run_rows", noted)
+        patch.setattr(gpu, "_on_host", self._copy)
 
     def record(self) -> None:
         """See Event."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll_runtime.driver.build.assembly import OwnThreads
 from plimsoll_runtime.driver.build.engine import build_engine
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.plan import Launched, StepPlan
+from plimsoll_runtime.execution.runners.base import OwnThreads
 from plimsoll_runtime.utils.progress import Progress
 
 FACTORY = "residency_support.failing:build"

@@ -26,7 +26,7 @@ from plimsoll_runtime.execution.attention.backends import triton
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.benchmark import SMALL
 from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
-from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.forward import GraphForwardPass
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
@@ -153,14 +153,14 @@ def test_the_shapes_of_the_table_are_served_by_triton() -> None:
 
 def test_parity_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is patched there exists; our kernels come first; graphs are captured where tests are about them."""
-    real = ForwardPass.capture_graphs
+    real = GraphForwardPass.capture_graphs
     with pytest.MonkeyPatch.context() as patch:
         prepare(patch, "test_texts.py")
         assert triton.tuned_configs(KvCache([SHAPE], 2, 16, torch.float32, CPU)) == {}
         assert selection.candidates("auto", Target(CUDA, torch.float32, [SHAPE], 16)) == [ENTRIES["triton"].load()]
-        assert ForwardPass.capture_graphs is real
+        assert GraphForwardPass.capture_graphs is real
         prepare(patch, "test_logits.py")
-        assert ForwardPass.capture_graphs is not real
+        assert GraphForwardPass.capture_graphs is not real
     coarse = replace(SHAPE, alibi=Alibi((1.0, 0.5, 0.25, 0.125), coarse=True))
     assert ours_first(Target(CUDA, torch.float32, [coarse], 16)) != [ENTRIES["triton"].load()]
 

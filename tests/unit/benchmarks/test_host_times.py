@@ -6,8 +6,8 @@ import pytest
 
 from host_times import run
 from options import Options
-from plimsoll_runtime.execution.async_result import AsyncResult
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
+from plimsoll_runtime.execution.runners.gpu import AsyncResult
 
 
 def test_every_phase_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

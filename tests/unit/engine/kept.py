@@ -33,7 +33,7 @@ class KeptBeside:
         """`num_blocks`: the most that there will ever be."""
         sizes = (runner.max_sequences, len(runner.rules), num_blocks)
         columns = columns_of(LONGEST, runner.block_size)
-        self.states = [BatchState(*sizes), BatchState(*sizes, DeviceState(*sizes, columns, CPU))]
+        self.states = (BatchState(*sizes), DeviceState(*sizes, columns, CPU))
         self._runner = runner
         self._expected: deque[list[Tables]] = deque()
 
@@ -60,13 +60,13 @@ class KeptBeside:
             state.begin(plan)
             state.check_integrity()
 
-    def _check_inputs(self, plan: StepPlan, state: BatchState, expected: Sequence[Tables]) -> None:
+    def _check_inputs(self, plan: StepPlan, state: BatchState | DeviceState, expected: Sequence[Tables]) -> None:
         size = self._runner.block_size
-        if state.device is None:
-            inputs = step_inputs(plan, state, size, CPU)
+        if isinstance(state, BatchState):
+            inputs = step_inputs(plan, state, size)
         else:
-            state.device.outbox.begin()
-            inputs = StepRows.of(plan, state.device, size).inputs()
+            state.outbox.begin()
+            inputs = StepRows.of(plan, state, size).inputs()
             state.check_integrity()
         rows = [(s.slot, s.start + i, token) for s in plan.sequences for i, token in enumerate(s.token_ids)]
         last = {s.slot: self._runner.slots[s.slot].last for s in plan.sequences if LAST_CHOSEN in s.token_ids}
@@ -84,7 +84,7 @@ class KeptBeside:
             flat, begins, counts, there = batch.block_tables
             found = [list(flat[begin : begin + count]) for begin, count in zip(begins, counts, strict=True)]
             assert found == [tables[s.slot][1] for s in plan.sequences]
-            assert (there is None) == (state.device is None)
+            assert (there is None) == isinstance(state, BatchState)
             assert there is None or there.begins.tolist() == begins
 
     def end(self, plan: StepPlan, result: StepResult) -> None:
@@ -93,6 +93,5 @@ class KeptBeside:
         if chosen := [(s.slot, output) for s, output in pairs if s.sample]:
             slots, outputs = zip(*chosen, strict=True)
             host, device = self.states
-            host.chose(slots, outputs)
-            assert device.device is not None
-            device.device.chose(torch.tensor(slots), torch.tensor([output.token_id or 0 for output in outputs]))
+            host.record(slots, outputs)
+            device.record(torch.tensor(slots), torch.tensor([output.token_id or 0 for output in outputs]))

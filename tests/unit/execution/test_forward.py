@@ -20,15 +20,17 @@ from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
-from plimsoll_runtime.execution.forward import ForwardPass, NoBackendError
+from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass, NoBackendError
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
 from plimsoll_runtime.execution.memory import workspace
 from plimsoll_runtime.execution.memory.workspace import LargestStep
-from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.runners.cpu import CpuRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
@@ -127,26 +129,27 @@ def new_cache(decoder: Decoder) -> KvCache:
 
 
 @torch.inference_mode()
-def hidden_states(forward_pass: Callable[..., Tensor], decoder: Decoder, chunks: tuple[int, ...] = (6, 1, 1)) -> Tensor:
+def hidden_states(run: Callable[[StepInputs], Tensor], decoder: Decoder, chunks: tuple[int, ...] = (6, 1, 1)) -> Tensor:
     """Of one sequence, a chunk a step."""
     rows, start = [], 0
     for count in chunks:
         positions = torch.arange(start, start + count)
         cells = torch.tensor([TABLE[p // BLOCK] * BLOCK + p % BLOCK for p in positions.tolist()])
         batch = AttentionBatch([count], [start + count], BlockTables.of([TABLE]), cells)
-        rows.append(forward_pass(positions * 7 % decoder.outline.facts.vocab_size, positions, batch).clone())
+        inputs = StepInputs(positions * 7 % decoder.outline.facts.vocab_size, positions, batch)
+        rows.append(run(inputs).clone())
         start += count
     return torch.cat(rows)
 
 
-def replaying(forward_pass: ForwardPass, state: DeviceState) -> Callable[..., Tensor]:
+def replaying(forward_pass: GraphForwardPass, state: DeviceState) -> Callable[[StepInputs], Tensor]:
     """The pass of rows that are sent to a device, where there may be graphs of them."""
-    return lambda *step: forward_pass.of_rows(rows_of(state, BLOCK, *step))
+    return lambda step: forward_pass.run_rows(rows_of(state, BLOCK, step.token_ids, step.positions, step.batch))
 
 
 def undisturbed(decoder: Decoder) -> tuple[Tensor, KvCache]:
     cache = new_cache(decoder)
-    return hidden_states(ForwardPass(decoder, cache, [ReferenceBackend]), decoder), cache
+    return hidden_states(ForwardPass(StepParts(decoder, cache), [ReferenceBackend]).run, decoder), cache
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -158,8 +161,8 @@ def test_the_next_backend_takes_over(decoder: TorchDecoder, at: str | int, caplo
     first = FailingToRotate if at == "rotating" else failing(at)
     cache = new_cache(decoder)
     timeline = Timeline()
-    forward_pass = ForwardPass(decoder, cache, [first, ReferenceBackend], timeline=timeline)
-    actual = hidden_states(forward_pass, decoder)
+    forward_pass = ForwardPass(StepParts(decoder, cache, timeline=timeline), [first, ReferenceBackend])
+    actual = hidden_states(forward_pass.run, decoder)
     expected, clean = undisturbed(decoder)
     assert torch.equal(actual, expected)
     for mine, theirs in zip((*cache.keys, *cache.values), (*clean.keys, *clean.values), strict=True):
@@ -174,20 +177,20 @@ def test_the_next_backend_takes_over(decoder: TorchDecoder, at: str | int, caplo
 
 def test_one_after_the_other(decoder: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
     backends = [failing(1, called="a"), failing("made", called="b"), failing("begun", called="c"), ReferenceBackend]
-    forward_pass = ForwardPass(decoder, new_cache(decoder), backends)
+    forward_pass = ForwardPass(StepParts(decoder, new_cache(decoder)), backends)
     assert forward_pass.backends == backends
-    assert torch.equal(hidden_states(forward_pass, decoder), undisturbed(decoder)[0])
+    assert torch.equal(hidden_states(forward_pass.run, decoder), undisturbed(decoder)[0])
     assert forward_pass.fallbacks == len(warnings_of(caplog)) == 3
 
 
 def test_a_backend_that_was_asked_for_is_not_replaced(decoder: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
-    forward_pass = ForwardPass(decoder, new_cache(decoder), [failing(1, called="wanted")])
+    forward_pass = ForwardPass(StepParts(decoder, new_cache(decoder)), [failing(1, called="wanted")])
     message = (
         "the attention backend wanted failed with RuntimeError: no kernel image is available; no other .* --attention-"
     )
     for _ in range(2):
         with pytest.raises(NoBackendError, match=message) as caught:
-            hidden_states(forward_pass, decoder)
+            hidden_states(forward_pass.run, decoder)
         assert caught.value.__cause__ is Failing.error
     assert not warnings_of(caplog)
     assert forward_pass.fallbacks == 0
@@ -195,19 +198,19 @@ def test_a_backend_that_was_asked_for_is_not_replaced(decoder: TorchDecoder, cap
 
 def test_where_all_fail_the_first_failure_is_what_counts(decoder: TorchDecoder) -> None:
     others = [failing("begun", ValueError("not this one"), "b"), failing("made", OSError("nor this"), "c")]
-    forward_pass = ForwardPass(decoder, new_cache(decoder), [failing(1, called="a"), *others])
+    forward_pass = ForwardPass(StepParts(decoder, new_cache(decoder)), [failing(1, called="a"), *others])
     with pytest.raises(NoBackendError, match="backend a failed with RuntimeError: no kernel image"):
-        hidden_states(forward_pass, decoder)
+        hidden_states(forward_pass.run, decoder)
     with pytest.raises(NoBackendError, match="backend c failed with OSError: nor this"):
-        ForwardPass(decoder, new_cache(decoder), others[1:])
+        ForwardPass(StepParts(decoder, new_cache(decoder)), others[1:])
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), MemoryError("full"), KeyboardInterrupt()])
 @pytest.mark.parametrize("at", ["begun", 1])
 def test_what_is_not_the_backends_fault(decoder: TorchDecoder, at: str | int, error: BaseException) -> None:
-    forward_pass = ForwardPass(decoder, new_cache(decoder), [failing(at, error), ReferenceBackend])  # type: ignore[arg-type]
+    forward_pass = ForwardPass(StepParts(decoder, new_cache(decoder)), [failing(at, error), ReferenceBackend])  # type: ignore[arg-type]
     with pytest.raises(type(error)):
-        hidden_states(forward_pass, decoder)
+        hidden_states(forward_pass.run, decoder)
     assert forward_pass.fallbacks == 0
 
 
@@ -215,9 +218,9 @@ def test_errors_of_the_rest_of_the_model_come_out(decoder: TorchDecoder) -> None
     def broken(token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         raise RuntimeError("the products are wrong")
 
-    forward_pass = ForwardPass(broken, new_cache(decoder), [ReferenceBackend, ReferenceBackend])  # type: ignore[arg-type]
+    forward_pass = ForwardPass(StepParts(broken, new_cache(decoder)), [ReferenceBackend, ReferenceBackend])  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="the products are wrong"):
-        hidden_states(forward_pass, decoder)
+        hidden_states(forward_pass.run, decoder)
     assert forward_pass.fallbacks == 0
 
 
@@ -263,14 +266,14 @@ def test_graphs_go_with_their_backend(decoder: TorchDecoder, caplog: pytest.LogC
     cache = new_cache(decoder)
     for tensor in (*cache.keys, *cache.values):
         tensor[:, 0] = 0.0  # padding attends to it
-    made, state = list[DecodeGraphs](), state_of(cache, 2, 16)
+    made, parts, state = list[DecodeGraphs](), StepParts(decoder, cache), state_of(cache, 2, 16)
 
     def graphs_of(backend: Any) -> DecodeGraphs:
-        made.append(DecodeGraphs(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
+        made.append(DecodeGraphs(parts, backend, state, Recorder(), max_sequences=2, max_model_len=16))
         return made[-1]
 
-    forward_pass = ForwardPass(decoder, cache, [GraphableThatFails, Graphable], graphs_of)
-    forward_pass.capture_graphs(WIDE)
+    forward_pass = GraphForwardPass(parts, [GraphableThatFails, Graphable], graphs_of)
+    forward_pass.capture_graphs(Recorder(), WIDE)
     actual = hidden_states(replaying(forward_pass, state), decoder)
     torch.testing.assert_close(actual, undisturbed(decoder)[0])
     assert [graphs.captured for graphs in made] == [0], "in service nothing is captured, over no backend"
@@ -284,16 +287,16 @@ def test_graphs_of_the_backend_that_is_left(decoder: TorchDecoder) -> None:
     cache = new_cache(decoder)
     for tensor in (*cache.keys, *cache.values):
         tensor[:, 0] = 0.0  # padding attends to it
-    made, state = list[DecodeGraphs](), state_of(cache, 2, 16)
+    made, parts, state = list[DecodeGraphs](), StepParts(decoder, cache), state_of(cache, 2, 16)
 
     def graphs_of(backend: Any) -> DecodeGraphs:
-        made.append(DecodeGraphs(decoder, backend, cache, state, Recorder(), max_sequences=2, max_model_len=16))
+        made.append(DecodeGraphs(parts, backend, state, Recorder(), max_sequences=2, max_model_len=16))
         return made[-1]
 
-    forward_pass = ForwardPass(decoder, cache, [failing("begun"), Graphable], graphs_of)
-    hidden_states(forward_pass, decoder)
+    forward_pass = GraphForwardPass(parts, [failing("begun"), Graphable], graphs_of)
+    hidden_states(forward_pass.run, decoder)
     with torch.inference_mode():
-        forward_pass.capture_graphs(WIDE)
+        forward_pass.capture_graphs(Recorder(), WIDE)
     actual = hidden_states(replaying(forward_pass, state), decoder)
     torch.testing.assert_close(actual, undisturbed(decoder)[0])
     assert [graphs.captured for graphs in made] == [0, 2]
@@ -305,10 +308,10 @@ def test_graphs_alone_may_fail(decoder: TorchDecoder, caplog: pytest.LogCaptureF
     capture = Recorder(TypeError("cannot be captured"))
 
     def graphs_of(backend: Any) -> DecodeGraphs:
-        return DecodeGraphs(decoder, backend, cache, state, capture, max_sequences=2, max_model_len=16)
+        return DecodeGraphs(StepParts(decoder, cache), backend, state, capture, max_sequences=2, max_model_len=16)
 
-    forward_pass = ForwardPass(decoder, cache, [Graphable, ReferenceBackend], graphs_of)
-    forward_pass.capture_graphs(WIDE)
+    forward_pass = GraphForwardPass(StepParts(decoder, cache), [Graphable, ReferenceBackend], graphs_of)
+    forward_pass.capture_graphs(capture, WIDE)
     actual = hidden_states(replaying(forward_pass, state), decoder)
     torch.testing.assert_close(actual, undisturbed(decoder)[0])
     assert capture.captures == len(warnings_of(caplog)) == 1
@@ -330,7 +333,7 @@ def test_blocks_are_moved_once_and_tokens_chosen_once(decoder: TorchDecoder) -> 
         for tensor in (*cache.keys, *cache.values):
             tensor.copy_(torch.randn(tensor.shape, generator=generator))
         host = HostBlocks(cache, 3)
-        runner = ModelRunner(decoder, ForwardPass(decoder, cache, backends), cache, Sampler(20, (2,)), 2, host=host)
+        runner = CpuRunner(ForwardPass(StepParts(decoder, cache, host=host), backends), Sampler(20, (2,)), 2)
         drawn = SamplingParams(temperature=1.0, repetition_penalty=1.5, frequency_penalty=0.5)
         host.move([(5, 2)])
         plan = StepPlan(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch, NoAttention
 from plimsoll_runtime.execution.attention.shared_prefix import grouping
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.warmup import compile_kernels, rehearsed, rehearsed_together
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -90,7 +89,8 @@ class Passes:
         self.backend = NoAttention(SimpleNamespace(shapes=()))  # type: ignore[arg-type]
         self.seen: list[tuple[list[int], list[int], list[int]]] = []
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]) -> None:
+    def run(self, inputs: StepInputs) -> None:
+        token_ids, positions, batch = inputs.token_ids, inputs.positions, inputs.batch
         assert len(token_ids) == len(positions) == sum(batch.query_lens)
         assert len(batch.groups) == self._groups
         for group in batch.groups:
@@ -101,7 +101,7 @@ class Passes:
         if len(token_ids) > self._most:
             raise torch.OutOfMemoryError("tried to allocate 2 GiB")
         self.batches.append(batch)
-        self.seen.append((list(batch.query_lens), positions.tolist(), list(slots)))
+        self.seen.append((list(batch.query_lens), positions.tolist(), list(inputs.slots)))
 
 
 def test_a_step_without_memory_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,48 +1,71 @@
-"""The third stage of an engine: its parts, each given what it needs of the others."""
+"""The third stage of an engine: its parts, each made by a named stage from parts that are there already."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass
-from functools import partial
-from typing import Protocol
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
-from plimsoll_kernels.cpu.threads import ThreadShare
+from plimsoll_runtime.driver.build import gpu_parts, parts
 from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.memory_plan import Budget
-from plimsoll_runtime.driver.build.model_facts import Backends, Model
+from plimsoll_runtime.driver.build.model_facts import Model
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import Runner
-from plimsoll_runtime.engine.protocol.plan import MOST_FORCED, Launched, StepPlan
 from plimsoll_runtime.engine.step_timing import Timeline
-from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.async_result import DeviceSteps, device_event
-from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.forward import ForwardPass, GraphsOf
-from plimsoll_runtime.execution.graphs.capture import Capture, CudaCapture, FirstOf, StepGraphs
-from plimsoll_runtime.execution.graphs.decode import DecodeGraphs, GraphBackend
-from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
+from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass
+from plimsoll_runtime.execution.graphs.capture import CudaCapture
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
-from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
+from plimsoll_runtime.execution.inputs.batch_state import SlotStates
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.kv.offload.open import Tiers, open_tiers
-from plimsoll_runtime.execution.kv.states import OwnCaches, StateCache
-from plimsoll_runtime.execution.pooling_runner import PoolingRunner
-from plimsoll_runtime.execution.runner import ModelRunner
-from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
-from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
-from plimsoll_runtime.models.program import Facts, Program
-from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
+from plimsoll_runtime.execution.kv.offload.open import Tiers
+from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.runners.cpu import CpuRunner
+from plimsoll_runtime.execution.runners.gpu import GpuRunner
+from plimsoll_runtime.execution.runners.pooling import PoolingRunner
+from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.structured.matcher import Grammars
-from plimsoll_runtime.weights.sources.resolve import resolve
 
-logger = logging.getLogger(__name__)
+Stages = Mapping[str, Callable[..., object]]
+"""By the name of a part what makes it: a function or a class, whose parameters are the names of the parts it needs."""
+
+
+def no_capturing() -> gpu_parts.CaptureGraphs:
+    """Captures nothing: every step is launched kernel by kernel."""
+    return lambda bounds, progress: None
+
+
+SHARED: Stages = {
+    "cache": parts.kv_cache,
+    "tiers": parts.tiers_below,
+    "host": lambda tiers: None if tiers is None else tiers.host,
+    "states": parts.slot_states,
+    "parts": StepParts,
+    "grammars": Grammars,
+}
+PLAIN: Stages = {**SHARED, "forward_pass": ForwardPass, "capture_graphs": no_capturing}
+POOLING: Stages = {**PLAIN, "runner": PoolingRunner}
+"""Of a model that generates nothing, on any device."""
+CPU: Stages = {**PLAIN, "sampler": parts.token_sampler, "runner": CpuRunner}
+GPU: Stages = {
+    **SHARED,
+    "sampler": parts.token_sampler,
+    "state": gpu_parts.device_state,
+    "event": gpu_parts.results_event,
+    "capture": CudaCapture,
+    "graphs": SamplingGraphs,
+    "graphs_of": gpu_parts.step_graphs,
+    "forward_pass": GraphForwardPass,
+    "runner": GpuRunner,
+    "capture_graphs": gpu_parts.graph_capturing,
+}
+GPU_WITHOUT_GRAPHS: Stages = {**GPU, "capture_graphs": no_capturing}
 
 
 class Probe(Protocol):
-    """Looks into an engine that is built to be profiled: it gets each part as it is made, and gives back what is to
-    stand in its place (the same, or a wrapper).
+    """Looks into an engine that is built to be profiled. It gets parts as they are made, and returns their replacement:
+    the same part, or a wrapper.
     """
 
     timeline: Timeline
@@ -54,151 +77,61 @@ class Probe(Protocol):
         """After the warm-up, before the first request."""
 
 
-class OwnThreads:
-    """A runner whose steps compute with its own engine's threads, whoever was loaded into the process since."""
-
-    def __init__(self, runner: Runner, threads: ThreadShare) -> None:
-        self._runner = runner
-        self._threads = threads
-
-    def run(self, plan: StepPlan) -> Launched:
-        """Take the share, then compute the step."""
-        self._threads.take()
-        return self._runner.run(plan)
-
-
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """What computes steps. The runner has a timeline of its own where steps overlap with their planning."""
+    """The parts of an engine that its builder and its warm-up use. `timeline` is that of the thread that runs steps,
+    another one than `engine_timeline` if steps overlap with their planning.
+    """
 
     cache: KvCache
     forward_pass: ForwardPass
     runner: Runner
-    states: StateCache | OwnCaches | None
+    states: SlotStates
     tiers: Tiers | None
-    choices: SamplingGraphs | None
+    capture_graphs: gpu_parts.CaptureGraphs
     grammars: Grammars
+    engine_timeline: Timeline
     timeline: Timeline
-    runner_timeline: Timeline
+
+
+def stages_of(config: EngineConfig, model: Model, probe: Probe | None) -> Stages:
+    """The stages of an engine for a model. A probe looks into each op, which a graph hides."""
+    if model.pooling is not None:
+        return POOLING
+    if model.device.type == "cpu":
+        return CPU
+    return GPU if probe is None and config.graph_seconds > 0 else GPU_WITHOUT_GRAPHS
+
+
+def run_stages(stages: Stages, given: Mapping[str, object]) -> dict[str, Any]:
+    """Run stages in order. Returns all parts by name, those `given` included.
+
+    Raises ValueError for a stage that needs a part which neither is given nor comes from a stage before it.
+    """
+    made = dict(given)
+    for name, make in stages.items():
+        needs = inspect.signature(make).parameters
+        if missing := [need for need in needs if need not in made]:
+            raise ValueError(f"the stage {name!r} needs {', '.join(missing)}: add a stage that makes it before")
+        made[name] = make(**{need: made[need] for need in needs})
+    return made
 
 
 def assemble(config: EngineConfig, loaded: LoadedModel, budget: Budget, probe: Probe | None) -> Assembled:
     """Allocate the KV cache and make everything that a step needs. Raises UsageError, SourceError."""
-    model, kv = loaded.model, budget.kv
-    decoder = loaded.decoder if probe is None else probe.watch_decoder(loaded.decoder)
-    cache = KvCache(
-        model.outline.facts.attention,
-        kv.most_blocks,
-        kv.block_size,
-        model.dtype,
-        model.device,
-        taken=kv.num_blocks,
-        groups=budget.groups,
-        whole=model.outline.facts.whole,
+    engine_timeline = Timeline() if probe is None else probe.timeline
+    made = run_stages(
+        stages_of(config, loaded.model, probe),
+        {
+            "config": config,
+            "model": loaded.model,
+            "budget": budget,
+            "device": loaded.model.device,
+            "backends": budget.backends,
+            "num_slots": config.max_sequences,
+            "decoder": loaded.decoder if probe is None else probe.watch_decoder(loaded.decoder),
+            "engine_timeline": engine_timeline,
+            "timeline": Timeline() if overlaps(config, loaded.model.device.type) else engine_timeline,
+        },
     )
-    tiers = _tiers(config, model, cache, budget.backends)
-    states = _states(config, model)
-    grammars, overlapped = Grammars(), overlaps(config, model.device.type)
-    timeline = Timeline() if probe is None else probe.timeline
-    runner_timeline = Timeline() if overlapped else timeline
-    host = None if tiers is None else tiers.host
-    if model.pooling is not None:
-        forward_pass = ForwardPass(decoder, cache, budget.backends, None, runner_timeline, states)
-        pooling = PoolingRunner(decoder, forward_pass, cache, config.max_sequences, runner_timeline, host)
-        return Assembled(cache, forward_pass, pooling, states, tiers, None, grammars, timeline, runner_timeline)
-    vocab_size = model.outline.facts.vocab_size
-    # Where steps overlap, a step is planned before it is known which tokens the one before it forces.
-    constrained = ConstrainedRows(vocab_size, grammars, 0 if overlapped else MOST_FORCED)
-    sampler = Sampler(vocab_size, tuple(model.eos_token_ids), constrained)
-    capture = _capture(config, cache, probe)
-    device = _device(config, cache, kv.max_model_len, decoder, sampler, capture)
-    graphs_of: GraphsOf | None = None
-    if capture is not None and device is not None:
-        graphs_of = partial(_graphs, config, decoder, cache, device.state, capture, states, kv.max_model_len)
-    forward_pass = ForwardPass(decoder, cache, budget.backends, graphs_of, runner_timeline, states)
-    runner = ModelRunner(decoder, forward_pass, cache, sampler, config.max_sequences, runner_timeline, host, device)
-    choices = None if device is None else device.choices
-    return Assembled(cache, forward_pass, runner, states, tiers, choices, grammars, timeline, runner_timeline)
-
-
-def _capture(config: EngineConfig, cache: KvCache, probe: Probe | None) -> Capture | None:
-    """What captures graphs, where there may be some: there is CUDA, and nobody looks into each op."""
-    if cache.device.type != "cuda" or probe is not None or config.graph_seconds <= 0:
-        return None
-    return CudaCapture(cache.device)
-
-
-def _device(
-    config: EngineConfig,
-    cache: KvCache,
-    max_model_len: int,
-    decoder: Decoder,
-    sampler: Sampler,
-    capture: Capture | None,
-) -> DeviceSteps | None:
-    """What steps need on a device that computes behind the host's back; None for a CPU."""
-    copied = device_event(cache.device)
-    if copied is None:
-        return None
-    columns, most = columns_of(max_model_len, cache.block_size), config.max_sequences
-    state = DeviceState(most, len(cache.groups), cache.num_blocks, columns, cache.device)
-    choices: SamplingGraphs | None = None
-    # Hidden states of Transformers' code may have another dtype than the model, and its head may look at numbers.
-    if capture is not None and isinstance(decoder.outline, Program):
-        choices = SamplingGraphs(decoder, sampler, state, capture, max_rows=most)
-    return DeviceSteps(state, copied, choices)
-
-
-def _graphs(
-    config: EngineConfig,
-    decoder: Decoder,
-    cache: KvCache,
-    state: DeviceState,
-    capture: Capture,
-    states: StateCache | OwnCaches | None,
-    max_model_len: int,
-    backend: AttentionBackend,
-) -> StepGraphs | None:
-    """Steps as CUDA graphs: whole decodes where the backend's steps can be captured, and pieces of others where no
-    layer keeps states.
-    """
-    if not isinstance(decoder.outline, Program) or isinstance(states, OwnCaches):
-        return None  # Transformers' code may look at numbers in the middle of a step
-    kinds: list[StepGraphs] = []
-    if isinstance(backend, GraphBackend):
-        limits = {"max_sequences": config.max_sequences, "max_model_len": max_model_len}
-        kinds.append(DecodeGraphs(decoder, backend, cache, state, capture, **limits, states=states))
-    if isinstance(decoder, TorchDecoder) and states is None:
-        kinds.append(PiecewiseDecoder(decoder, backend, cache, capture, max_rows=config.max_batch_tokens))
-    return FirstOf(kinds) if kinds else None
-
-
-def _states(config: EngineConfig, model: Model) -> StateCache | OwnCaches | None:
-    """What is kept of each sequence that may run beside blocks; None where there is nothing."""
-    outline, facts = model.outline, model.outline.facts
-    if facts.keeps_only_blocks:
-        return None
-    if config.prefix_caching and not model.snapshots:
-        logger.info("%s %s: every prompt is computed from its first token", facts.architecture, _kept(facts))
-    if isinstance(outline, TransformersOutline) and outline.own is not None:
-        return OwnCaches(outline.own)
-    return StateCache(facts.states, config.max_sequences, model.dtype, model.device, snapshots=model.snapshots)
-
-
-def _kept(facts: Facts) -> str:
-    if facts.whole:
-        return "sees prompts from both ends"
-    return "has recurrent layers" if facts.states else "keeps a cache of its own for each sequence"
-
-
-def _tiers(config: EngineConfig, model: Model, cache: KvCache, backends: Backends) -> Tiers | None:
-    if config.kv_disk is None and config.kv_host_memory is None:
-        return None
-    facts = model.outline.facts
-    if not facts.keeps_only_blocks or facts.whole:
-        raise UsageError(
-            f"--kv-disk and --kv-host-memory keep blocks of cached prefixes, which are not enough for a model that "
-            f"{_kept(facts)} ({facts.architecture}): leave them away"
-        )
-    files = model.files or resolve(config.model, config.revision, trust_remote_code=config.trust_remote_code)
-    return open_tiers(config, files, cache, backends[0])
+    return Assembled(**{field.name: made[field.name] for field in fields(Assembled)})

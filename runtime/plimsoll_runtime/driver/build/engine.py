@@ -9,7 +9,7 @@ from plimsoll_kernels.compilations import watch_triton
 from plimsoll_kernels.cpu.crew import leave
 from plimsoll_kernels.cpu.library import speed
 from plimsoll_kernels.cpu.threads import take_over
-from plimsoll_runtime.driver.build.assembly import Assembled, OwnThreads, Probe, assemble
+from plimsoll_runtime.driver.build.assembly import Assembled, Probe, assemble
 from plimsoll_runtime.driver.build.loader import LoadedModel, load_model
 from plimsoll_runtime.driver.build.memory_plan import Budget, check_grant, plan_memory
 from plimsoll_runtime.driver.build.warmup import warm_up
@@ -21,6 +21,7 @@ from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.execution.device.select import check_instructions, choose, cores, take_threads
 from plimsoll_runtime.execution.kv.offload.open import check_options
 from plimsoll_runtime.execution.memory.system import private_bytes
+from plimsoll_runtime.execution.runners.base import OwnThreads
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
 from plimsoll_runtime.weights.image_arena import name_of
@@ -68,8 +69,8 @@ def build_engine(
         config,
         info,
         runner,
+        wired.engine_timeline,
         wired.timeline,
-        wired.runner_timeline,
         tiers=index,
         compiler=wired.grammars,
         leave=leave if fused and threads.kernels >= cores() else keep_all,
@@ -105,7 +106,7 @@ def _info(
         image_bytes=image_bytes,
         workspace_bytes=budget.workspace,
         overhead_bytes=overhead,
-        recurrent=wired.states is not None,
+        recurrent=wired.states.recurrent,
         snapshots=model.snapshots,
         snapshot_bytes=model.snapshots * model.outline.facts.state_bytes(model.dtype.itemsize),
         groups=kv.groups,

@@ -44,7 +44,8 @@ def warm_up(
     if wired.cache.device.type == "cuda":
         bound = min(config.graph_seconds, WOKEN_SECONDS) if loaded.woken else config.graph_seconds
         _rehearse(config, budget, wired)
-        _capture(wired, CaptureBounds(bound, budget.graphs), progress)
+        with torch.inference_mode():
+            wired.capture_graphs(CaptureBounds(bound, budget.graphs), lambda fraction: progress(STAGE, fraction))
     progress(STAGE, 1.0)
     return prompt_len, seconds
 
@@ -54,11 +55,6 @@ def _rehearse(config: EngineConfig, budget: Budget, wired: Assembled) -> None:
     if isinstance(wired.forward_pass.backend, GraphBackend) and not isinstance(wired.states, OwnCaches):
         longest = min(budget.kv.max_model_len, wired.cache.num_blocks * budget.kv.block_size)
         compile_kernels(wired.forward_pass, wired.cache, longest, config.max_sequences, config.max_batch_tokens)
-
-
-@torch.inference_mode()
-def _capture(wired: Assembled, bounds: CaptureBounds, progress: Progress) -> None:
-    wired.forward_pass.capture_graphs(bounds, lambda fraction: progress(STAGE, fraction), beside=wired.choices)
 
 
 def _first_steps(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:

@@ -76,7 +76,11 @@ logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 OnProgress = Callable[[float], None]
-"""Hears how far it is, from 0 to 1."""
+"""Gets the progress, from 0 to 1."""
+
+
+def no_progress(fraction: float) -> None:
+    """Ignores progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ def capture_all(
     wanted: Sequence[CaptureRequest],
     capture: Capture,
     bounds: CaptureBounds,
-    told: OnProgress = lambda fraction: None,
+    progress: OnProgress = no_progress,
     clock: Clock = time.monotonic,
 ) -> None:
     """Capture what is wanted, in order; one line of the log says what was, and what was not.
@@ -139,7 +143,7 @@ def capture_all(
                 each.kind,
                 error,
             )
-        told((number + 1) / len(wanted))
+        progress((number + 1) / len(wanted))
     logger.info(
         "captured %d of %d graphs in %.1f s and %.0f MiB%s",
         len(wanted) - len(missing),
@@ -200,41 +204,37 @@ def bucket_of(count: int, buckets: Sequence[int]) -> int | None:
 
 
 class Graphs(Protocol):
-    """Graphs of whatever it may be."""
-
-    @property
-    def capture(self) -> Capture:
-        """What captures them."""
+    """Graphs of one kind of work. They are captured from outside, once."""
 
     def wanted(self) -> Sequence[CaptureRequest]:
-        """All that there may be: they are captured from outside, once."""
+        """All that there may be."""
 
 
 class StepGraphs(Graphs, Protocol):
     """Graphs of some of the steps that there may be."""
 
     def run(self, rows: StepRows) -> Tensor | None:
-        """Hidden states `[T, hidden]` of a step, valid until the next call; None where there is no graph of it.
+        """Hidden states `[T, hidden]` of a step, valid until the next call; None if there is no graph of it.
 
         It sends what is in the upload buffer with the rows.
         """
 
 
 class FirstOf:
-    """See StepGraphs: of several kinds, the first that has a graph of a step. One `capture` has made them all."""
+    """Graphs of several kinds: a step is replayed from the first that has a graph of it."""
 
     def __init__(self, kinds: Sequence[StepGraphs]) -> None:
-        """At least one kind."""
         self._kinds = kinds
-        self.capture = kinds[0].capture
 
     def wanted(self) -> list[CaptureRequest]:
-        """See StepGraphs."""
         return [each for kind in self._kinds for each in kind.wanted()]
 
     def run(self, rows: StepRows) -> Tensor | None:
-        """See StepGraphs."""
         for kind in self._kinds:
             if (hidden := kind.run(rows)) is not None:
                 return hidden
         return None
+
+
+NO_GRAPHS = FirstOf(())
+"""Every step is launched kernel by kernel."""

@@ -27,9 +27,7 @@ from plimsoll_runtime.execution.inputs.block_tables import DeviceBlockTables
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.inputs.upload_buffer import UploadSlice
-from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.kv.states import StateCache
-from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.layers.attention import Attention
 
 KIND = "decodes"
@@ -61,25 +59,22 @@ class DecodeGraphs:
 
     def __init__(
         self,
-        decoder: Decoder,
+        parts: StepParts,
         backend: GraphBackend,
-        cache: KvCache,
         state: DeviceState,
         capture: Capture,
         *,
         max_sequences: int,
         max_model_len: int,
-        states: StateCache | None = None,
     ) -> None:
-        self._decoder = decoder
+        cache = parts.cache
+        self._parts = parts
         self._backend = backend
-        self._cache = cache
         self._state = state
-        self.capture = capture
+        self._capture = capture
         self._buckets = batch_buckets(max_sequences)
         self._graphs: dict[Hashable, Captured] = {}
         self._longest = min(max_model_len, cache.num_blocks * cache.block_size)
-        self._states = states
         self._fields = _OF_ROWS + _OF_GROUPS * len(cache.groups)
         self._numbers = torch.zeros(self._fields * max_sequences, dtype=torch.int64, device=cache.device)
         self._starts = torch.arange(max_sequences + 1, dtype=torch.int32, device=cache.device)
@@ -117,17 +112,17 @@ class DecodeGraphs:
         outbox.send()
         if told is not None:
             told()
-        for mirror, rest in more:
-            mirror.receive(rest)
+        for tables, rest in more:
+            tables.receive(rest)
         self._numbers[: numbers.size].copy_(parcel.there)
         graph.replay()
-        self._state.told()
+        self._state.mark_sent()
         return graph.out[: rows.slots.size]
 
     def _padding(self, bucket: int) -> NDArray[np.int64]:
         """The numbers of a batch that is all padding [fields, bucket]."""
         nobody = [0, self._state.nobody, 0, self._state.nobody]
-        nobody += [number for mirror in self._state.mirrors for number in (mirror.nobody, 0, mirror.nobody, 0)]
+        nobody += [number for tables in self._state.tables for number in (tables.nobody, 0, tables.nobody, 0)]
         return np.repeat(np.array(nobody, dtype=np.int64)[:, None], bucket, axis=1)
 
     def _write_rows(
@@ -139,14 +134,14 @@ class DecodeGraphs:
         count, bucket = rows.slots.size, numbers.shape[1]
         numbers[:_OF_ROWS, :count] = rows.known, rows.sources, rows.starts, rows.slots
         beside = []
-        for number, (group, mirror) in enumerate(zip(rows.groups, self._state.mirrors, strict=True)):
+        for number, group in enumerate(rows.groups):
             own = numbers[_OF_ROWS + _OF_GROUPS * number :][:_OF_GROUPS]
             own[:2, :count] = group.begins, group.firsts
-            places, blocks = mirror.missing()
+            places, blocks = group.kept.missing()
             if places.size <= bucket:
                 own[2:, : places.size] = places, blocks
             else:
-                beside.append((mirror, mirror.add_to(self._state.outbox)))
+                beside.append((group.kept, group.kept.add_to(self._state.outbox)))
         return beside
 
     def _add(self, bucket: int, longest: int, shares: bool) -> None:
@@ -160,31 +155,26 @@ class DecodeGraphs:
         def work() -> Tensor:
             known, sources, positions, slots, *of_groups = numbers.unbind()
             paged, cells = [], []
-            for number, mirror in enumerate(self._state.mirrors):
+            for number, tables in enumerate(self._state.tables):
                 own = of_groups[_OF_GROUPS * number :][:_OF_GROUPS]
-                batch, mapping = self._group(mirror, positions, own, longest)
+                batch, mapping = self._group(tables, positions, own, longest)
                 if shares and self._shared is not None:
                     batch = replace(batch, prefixes=self._shared.tables(number, bucket))
                 paged.append(batch)
                 cells.append(mapping)
             token_ids, attention = self._state.filled(known, sources), self._backend.over(paged, cells)
-            if self._states is None:
-                return self._decoder(token_ids, positions, attention)
-            states = self._states.over(slots, positions)
-            hidden = self._decoder(token_ids, positions, attention, states)
-            states.commit()
-            return hidden
+            return self._parts.states.compute_rows(self._parts.decoder, token_ids, positions, attention, slots)
 
-        self._graphs[bucket, self._backend.launch_key(bucket, longest), shares] = self.capture(work)
+        self._graphs[bucket, self._backend.launch_key(bucket, longest), shares] = self._capture(work)
 
     def _group(
-        self, mirror: DeviceBlockTables, positions: Tensor, numbers: Sequence[Tensor], longest: int
+        self, tables: DeviceBlockTables, positions: Tensor, numbers: Sequence[Tensor], longest: int
     ) -> tuple[PagedBatch, Tensor]:
         """A group's tables, of which what is new is written first, and its cells."""
         begins, firsts, places, blocks = numbers
-        size, bucket = self._cache.block_size, len(positions)
-        write_blocks(mirror.blocks, places, blocks)
-        made = decode_tables(mirror.blocks, positions, begins, firsts, block_size=size, width=-(-longest // size))
+        size, bucket = self._parts.cache.block_size, len(positions)
+        write_blocks(tables.on_device, places, blocks)
+        made = decode_tables(tables.on_device, positions, begins, firsts, block_size=size, width=-(-longest // size))
         batch = PagedBatch(
             query_starts=self._starts[: bucket + 1],
             context_lens=made.context_lens,

@@ -69,7 +69,7 @@ class PiecewiseDecoder:
         """`max_rows`: of the largest step that there may be. Raises ValueError for a decoder that this is not for."""
         if decoder.program.facts.states:
             raise ValueError("recurrent layers take rows apart by sequences, whose lengths only the host knows")
-        self.capture = capture
+        self._capture = capture
         self._decoder = decoder
         self._backend = backend
         self._shapes = _Shapes(cache)
@@ -129,7 +129,7 @@ class PiecewiseDecoder:
         self._passes[bucket] = parts
 
     def _captured(self, work: Callable[[], Tensor]) -> Callable[[Step], None]:
-        replay = self.capture(work).replay
+        replay = self._capture(work).replay
         return lambda step: replay()
 
     def _turn(self, bucket: int) -> Tensor:

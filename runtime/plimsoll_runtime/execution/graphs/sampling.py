@@ -42,15 +42,14 @@ class PendingSample(NamedTuple):
 
 
 class SamplingGraphs:
-    """Chooses tokens of rows that ask for nothing but that (see PlainRows)."""
+    """Samples tokens of rows that ask for nothing but that (see PlainRows)."""
 
-    def __init__(
-        self, decoder: Decoder, sampler: Sampler, state: DeviceState, capture: Capture, *, max_rows: int
-    ) -> None:
+    def __init__(self, decoder: Decoder, sampler: Sampler, state: DeviceState, capture: Capture) -> None:
+        max_rows = state.nobody  # the number of slots
         self._decoder = decoder
         self._sampler = sampler
         self._state = state
-        self.capture = capture
+        self._capture = capture
         self._buckets = batch_buckets(max_rows)
         self._asked = torch.zeros(_WORDS * _stride(max_rows), dtype=torch.int64, device=state.device)
         self._hidden = torch.zeros(
@@ -64,13 +63,13 @@ class SamplingGraphs:
         return len(self._graphs)
 
     def wanted(self) -> list[CaptureRequest]:
-        """See Graphs: one for each bucket."""
+        """One for each bucket."""
         return [CaptureRequest(KIND, bucket, partial(self._add, bucket)) for bucket in self._buckets]
 
     def post(self, slots: Sequence[int], picked: NDArray[np.int64] | None) -> PendingSample | None:
-        """Have what slots ask for sent with their step. `picked`: see PendingSample.
+        """Add what slots ask for to the upload buffer of their step. `picked`: see PendingSample.
 
-        None where they ask for more than a graph does, or none has room for them.
+        None if they ask for more than a graph does, or no graph has room for them.
         """
         bucket = bucket_of(len(slots), self._buckets) if slots else None
         if bucket not in self._graphs or (found := self._sampler.plain(slots, self._state.device)) is None:
@@ -81,7 +80,7 @@ class SamplingGraphs:
         return PendingSample(choice, bucket, asked, None if picked is None else outbox.add(picked))
 
     def run(self, posted: PendingSample, hidden: Tensor) -> Tensor:
-        """Choose after hidden states `[T, H]` of a step that was sent: int64 `[R]` on the device, valid until the next
+        """Sample from hidden states `[T, H]` of a step that was sent: int64 `[R]` on the device, valid until the next
         call, NO_TOKEN where a row's logits are not finite.
         """
         count = len(posted.choice.slots)
@@ -106,10 +105,10 @@ class SamplingGraphs:
         def work() -> Tensor:
             best, chosen = sample(self._decoder.logits(self._hidden[:bucket]), params, uniform)
             tokens = tokens_of(best, chosen)
-            self._state.chose(slots, tokens)
+            self._state.record(slots, tokens)
             return tokens
 
-        self._graphs[bucket] = self.capture(work)
+        self._graphs[bucket] = self._capture(work)
 
 
 def _stride(rows: int) -> int:

@@ -1,10 +1,11 @@
-"""The batch state of the runner, updated by step plans, and a step's inputs as flat arrays."""
+"""The batch state of a device that the host waits for, and the inputs that a step has of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,25 +15,19 @@ from torch import Tensor
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, ScheduledSequence, SequenceOutput, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
 from plimsoll_runtime.execution.inputs.block_tables import BlockTableState
-from plimsoll_runtime.execution.inputs.device_state import DeviceState
-from plimsoll_runtime.models.layers.device_copy import to_device
+from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.layers.attention import Attention
 
 
-class BatchState:
-    """By slot: the block `tables`, one of each group, and the token that its last step chose: `seen`.
+class SlotTables:
+    """The block tables of all slots, by cache group. A step's plan says what changes in them."""
 
-    Where a `device` computes behind the host's back, it keeps the tokens, and the tables as well.
-    """
-
-    def __init__(self, num_slots: int, groups: int, num_blocks: int, device: DeviceState | None = None) -> None:
-        self.tables = (
-            [BlockTableState(num_slots, num_blocks) for _ in range(groups)] if device is None else device.tables
-        )
-        self.device = device
-        self.seen = [0] * num_slots
+    def __init__(self, tables: Sequence[BlockTableState]) -> None:
+        self.tables = tables
 
     def begin(self, plan: StepPlan) -> None:
-        """Have what is new with a step."""
+        """Apply the changes of a plan, before its step is computed."""
         for slot in plan.freed_slots:
             for tables in self.tables:
                 tables.clear(slot)
@@ -43,58 +38,113 @@ class BatchState:
             for change in sequence.changes:
                 self.tables[change.group].change(sequence.slot, change)
 
-    def chose(self, slots: Sequence[int], outputs: Sequence[SequenceOutput]) -> None:
-        """A step has chosen tokens for slots, or could not."""
-        for slot, output in zip(slots, outputs, strict=True):
-            self.seen[slot] = output.token_id or 0
-
     def check_integrity(self) -> None:
-        """Raises AssertionError where a table is not whole, or another one on the device."""
+        """Raises AssertionError if a table leaves its row, or names no block."""
         for tables in self.tables:
             tables.check_integrity()
-        if self.device is not None:
-            self.device.check_integrity()
+
+
+class BatchState(SlotTables):
+    """Block tables, and by slot the token that its last step sampled: `last_tokens`."""
+
+    def __init__(self, num_slots: int, groups: int, num_blocks: int) -> None:
+        super().__init__([BlockTableState(num_slots, num_blocks) for _ in range(groups)])
+        self.last_tokens = [0] * num_slots
+
+    def record(self, slots: Sequence[int], outputs: Sequence[SequenceOutput]) -> None:
+        """Keep the tokens that a step sampled for slots; 0 if there is none."""
+        for slot, output in zip(slots, outputs, strict=True):
+            self.last_tokens[slot] = output.token_id or 0
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """The rows of all sequences, one after the other, int64 [T] on the device, and where the cache has them."""
+    """The rows of all sequences, one after the other, int64 [T] on the device, and where the cache has them.
+
+    `slots`: of each sequence.
+    """
 
     token_ids: Tensor
     positions: Tensor
     batch: AttentionBatch
+    slots: Sequence[int] = ()
 
 
-def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torch.device) -> StepInputs:
+class SlotStates:
+    """Computes a pass over the states of its sequences. This class keeps none: all of a sequence is in its blocks."""
+
+    recurrent: ClassVar[bool] = False
+    """Whether a sequence keeps something beside its blocks."""
+
+    def compute(self, decoder: Decoder, inputs: StepInputs, attention: Attention) -> Tensor:
+        """Hidden states `[T, hidden]` of a step. States advance once the pass is over: a failed one may be repeated."""
+        return decoder(inputs.token_ids, inputs.positions, attention)
+
+    def compute_rows(
+        self, decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, slots: Tensor
+    ) -> Tensor:
+        """`compute` for one row of each sequence, whose slots int64 [S] are on the device: for CUDA graphs."""
+        return decoder(token_ids, positions, attention)
+
+    def free(self, slots: Iterable[int]) -> None:
+        """No sequence is in these slots any longer."""
+
+    def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy snapshots, numbered from 1 on, to slots: (snapshot, slot)."""
+        raise NotImplementedError(f"{type(self).__name__} has no snapshots to resume from")
+
+    def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy the states of slots: (slot, snapshot)."""
+        raise NotImplementedError(f"{type(self).__name__} has no snapshots to take")
+
+
+NO_STATES = SlotStates()
+
+
+def padding_inputs(rows: Sequence[tuple[int, int]], cache: KvCache) -> StepInputs:
+    """Inputs all over the padding block, of sequences in the first slots: of each its rows and tokens of context."""
+    counts, contexts = [count for count, _ in rows], [context for _, context in rows]
+    zeros = torch.zeros(sum(counts), dtype=torch.int64, device=cache.device)
+    positions = torch.cat([torch.arange(context - count, context) for count, context in rows]).to(cache.device)
+    tables = BlockTables.of([[0] * -(-context // cache.block_size) for context in contexts])
+    groups: tuple[AttentionBatch, ...] = ()
+    for _ in cache.groups:
+        groups = (AttentionBatch(counts, contexts, tables, zeros, groups), *groups)
+    return StepInputs(zeros, positions, groups[0], range(len(rows)))
+
+
+def step_inputs(
+    plan: StepPlan, state: BatchState, block_size: int, place: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
+) -> StepInputs:
     """Flatten a plan, with which the state has begun. No Python runs per token of a prompt, or per block of a table:
     positions and cells come from repeats and ranges, and tables are read where they are kept.
 
-    Where a device computes behind the host's back, see StepRows.
+    `place` makes a tensor of an array, on the device that computes.
     """
     sequences = plan.sequences
-    query_lens, lengths, known = [], [], []
+    slots, query_lens, lengths, known = [], [], [], []
     for s in sequences:
         token_ids: Sequence[int] = s.token_ids
+        slots.append(s.slot)
         query_lens.append(len(token_ids))
         lengths.append(s.start + len(token_ids))
-        known.append((state.seen[s.slot],) if token_ids[0] == LAST_CHOSEN else token_ids)
+        known.append((state.last_tokens[s.slot],) if token_ids[0] == LAST_CHOSEN else token_ids)
     decodes = sum(query_lens) == len(query_lens)
     rows = (_decodes if decodes else _chunks)(sequences, known, state.tables, block_size)
-    tokens, positions, *mappings = to_device(rows, device).unbind()
+    tokens, positions, *mappings = place(rows).unbind()
     longest = max(lengths)
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(range(len(state.tables))):
         kept, contexts, begins, counts = state.tables[group], [], [], []
         firsts, all_begins, all_counts = kept.firsts, kept.begins, kept.counts
-        for s, length in zip(sequences, lengths, strict=True):
-            slot = s.slot
+        for slot, length in zip(slots, lengths, strict=True):
             contexts.append(length - firsts[slot] * block_size)
             begins.append(all_begins[slot])
             counts.append(all_counts[slot])
         tables = BlockTables(kept.blocks, begins, counts)
         batch = AttentionBatch(query_lens, contexts, tables, mappings[group], rest, longest)
         rest = (batch, *rest)
-    return StepInputs(tokens, positions, batch)
+    return StepInputs(tokens, positions, batch, slots)
 
 
 def _decodes(

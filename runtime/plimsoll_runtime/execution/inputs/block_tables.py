@@ -24,29 +24,23 @@ class BlockTableState:
     of the first block that the table still has, `begins` where that lies in `blocks`, and `counts` how many there are.
     """
 
-    def __init__(self, num_slots: int, num_blocks: int, *, noted_up_to: int | None = None) -> None:
-        """For so many slots, and a cache of `num_blocks` blocks.
-
-        `noted_up_to`: somebody takes what is written, and where; rows have so many columns then, and never more.
-        """
-        self.width = noted_up_to or FEWEST
-        self.blocks = array("i", bytes(4 * num_slots * self.width))
+    def __init__(self, num_slots: int, num_blocks: int, width: int = FEWEST) -> None:
+        """For a cache of `num_blocks` blocks. Rows have `width` columns, more if a table needs them."""
+        self.width = width
+        self.blocks = array("i", bytes(4 * num_slots * width))
         self.firsts = array("q", [0] * num_slots)
-        self.begins = array("q", [slot * self.width for slot in range(num_slots)])
+        self.begins = array("q", [slot * width for slot in range(num_slots)])
         self.counts = array("q", [0] * num_slots)
         self._num_blocks = num_blocks
-        self._written: list[tuple[int, int]] | None = None if noted_up_to is None else []
 
     def change(self, slot: int, change: TableChange) -> None:
-        """Have a slot's table as a plan says. Raises ValueError for a change that does not fit to what is kept, for
-        blocks that the cache has not, and for more of them than rows have columns, where these stay as they are.
+        """Change a slot's table as a plan says. Raises ValueError for a change that does not fit to what is kept, and
+        for blocks that the cache does not have.
         """
         first, start, blocks = change.first, change.start, change.blocks
         if blocks and not 0 <= min(blocks) <= max(blocks) < self._num_blocks:
             raise ValueError(f"a block table names a block outside 0..{self._num_blocks - 1}")
         kept = start - first
-        if self._written is not None and kept + len(blocks) > self.width:
-            raise ValueError(f"a table of {kept + len(blocks)} blocks, for which rows have {self.width} columns")
         if kept == 0:
             self.begins[slot] = slot * self.width
         else:
@@ -89,25 +83,16 @@ class BlockTableState:
                 f"slot {slot} names what is no block"
             )
 
-    def take_written(self) -> list[tuple[int, int]]:
-        """From where to where in `blocks` was written since the last call."""
-        assert self._written is not None, "nobody was to ask"
-        written, self._written = self._written, []
-        return written
-
     def _write(self, begin: int, blocks: array[int]) -> None:
-        end = begin + len(blocks)
-        self.blocks[begin:end] = blocks
-        if self._written is not None:
-            self._written.append((begin, end))
+        self.blocks[begin : begin + len(blocks)] = blocks
 
     def _make_room(self, slot: int, kept: int) -> None:
         """Move the first `kept` blocks of a slot to where all of its table fits in its row.
 
-        Rows are made longer, if they may be, unless the table is at most half as long: then it comes to the end again
-        only after as many blocks more.
+        Rows are made longer, unless the table is at most half as long: then it comes to the end again only after as
+        many blocks more.
         """
-        if 2 * self.counts[slot] > self.width and self._written is None:
+        if 2 * self.counts[slot] > self.width:
             self._widen(2 * self.counts[slot])
         begin, row = self.begins[slot], slot * self.width
         self._write(row, self.blocks[begin : begin + kept])
@@ -123,37 +108,41 @@ class BlockTableState:
         self.width = width
 
 
-class DeviceBlockTables:
-    """The rows of a group's tables, int32 on a device, to which each step sends what was written since the last.
+class DeviceBlockTables(BlockTableState):
+    """Tables with a copy on a device, int32, to which each step sends what was written since the last.
 
-    They stay where they are, so that graphs can read and write them. Behind them is a row that belongs to nobody, all
-    of it block 0, from `nobody` on.
+    Rows are never longer than `width`. On the device they stay where they are, so that graphs can read and write them.
+    Behind them is a row that belongs to nobody, all of it block 0, from `nobody` on.
     """
 
-    def __init__(self, kept: BlockTableState, device: torch.device) -> None:
-        """The one copy on a device of tables that note what is written."""
-        self._kept = kept
+    def __init__(self, num_slots: int, num_blocks: int, width: int, device: torch.device) -> None:
+        super().__init__(num_slots, num_blocks, width)
+        self.nobody = len(self.blocks)
+        self.on_device = torch.zeros(self.nobody + width, dtype=torch.int32, device=device)
         self._missing: list[tuple[int, int]] = []
-        self.nobody = len(kept.blocks)
-        self.blocks = torch.zeros(self.nobody + kept.width, dtype=torch.int32, device=device)
+
+    def change(self, slot: int, change: TableChange) -> None:
+        """Change a slot's table. Raises ValueError as BlockTableState does, and for more blocks than columns."""
+        if (count := change.start - change.first + len(change.blocks)) > self.width:
+            raise ValueError(f"a table of {count} blocks, for which rows have {self.width} columns")
+        super().change(slot, change)
 
     def missing(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The places [N] of what was written and is not there yet, and the blocks that belong there [N].
+        """The places [N] of what was written and the device does not have yet, and the blocks that belong there [N].
 
-        They are missing until somebody says that they are `told`: a pass that broke off may not have written them.
+        They are missing until `mark_sent`: a pass that broke off may not have written them.
         """
-        self._missing += self._kept.take_written()
         begins = np.array([begin for begin, _ in self._missing], dtype=np.int64)
         if any(end - begin != 1 for begin, end in self._missing):
             begins = np.concatenate([np.arange(begin, end) for begin, end in self._missing])
-        return begins, np.frombuffer(self._kept.blocks, np.int32)[begins].astype(np.int64)
+        return begins, np.frombuffer(self.blocks, np.int32)[begins].astype(np.int64)
 
-    def told(self) -> None:
-        """What was missing is there, or will be when what was launched so far is done."""
+    def mark_sent(self) -> None:
+        """The device has what was missing, or will have it when what was launched so far is done."""
         self._missing.clear()
 
     def add_to(self, outbox: UploadBuffer) -> UploadSlice | None:
-        """Have what is missing sent with the rest of a step; None where nothing is."""
+        """Have what is missing sent with the rest of a step; None if nothing is."""
         places, blocks = self.missing()
         return outbox.add(np.concatenate([places, blocks])) if places.size else None
 
@@ -161,15 +150,21 @@ class DeviceBlockTables:
         """Write what was sent."""
         if parcel is not None:
             places, blocks = parcel.there.view(2, -1).unbind()
-            self.blocks.index_copy_(0, places, blocks.to(torch.int32))
-        self.told()
+            self.on_device.index_copy_(0, places, blocks.to(torch.int32))
+        self.mark_sent()
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where what is on the device, or is still missing there, is not what is kept. It waits
-        for the device.
-        """
-        there = self.blocks.cpu().numpy()
+        """Raises AssertionError also if what the device has, or still misses, is not what is kept. Waits for it."""
+        super().check_integrity()
+        there = self.on_device.cpu().numpy()
         places, blocks = self.missing()
         there[places] = blocks
-        assert there[: self.nobody].tolist() == list(self._kept.blocks), "the device has other tables"
+        assert there[: self.nobody].tolist() == list(self.blocks), "the device has other tables"
         assert not there[self.nobody :].any(), "the device has blocks where nobody's are"
+
+    def _write(self, begin: int, blocks: array[int]) -> None:
+        super()._write(begin, blocks)
+        self._missing.append((begin, begin + len(blocks)))
+
+    def _widen(self, width: int) -> None:
+        """Rows stay as they are: `change` lets no table in that is longer."""

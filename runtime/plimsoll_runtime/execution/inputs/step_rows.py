@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plimsoll_runtime.engine.protocol.plan import LAST_CHOSEN, StepPlan
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables, OnDevice
 from plimsoll_runtime.execution.inputs.batch_state import StepInputs
-from plimsoll_runtime.execution.inputs.block_tables import BlockTableState
+from plimsoll_runtime.execution.inputs.block_tables import DeviceBlockTables
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 
 Ints = NDArray[np.int64]
@@ -24,7 +24,7 @@ class GroupRows(NamedTuple):
     each still has, how many it has, and the tokens that it has with this step's.
     """
 
-    kept: BlockTableState
+    kept: DeviceBlockTables
     begins: Ints
     firsts: Ints
     counts: Ints
@@ -120,21 +120,21 @@ class StepRows:
         starts = np.append(self.last_rows + 1 - self.lengths, rows)
         tables = np.concatenate([starts, *(part for g in self.groups for part in (g.contexts, g.begins))])
         of_rows, of_sequences = state.outbox.add(flat), state.outbox.add(tables)
-        written = [mirror.add_to(state.outbox) for mirror in state.mirrors]
+        written = [tables.add_to(state.outbox) for tables in state.tables]
         state.outbox.send()
-        for mirror, parcel in zip(state.mirrors, written, strict=True):
-            mirror.receive(parcel)
+        for kept, parcel in zip(state.tables, written, strict=True):
+            kept.receive(parcel)
         known, sources, positions, *cells = of_rows.there.view(flat.shape).unbind()
         sequences = self.slots.size
         query_starts, of_groups = of_sequences.there.tensor_split([sequences + 1])
         numbers = of_groups.view(len(self.groups), 2, sequences)
         lengths, batch = self.lengths.tolist(), tuple[AttentionBatch, ...]()
         for number, group in reversed(list(enumerate(self.groups))):
-            there = OnDevice(state.mirrors[number].blocks, query_starts, *numbers[number].unbind())
+            there = OnDevice(group.kept.on_device, query_starts, *numbers[number].unbind())
             own = BlockTables(group.kept.blocks, group.begins.tolist(), group.counts.tolist(), there)
             mapping = cells[number][:rows]
             batch = (AttentionBatch(lengths, group.contexts.tolist(), own, mapping, batch, self.longest), *batch)
-        return StepInputs(state.filled(known, sources), positions, batch[0])
+        return StepInputs(state.filled(known, sources), positions, batch[0], self.slots.tolist())
 
     def _cells(self, group: GroupRows) -> Ints:
         """Where a row's keys and values go in a group of the cache [T]."""

@@ -1,9 +1,10 @@
-"""State of sequences outside KV blocks: recurrent states and their snapshots, and caches of Transformers code."""
+"""What sequences keep beside their KV blocks, by slot: recurrent states, caches of Transformers code, or nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,12 +12,16 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.inputs.batch_state import NO_STATES, SlotStates, StepInputs
+from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.layers.states import Spans
-from plimsoll_runtime.models.program import Facts
+from plimsoll_runtime.models.program import Facts, Outline
 from plimsoll_runtime.models.spec.recurrent import StateShape
 from plimsoll_runtime.models.transformers_code.cache_calls import Findings
 from plimsoll_runtime.models.transformers_code.cache_rows import OwnStep, Rows
+from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 
 LEAST_SNAPSHOTS = 8
 SEQUENCES_A_SNAPSHOT = 4
@@ -42,20 +47,26 @@ def snapshot_rows(config: EngineConfig, facts: Facts) -> int:
     return max(LEAST_SNAPSHOTS, config.max_sequences // SEQUENCES_A_SNAPSHOT)
 
 
-class StateCache:
-    """`slots` rows for sequences, one more that belongs to nobody (padding may point at it), and `snapshots` behind.
+def states_of(
+    outline: Outline, slots: int, dtype: torch.dtype, device: torch.device, *, snapshots: int = 0
+) -> SlotStates:
+    """The states that a model keeps for sequences in so many slots."""
+    if isinstance(outline, TransformersOutline) and outline.own is not None:
+        return OwnCaches(outline.own)
+    kept = outline.facts.states
+    return StateCache(kept, slots, dtype, device, snapshots=snapshots) if kept else NO_STATES
+
+
+class StateCache(SlotStates):
+    """A tensor for each recurrent state: rows of `slots`, one that belongs to nobody for padding, rows of `snapshots`.
 
     A slot's row is never cleared: whoever begins at position 0 reads zeros, whatever its last owner has left there.
     """
 
+    recurrent: ClassVar[bool] = True
+
     def __init__(
-        self,
-        shapes: Sequence[StateShape],
-        slots: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        *,
-        snapshots: int = 0,
+        self, shapes: Sequence[StateShape], slots: int, dtype: torch.dtype, device: torch.device, *, snapshots: int = 0
     ) -> None:
         self.nobody = slots
         self.device = device
@@ -66,24 +77,27 @@ class StateCache:
             for each in shapes
         ]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows."""
-        return sum(tensor.nbytes for tensor in self.tensors)
-
     def begin(self, slots: Sequence[int], lengths: Sequence[int], positions: Tensor) -> StepStates:
         """A step of sequences in these slots, with so many rows each; `positions` int64 [T] of all rows."""
         return StepStates(self.tensors, slots, lengths, positions)
 
-    def free(self, slots: Iterable[int]) -> None:
-        """These slots are nobody's. Their rows stay as they are (see above)."""
+    def compute(self, decoder: Decoder, inputs: StepInputs, attention: Attention) -> Tensor:
+        """See SlotStates."""
+        states = self.begin(inputs.slots, inputs.batch.query_lens, inputs.positions)
+        return _advanced(decoder, inputs.token_ids, inputs.positions, attention, states)
+
+    def compute_rows(
+        self, decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, slots: Tensor
+    ) -> Tensor:
+        """See SlotStates."""
+        return _advanced(decoder, token_ids, positions, attention, self.over(slots, positions))
 
     def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy snapshots, numbered from 1 on, to slots: (snapshot, slot)."""
+        """See SlotStates."""
         self._copy([(self.nobody + snapshot, slot) for snapshot, slot in pairs])
 
     def take_snapshots(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy what slots have now: (slot, snapshot)."""
+        """See SlotStates."""
         self._copy([(slot, self.nobody + snapshot) for slot, snapshot in pairs])
 
     def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
@@ -153,20 +167,33 @@ class StepStates:
         self._after.clear()
 
 
-class OwnCaches:
+def _advanced(
+    decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, states: StepStates
+) -> Tensor:
+    """Hidden states of a pass, behind which its states take the place of those that it has read."""
+    hidden = decoder(token_ids, positions, attention, states)
+    states.commit()
+    return hidden
+
+
+class OwnCaches(SlotStates):
     """A row for each slot of the runner, from the sequence's first token until its slot is free again."""
+
+    recurrent: ClassVar[bool] = True
 
     def __init__(self, found: Findings) -> None:
         self.rows = Rows(None if found.axes is None else dict(found.axes))
 
-    def begin(self, slots: Sequence[int], lengths: Sequence[int], positions: Tensor) -> OwnStep:
-        """A step of sequences in these slots, with so many rows each; `positions` int64 [T] of all rows."""
-        first, starts, every = 0, [], positions.tolist()
-        for length in lengths:
+    def compute(self, decoder: Decoder, inputs: StepInputs, attention: Attention) -> Tensor:
+        """See SlotStates."""
+        first, starts, every = 0, [], inputs.positions.tolist()
+        for length in inputs.batch.query_lens:
             starts.append(every[first])
             first += length
-        return OwnStep(slots, starts, Spans(lengths, positions.device), self.rows)
+        spans = Spans(inputs.batch.query_lens, inputs.positions.device)
+        step = OwnStep(inputs.slots, starts, spans, self.rows)
+        return decoder(inputs.token_ids, inputs.positions, attention, step)
 
     def free(self, slots: Iterable[int]) -> None:
-        """These slots are nobody's: their caches go."""
+        """See SlotStates: the caches of these slots are freed."""
         self.rows.free(slots)

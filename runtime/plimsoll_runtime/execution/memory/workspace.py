@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.limits import step_tokens
-from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.inputs.batch_state import NO_STATES, SlotStates, padding_inputs
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.kv.states import OwnCaches, StateCache, snapshot_rows
-from plimsoll_runtime.execution.runner import PROMPT_LOGITS
+from plimsoll_runtime.execution.kv.states import snapshot_rows, states_of
+from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.sampling.sampler import PROMPT_LOGITS
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.program import Facts, Outline
-from plimsoll_runtime.models.transformers_code.outline import TransformersOutline
 
 FLOAT32 = 4
 KEPT = 2.5
@@ -109,7 +109,7 @@ def on_an_accelerator(
     facts, device = decoder.outline.facts, torch.accelerator.current_accelerator()
     assert device is not None
     cache = KvCache(facts.attention, 2, block_size, decoder.dtype, device, whole=facts.whole)
-    states = _states_of(decoder, cache, step)
+    states = states_of(decoder.outline, len(step.prompts), decoder.dtype, cache.device)
     able: list[type[AttentionBackend]] = []
     peak = peak_of(lambda: able.extend(_run(decoder, backends, cache, step, states)))
     return peak + _choosing(facts, step) + _kept_states(facts, decoder.dtype.itemsize, step), able
@@ -134,29 +134,14 @@ def _run(
     backends: Sequence[type[AttentionBackend]],
     cache: KvCache,
     step: LargestStep,
-    states: StateCache | OwnCaches | None = None,
+    states: SlotStates = NO_STATES,
 ) -> Sequence[type[AttentionBackend]]:
     """Prompts of as many tokens as a step holds, all of them in the padding block, and the logits."""
-    prompts = step.prompts
-    forward_pass = ForwardPass(decoder, cache, backends, states=states)
-    zeros = torch.zeros(sum(prompts), dtype=torch.int64, device=cache.device)
-    positions = torch.cat([torch.arange(length) for length in prompts]).to(cache.device)
-    tables = BlockTables.of([[0] * -(-length // cache.block_size) for length in prompts])
-    batch = AttentionBatch(prompts, prompts, tables, zeros)
-    hidden: Tensor = forward_pass(zeros, positions, batch, range(len(prompts)))
+    forward_pass = ForwardPass(StepParts(decoder, cache, states), backends)
+    hidden = forward_pass.run(padding_inputs([(length, length) for length in step.prompts], cache))
     wanted = step.head_rows(decoder.outline.facts)
     decoder.logits(hidden[:1].expand(wanted, -1).contiguous())
     return forward_pass.backends
-
-
-def _states_of(decoder: Decoder, cache: KvCache, step: LargestStep) -> StateCache | OwnCaches | None:
-    """For the sequences of the step."""
-    outline = decoder.outline
-    if isinstance(outline, TransformersOutline) and outline.own is not None:
-        return OwnCaches(outline.own)
-    if not outline.facts.states:
-        return None
-    return StateCache(outline.facts.states, len(step.prompts), decoder.dtype, cache.device)
 
 
 def _choosing(facts: Facts, step: LargestStep) -> int:

@@ -14,11 +14,16 @@ from torch import Tensor
 from plimsoll_kernels.log_probabilities.op import log_probabilities
 from plimsoll_kernels.log_probabilities.reports import Reports
 from plimsoll_kernels.sampling.op import sample
-from plimsoll_runtime.engine.protocol.plan import SequenceOutput, SlotInit, TokenLogprob
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, SlotInit, TokenLogprob
 from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows, Recorded
 from plimsoll_runtime.execution.sampling.logits_processors import adjust
 from plimsoll_runtime.execution.sampling.state import NO_TOKEN, PlainRows, Rows, SamplingState
+from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.layers.device_copy import to_device
+from plimsoll_runtime.structured.matcher import Grammars
+
+PROMPT_LOGITS = 2**25
+"""The most logits (rows x vocabulary) that are computed at once for prompt log probabilities: 128 MiB of float32."""
 
 
 def reports_of(logits: Tensor, tokens: Tensor, top: Sequence[int]) -> Reports:
@@ -58,36 +63,45 @@ class Sampler:
         self, vocab_size: int, eos_token_ids: tuple[int, ...], constrained: ConstrainedRows | None = None
     ) -> None:
         self._state = SamplingState(vocab_size, eos_token_ids)
-        self._constrained = constrained
+        self._constrained = constrained or ConstrainedRows(vocab_size, Grammars())
         self.constrains = False
 
     def fill(self, init: SlotInit) -> None:
         """A sequence takes a slot."""
         self._state.fill(init)
-        if self._constrained is not None:
-            self._constrained.fill(init)
-            self.constrains = self._constrained.active
+        self._constrained.fill(init)
+        self.constrains = self._constrained.active
 
     def free(self, slot: int) -> None:
         """A slot is empty again."""
         self._state.free(slot)
-        if self._constrained is not None:
-            self._constrained.free(slot)
-            self.constrains = self._constrained.active
+        self._constrained.free(slot)
+        self.constrains = self._constrained.active
 
     def begin(self, slots: Sequence[int]) -> None:
         """A step that will sample these slots is about to be computed: what they may choose is found out meanwhile."""
-        if self._constrained is not None:
-            self._constrained.begin(slots)
+        self._constrained.begin(slots)
 
     def break_off(self) -> None:
         """Nothing comes of the step that was begun; before the next one the slots are freed of whoever was in it."""
-        if self._constrained is not None:
-            self._constrained.break_off()
+        self._constrained.break_off()
 
-    def prompt_logprob_count(self, slot: int) -> int:
-        """How many alternatives a prompt position of this slot reports."""
-        return self._state.prompt_logprob_count(slot)
+    def prompt_reports(
+        self, decoder: Decoder, sequences: Iterable[ScheduledSequence], hidden: Tensor
+    ) -> list[PromptReport]:
+        """The reports of sequences with prompt targets, whose rows are the hidden states `[T, hidden]`, in order."""
+        reports, first = [], 0
+        step = max(1, PROMPT_LOGITS // decoder.outline.facts.vocab_size)
+        for sequence in sequences:
+            slot, targets = sequence.slot, sequence.prompt_targets
+            count = self._state.prompt_logprob_count(slot) if targets else 0
+            for start in range(0, len(targets), step):
+                part = targets[start : start + step]
+                logits = decoder.logits(hidden[first + start : first + start + len(part)])
+                tokens = to_device(np.array(part, dtype=np.int64), hidden.device)
+                reports.append(PromptReport(slot, part, count, reports_of(logits, tokens, [count] * len(part))))
+            first += len(sequence.token_ids)
+        return reports
 
     def sample(self, logits: Tensor, slots: Sequence[int]) -> list[SequenceOutput]:
         """Choose a token for each row (logits float32 [R, V], which may be changed) and record it.
@@ -121,7 +135,7 @@ class Sampler:
         """The choice, and of each row the largest logit and the token that was chosen."""
         state = self._state
         rows = state.rows(tuple(slots), logits.device)
-        masks = self._constrained.finish(logits.device) if self.constrains and self._constrained else None
+        masks = self._constrained.finish(logits.device) if self.constrains else None
         raw = logits
         if rows.reported is not None and (rows.adjusted or masks is not None):
             raw = logits.clone()
@@ -152,7 +166,7 @@ class Sampler:
                 )
             )
         failed, forced = Recorded({}, {})
-        if choice.constrained and self._constrained is not None:
+        if choice.constrained:
             failed, forced = self._constrained.record(slots, tokens)
         failed |= {row: NOT_FINITE for row, token in enumerate(tokens) if token == NO_TOKEN}
         for row, more in forced.items():

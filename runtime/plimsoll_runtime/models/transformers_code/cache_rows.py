@@ -121,9 +121,6 @@ class OwnStep:
         """See States. Always raises TypeError."""
         raise TypeError("sequences have caches of their own, and no states that could be written")
 
-    def commit(self) -> None:
-        """The pass is over: what it has made of the caches lies there already."""
-
 
 @dataclass(frozen=True, slots=True)
 class CacheCall:

@@ -1,100 +1,154 @@
-"""Which kinds of graphs an engine has: by its device, its backend and what its layers keep."""
+"""An engine's stages, and which kinds of graphs it has: by its device, its backend and what its layers keep."""
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
+from types import SimpleNamespace, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
 from kernel_support.recorder import Recorder
 
-from plimsoll_runtime.driver.build import assembly
+from plimsoll_runtime.driver.build import gpu_parts
+from plimsoll_runtime.driver.build.assembly import (
+    CPU,
+    GPU,
+    GPU_WITHOUT_GRAPHS,
+    POOLING,
+    Assembled,
+    Stages,
+    run_stages,
+    stages_of,
+)
+from plimsoll_runtime.driver.build.memory_plan import Budget
+from plimsoll_runtime.driver.build.model_facts import Backends, Model
 from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.engine.step_timing import Timeline
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import NoAttention
+from plimsoll_runtime.execution.graphs.capture import NO_GRAPHS
+from plimsoll_runtime.execution.inputs.batch_state import SlotStates
 from plimsoll_runtime.execution.kv.states import OwnCaches, StateCache
-from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
 
-DECODES, PIECES = "GraphedDecoder", "PiecedDecoder"
+DECODES, PIECES = "DecodeGraphs", "PiecewiseDecoder"
+
+
+CAPTURE = Recorder()
 
 
 class Kind:
     """Graphs that are none: what they were made with."""
 
     def __init__(self, made: list[tuple[str, dict[str, Any]]], name: str, *args: Any, **limits: Any) -> None:
-        self.capture = next(each for each in args if isinstance(each, Recorder))
+        assert CAPTURE in args, "one for all kinds: they share its memory"
         made.append((name, limits))
+
+    def wanted(self) -> list[Any]:
+        return ["some"]
 
 
 @pytest.mark.parametrize(
     ("backend", "states", "ours", "expected"),
     [
-        (NoAttention, None, True, [DECODES, PIECES]),
-        (ReferenceBackend, None, True, [PIECES]),
+        (NoAttention, SlotStates, True, [DECODES, PIECES]),
+        (ReferenceBackend, SlotStates, True, [PIECES]),
         (NoAttention, StateCache, True, [DECODES]),
         (NoAttention, OwnCaches, True, []),
-        (NoAttention, None, False, []),
+        (NoAttention, SlotStates, False, []),
     ],
 )
 def test_kinds_of_graphs(
     backend: Any, states: Any, ours: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[str, dict[str, Any]]] = []
-    capture = Recorder()
     for name in (DECODES, PIECES):
-        monkeypatch.setattr(assembly, name, partial(Kind, made, name))
+        monkeypatch.setattr(gpu_parts, name, partial(Kind, made, name))
     decoder: Any = TorchDecoder.__new__(TorchDecoder)
     decoder.program = Program.__new__(Program) if ours else object()
-    cache: Any = SimpleNamespace()
-    kept = None if states is None else states.__new__(states)
+    parts = StepParts(decoder, cache=SimpleNamespace(), states=states.__new__(states))  # type: ignore[arg-type]
     config = EngineConfig(model="m", max_sequences=7, max_batch_tokens=99)
+    budget: Any = SimpleNamespace(kv=SimpleNamespace(max_model_len=1000))
     state: Any = object()
-    graphs = assembly._graphs(config, decoder, cache, state, capture, kept, 1000, backend.__new__(backend))
+    graphs = gpu_parts.step_graphs(config, budget, parts, state, CAPTURE)(backend.__new__(backend))
     assert [name for name, _ in made] == expected
-    assert (graphs is None) == (not expected)
-    limits = {DECODES: {"max_sequences": 7, "max_model_len": 1000, "states": kept}, PIECES: {"max_rows": 99}}
+    assert len(graphs.wanted()) == len(expected)
+    limits = {DECODES: {"max_sequences": 7, "max_model_len": 1000}, PIECES: {"max_rows": 99}}
     assert made == [(name, limits[name]) for name in expected]
-    if graphs is not None:
-        assert graphs.capture is capture, "one for all kinds: they share its memory"
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_where_sampling_is_captured(ours: bool) -> None:
+    """Not of Transformers' code: a Mamba's hidden states are float32, whatever the model's dtype."""
+    decoder: Any = SimpleNamespace(outline=Program.__new__(Program) if ours else object())
+    forward_pass: Any = SimpleNamespace(capture_graphs=lambda *args, beside: (args, beside))
+    sampling: Any = object()
+    captured: Any = gpu_parts.graph_capturing(decoder, forward_pass, CAPTURE, sampling)("bounds", "progress")  # type: ignore[arg-type]
+    assert captured == ((CAPTURE, "bounds", "progress"), sampling if ours else NO_GRAPHS)
 
 
 @pytest.mark.parametrize(
-    ("device", "seconds", "probed", "expected"),
+    ("pooling", "device", "seconds", "probed", "expected"),
     [
-        ("cuda", 20.0, False, True),
-        ("cpu", 20.0, False, False),
-        ("cuda", 0.0, False, False),
-        ("cuda", 20.0, True, False),
+        (False, "cuda", 20.0, False, GPU),
+        (False, "cuda", 0.0, False, GPU_WITHOUT_GRAPHS),
+        (False, "cuda", 20.0, True, GPU_WITHOUT_GRAPHS),
+        (False, "cpu", 20.0, False, CPU),
+        (True, "cpu", 20.0, False, POOLING),
+        (True, "cuda", 20.0, False, POOLING),
     ],
 )
-def test_where_there_are_graphs(
-    device: str, seconds: float, probed: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capture = Recorder()
-    monkeypatch.setattr(assembly, "CudaCapture", lambda device: capture)
-    cache: Any = SimpleNamespace(device=torch.device(device))
+def test_stages_by_device(pooling: bool, device: str, seconds: float, probed: bool, expected: Stages) -> None:
+    """A probe looks into each op, which a graph hides."""
+    model: Any = SimpleNamespace(pooling=object() if pooling else None, device=torch.device(device))
     probe: Any = object() if probed else None
-    found = assembly._capture(EngineConfig(model="m", graph_seconds=seconds), cache, probe)
-    assert found is (capture if expected else None)
+    assert stages_of(EngineConfig(model="m", graph_seconds=seconds), model, probe) is expected
 
 
-@pytest.mark.parametrize(
-    ("ours", "captures", "expected"), [(True, True, True), (True, False, False), (False, True, False)]
-)
-def test_where_choices_are_graphs(ours: bool, captures: bool, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of Transformers' code: a Mamba's hidden states are float32, whatever the model's dtype."""
-    monkeypatch.setattr(assembly, "device_event", lambda device: object())
-    decoder: Any = SimpleNamespace(outline=SimpleNamespace(facts=SimpleNamespace(hidden_size=4)), dtype=torch.float32)
-    if ours:
-        decoder.outline = Program.__new__(Program)
-        object.__setattr__(decoder.outline, "facts", SimpleNamespace(hidden_size=4))
-    cache: Any = SimpleNamespace(device=torch.device("cpu"), block_size=4, num_blocks=9, groups=[[0]])
-    sampler: Any = None
-    found = assembly._device(
-        EngineConfig(model="m", max_sequences=7), cache, 64, decoder, sampler, Recorder() if captures else None
-    )
-    assert found is not None
-    assert (found.choices is not None) == expected
+GIVEN = {
+    "config": EngineConfig,
+    "model": Model,
+    "budget": Budget,
+    "device": torch.device,
+    "backends": Backends,
+    "num_slots": int,
+    "decoder": Decoder,
+    "engine_timeline": Timeline,
+    "timeline": Timeline,
+}
+
+
+@pytest.mark.parametrize("stages", [CPU, GPU, GPU_WITHOUT_GRAPHS, POOLING])
+def test_each_stage_gets_what_it_needs(stages: Stages) -> None:
+    """Each part is made before it is needed, of the type that is asked for, and somebody needs it."""
+    kinds, needed = dict[str, Any](GIVEN), set[str]()
+    for name, make in dict[str, Any](stages).items():
+        hints = get_type_hints(make.__init__ if isinstance(make, type) else make)  # type: ignore[misc]
+        for need in inspect.signature(make).parameters:
+            assert fits(kinds[need], hints.get(need)), f"{name} needs {need}: {hints[need]}, not {kinds[need]}"
+            needed.add(need)
+        assert name not in kinds
+        kinds[name] = make if isinstance(make, type) else hints.get("return")
+    for name, hint in get_type_hints(Assembled).items():
+        assert fits(kinds[name], hint), name
+        needed.add(name)
+    assert kinds.keys() - GIVEN.keys() <= needed
+
+
+def fits(kind: Any, wanted: Any) -> bool:
+    """Whether what is of a kind may stand for what is wanted; None for what says nothing of types."""
+    if kind is None or wanted is None or kind == wanted:
+        return True
+    found, options = get_origin(kind) or kind, get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
+    return any(getattr(each, "_is_protocol", False) or issubclass(found, get_origin(each) or each) for each in options)
+
+
+def test_a_stage_without_what_it_needs() -> None:
+    stages: Stages = {"sum": lambda one, two: one + two, "two": lambda: 2}
+    with pytest.raises(ValueError, match="the stage 'sum' needs two: add a stage that makes it before"):
+        run_stages(stages, {"one": 1})
+    assert run_stages({name: stages[name] for name in ("two", "sum")}, {"one": 1}) == {"one": 1, "two": 2, "sum": 3}

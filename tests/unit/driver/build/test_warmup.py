@@ -27,18 +27,18 @@ class Parts:
         self.budget: Any = SimpleNamespace(kv=kv, graphs=5 * MIB)
         cache = SimpleNamespace(device=torch.device(device))
         self.backend = object()
-        self.choices = object()
-        self.wired: Any = SimpleNamespace(runner=self, forward_pass=self, cache=cache, choices=self.choices)
+        self.wired: Any = SimpleNamespace(
+            runner=self, forward_pass=self, cache=cache, capture_graphs=self.capture_graphs
+        )
 
     def run(self, plan: StepPlan) -> StepResult:
         self.did.append([len(s.token_ids) for s in plan.sequences])
         return StepResult(())
 
-    def capture_graphs(self, bounds: CaptureBounds, told: OnProgress, beside: object) -> None:
-        assert beside is self.choices
+    def capture_graphs(self, bounds: CaptureBounds, progress: OnProgress) -> None:
         assert torch.is_inference_mode_enabled()
         self.did.append(bounds)
-        told(0.5)
+        progress(0.5)
 
     def warm_up(self, **options: Any) -> tuple[int, float]:
         def heard(stage: str, fraction: float) -> None:

@@ -32,7 +32,9 @@ from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBa
 from plimsoll_runtime.execution.attention.split import exclude_failed, parts_of, split_backend
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.graphs.decode import GraphBackend
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.layers.attention import Attention, RotatingAttention
 from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
@@ -350,9 +352,10 @@ def test_a_part_that_fails_in_service_is_replaced_by_the_next_one(caplog: pytest
     def decoder(token_ids: Tensor, positions: Tensor, attention: Attention) -> Tensor:
         return attention(0, *inputs(len(token_ids)))
 
-    forward_pass = ForwardPass(decoder, cache, order)  # type: ignore[arg-type]
+    forward_pass = ForwardPass(StepParts(decoder, cache), order)  # type: ignore[arg-type]
     batch = batch_of([1, 4])
-    found = forward_pass(torch.zeros(5, dtype=torch.int64), torch.zeros(5, dtype=torch.int64), batch)
+    zeros = torch.zeros(5, dtype=torch.int64)
+    found = forward_pass.run(StepInputs(zeros, zeros, batch))
     expected = ReferenceBackend(KvCache([SHAPE], 5, 16, torch.float32, CPU)).begin(batch)(0, *inputs(5))
     torch.testing.assert_close(found, expected)
     assert forward_pass.fallbacks == 1

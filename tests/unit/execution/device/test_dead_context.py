@@ -11,7 +11,10 @@ from kernel_support.recorder import Recorder
 from plimsoll_runtime.execution.attention import selection
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionError, create_backend, prepare_step
 from plimsoll_runtime.execution.device.faults import fault_of
-from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass
+from plimsoll_runtime.execution.graphs.capture import NO_GRAPHS
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
+from plimsoll_runtime.execution.parts import StepParts
 
 FAULT = "CUDA error: an illegal memory access was encountered"
 
@@ -56,10 +59,10 @@ def test_no_other_backend_is_tried(error: Exception) -> None:
     beside: Any = Beside
     decoder: Any = lambda token_ids, positions, attention: attend(attention)  # noqa: E731
     cache: Any = None
-    forward_pass = ForwardPass(decoder, cache, [kind, beside])
+    forward_pass = ForwardPass(StepParts(decoder, cache), [kind, beside])
     given: Any = None
     with pytest.raises(type(error)) as caught:
-        forward_pass(given, given, given)
+        forward_pass.run(StepInputs(given, given, given))
     assert caught.value is error
     assert forward_pass.fallbacks == 0
 
@@ -82,14 +85,15 @@ def test_other_errors_are_the_backends() -> None:
 
 
 def test_a_graph_is_not_given_up_for_it() -> None:
-    forward_pass: Any = object.__new__(ForwardPass)
-    forward_pass._graphs = graphs = Recorder()
+    forward_pass: Any = object.__new__(GraphForwardPass)
+    graphs: object = Recorder()
+    forward_pass._graphs = graphs
     fault = torch.AcceleratorError(FAULT)
     with pytest.raises(torch.AcceleratorError):
         forward_pass._give_up_graphs(fault)
     assert forward_pass._graphs is graphs
     forward_pass._give_up_graphs(RuntimeError("cannot be captured"))
-    assert forward_pass._graphs is None
+    assert forward_pass._graphs is NO_GRAPHS
 
 
 def test_a_trial_at_the_start_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

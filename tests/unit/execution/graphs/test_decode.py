@@ -18,6 +18,7 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTable
 from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCK, BLOCKS, MOST, LONGEST = 4, 40, 20, 64
@@ -63,7 +64,7 @@ class Graphs(DecodeGraphs):
     def __init__(self, capture: Any, *, captured: bool = True) -> None:
         cache = KvCache([SHAPE] * 2, BLOCKS, BLOCK, torch.float32, torch.device("cpu"), groups=[[0], [1]])
         echo, self.state = Echo(), state_of(cache, MOST + 1, LONGEST)
-        super().__init__(echo, echo, cache, self.state, capture, max_sequences=MOST, max_model_len=LONGEST)
+        super().__init__(StepParts(echo, cache), echo, self.state, capture, max_sequences=MOST, max_model_len=LONGEST)
         if captured:
             for each in self.wanted():
                 each.add()
@@ -114,7 +115,7 @@ def test_every_step_is_its_own(steps: list[list[int]]) -> None:
 
 def test_tokens_that_only_the_device_has() -> None:
     decoder = Graphs(Recorder())
-    decoder.state.chose(torch.tensor([0, 2]), torch.tensor([70, 72]))
+    decoder.state.record(torch.tensor([0, 2]), torch.tensor([70, 72]))
     rows = rows_of(decoder.state, BLOCK, *step([9, 5, 7]))
     rows.known[::2], rows.sources[::2] = 0, [0, 2]
     hidden = decoder.run(rows)
@@ -130,12 +131,12 @@ def test_what_is_new_in_tables_is_told_once_it_is_there() -> None:
     decoder._graphs[4, False, False] = failed
     with pytest.raises(RuntimeError, match="lost"):
         decoder.step(*made)
-    [mirror, _] = decoder.state.mirrors
-    assert not mirror.blocks.any()
-    assert mirror.missing()[0].size == 3
+    [tables, _] = decoder.state.tables
+    assert not tables.on_device.any()
+    assert tables.missing()[0].size == 3
     assert torch.equal(rows_of(decoder.state, BLOCK, *made).inputs().batch.cells, made[2].cells)
     decoder.state.check_integrity()
-    assert mirror.blocks.any()
+    assert tables.on_device.any()
 
 
 def test_padding_attends_to_the_block_of_nobody() -> None:

@@ -21,16 +21,18 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.async_result import DeviceSteps
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
-from plimsoll_runtime.execution.forward import ForwardPass
-from plimsoll_runtime.execution.graphs.capture import CaptureBounds, StepGraphs
+from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass
+from plimsoll_runtime.execution.graphs.capture import NO_GRAPHS, CaptureBounds, StepGraphs
 from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder, segments
+from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.runners.gpu import GpuRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import Stage, TorchDecoder
@@ -266,14 +268,16 @@ def test_a_step_with_more_rows_than_have_graphs(llama: TorchDecoder) -> None:
 def test_a_capture_that_fails_leaves_steps_as_they_are(llama: TorchDecoder, caplog: pytest.LogCaptureFixture) -> None:
     cache = new_cache(llama)
     capture = Recorder(RuntimeError("an op waits for the device"))
-    forward_pass = ForwardPass(llama, cache, [ReferenceBackend], lambda backend: pieced(llama, cache, capture))
-    forward_pass.capture_graphs(WIDE)
+    forward_pass = GraphForwardPass(
+        StepParts(llama, cache), [ReferenceBackend], lambda backend: pieced(llama, cache, capture)
+    )
+    forward_pass.capture_graphs(capture, WIDE)
     [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert warning.startswith("no CUDA graph for 40 rows with chunks (an op waits for the device)")
     assert capture.captures == 1
-    plain, state = ForwardPass(llama, new_cache(llama), [ReferenceBackend]), state_of(cache, 3, 60)
+    plain, state = ForwardPass(StepParts(llama, new_cache(llama)), [ReferenceBackend]), state_of(cache, 3, 60)
     for step in steps():
-        assert torch.equal(forward_pass.of_rows(rows_of(state, BLOCK, *step)), plain(*step))
+        assert torch.equal(forward_pass.run_rows(rows_of(state, BLOCK, *step)), plain.run(StepInputs(*step)))
 
 
 class FailsAtChunks(ReferenceBackend):
@@ -302,11 +306,11 @@ def test_a_backend_that_fails_in_a_piece_is_replaced(llama: TorchDecoder, caplog
     def graphs_of(backend: AttentionBackend) -> PiecewiseDecoder:
         return PiecewiseDecoder(llama, backend, caches[0], Recorder(), max_rows=MOST)
 
-    forward_pass = ForwardPass(llama, caches[0], [FailsAtChunks, ReferenceBackend], graphs_of)
-    forward_pass.capture_graphs(WIDE)
-    plain, state = ForwardPass(llama, caches[1], [ReferenceBackend]), state_of(caches[0], 3, 60)
+    forward_pass = GraphForwardPass(StepParts(llama, caches[0]), [FailsAtChunks, ReferenceBackend], graphs_of)
+    forward_pass.capture_graphs(Recorder(), WIDE)
+    plain, state = ForwardPass(StepParts(llama, caches[1]), [ReferenceBackend]), state_of(caches[0], 3, 60)
     for step in steps():
-        assert torch.equal(forward_pass.of_rows(rows_of(state, BLOCK, *step)), plain(*step))
+        assert torch.equal(forward_pass.run_rows(rows_of(state, BLOCK, *step)), plain.run(StepInputs(*step)))
     assert equal(*caches)
     [warning] = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert "failed with RuntimeError: out of shared memory; from now on reference" in warning
@@ -317,7 +321,6 @@ class Noted:
     """Graphs that note of which steps there was one."""
 
     def __init__(self, graphs: StepGraphs) -> None:
-        self.capture = graphs.capture
         self.wanted = graphs.wanted
         self._graphs = graphs
         self.rows: list[int] = []
@@ -333,18 +336,19 @@ def texts(decoder: TorchDecoder, made: list[Noted], *, graphs: bool) -> dict[str
     """What an engine answers to prompts of several lengths that come one after the other, in chunks beside decodes."""
     cache = KvCache(decoder.outline.facts.attention, BLOCKS, BLOCK, torch.float32, CPU)
 
-    def graphs_of(backend: AttentionBackend) -> Noted | None:
+    def graphs_of(backend: AttentionBackend) -> StepGraphs:
         if not graphs:
-            return None
+            return NO_GRAPHS
         made.append(Noted(PiecewiseDecoder(decoder, backend, cache, Recorder(), max_rows=24)))
         return made[-1]
 
-    forward_pass = ForwardPass(decoder, cache, [ReferenceBackend], graphs_of)
+    forward_pass = GraphForwardPass(StepParts(decoder, cache), [ReferenceBackend], graphs_of)
     with torch.inference_mode():
-        forward_pass.capture_graphs(WIDE)
+        forward_pass.capture_graphs(Recorder(), WIDE)
     vocab = decoder.outline.facts.vocab_size
-    device = DeviceSteps(state_of(cache, 4, 60), Copies())
-    runner = ModelRunner(decoder, forward_pass, cache, Sampler(vocab, ()), 4, device=device)
+    sampler, state = Sampler(vocab, ()), state_of(cache, 4, 60)
+    sampling = SamplingGraphs(decoder, sampler, state, Recorder())
+    runner = GpuRunner(forward_pass, sampler, state, Copies(), sampling)
     config = EngineConfig(model="m", max_batch_tokens=24, max_sequences=4, check_integrity_every=1)
     info = EngineInfo("m", "Llama", "float32", "cpu", "reference", vocab, 60, BLOCK, BLOCKS, 0, 0, [])
     core = EngineCore(config, info, runner)

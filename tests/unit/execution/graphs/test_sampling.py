@@ -51,7 +51,7 @@ class Choices(SamplingGraphs):
         self.sampler = Sampler(VOCAB, ())
         self.state = DeviceState(SLOTS, 1, 10, 4, CPU)
         self.head = Head()
-        super().__init__(cast(Decoder, self.head), self.sampler, self.state, capture or Recorder(), max_rows=SLOTS)
+        super().__init__(cast(Decoder, self.head), self.sampler, self.state, capture or Recorder())
         for each in self.wanted() if captured else ():
             each.add()
 

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from kernel_support.recorder import Recorder
 from torch import Tensor
 
-from plimsoll_runtime.execution.graphs.capture import Capture, CaptureRequest, FirstOf
+from plimsoll_runtime.execution.graphs.capture import CaptureRequest, FirstOf
 from plimsoll_runtime.execution.inputs.step_rows import StepRows
 
 
@@ -18,7 +17,6 @@ class UpTo:
     """Graphs of steps with up to so many rows."""
 
     def __init__(self, rows: int) -> None:
-        self.capture: Capture = Recorder()
         self._rows = rows
 
     def wanted(self) -> list[CaptureRequest]:
@@ -29,10 +27,8 @@ class UpTo:
 
 
 def test_the_first_that_has_one() -> None:
-    kinds = [UpTo(2), UpTo(8)]
-    first = FirstOf(kinds)
+    first = FirstOf([UpTo(2), UpTo(8)])
     steps: list[Any] = [SimpleNamespace(known=np.zeros(rows)) for rows in (1, 2, 3, 8, 9)]
     found = [first.run(step) for step in steps]
     assert [None if each is None else each.item() for each in found] == [2, 2, 8, 8, None]
     assert [each.rows for each in first.wanted()] == [2, 8]
-    assert first.capture is kinds[0].capture

@@ -53,8 +53,8 @@ def test_rows_of_nobody_behind(case: tuple[StepPlan, int], more: int) -> None:
     """Token 0 at position 0, and no cell."""
     plan, block_size = case
     device = DeviceState(SLOTS, len(plan.sequences[0].changes), BLOCKS, 60, CPU)
-    device.chose(torch.arange(SLOTS), torch.tensor(LAST))
-    BatchState(SLOTS, len(plan.sequences[0].changes), BLOCKS, device).begin(plan)
+    device.record(torch.arange(SLOTS), torch.tensor(LAST))
+    device.begin(plan)
     device.outbox.begin()
     rows = StepRows.of(plan, device, block_size)
     plain, wide = rows.inputs(), rows.inputs(rows.known.size + more)
@@ -66,7 +66,7 @@ def test_rows_of_nobody_behind(case: tuple[StepPlan, int], more: int) -> None:
 def test_a_table_that_is_too_short() -> None:
     device = DeviceState(SLOTS, 1, BLOCKS, 60, CPU)
     plan = StepPlan([ScheduledSequence(2, 7, [1, 2], [TableChange(0, 0, 0, [5])], sample=True)])
-    BatchState(SLOTS, 1, BLOCKS, device).begin(plan)
+    device.begin(plan)
     with pytest.raises(ValueError, match="9 tokens in 1 blocks of 8"):
         _ = StepRows.of(plan, device, 8).groups
 
@@ -77,17 +77,19 @@ def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
     """Where the host has seen what was chosen, and where only the device has it."""
     plan, block_size = case
     groups = len(plan.sequences[0].changes)
-    device = DeviceState(SLOTS, groups, BLOCKS, 60, CPU) if unseen else None
-    state = BatchState(SLOTS, groups, BLOCKS, device)
-    state.chose(range(SLOTS), [SequenceOutput(token) for token in LAST])
-    state.begin(plan)
-    if device is None:
-        inputs = step_inputs(plan, state, block_size, CPU)
-    else:
-        device.chose(torch.arange(SLOTS), torch.tensor(LAST))
+    if unseen:
+        device = DeviceState(SLOTS, groups, BLOCKS, 60, CPU)
+        device.begin(plan)
+        device.record(torch.arange(SLOTS), torch.tensor(LAST))
         device.outbox.begin()
         inputs = StepRows.of(plan, device, block_size).inputs()
-        state.check_integrity()
+        device.check_integrity()
+    else:
+        state = BatchState(SLOTS, groups, BLOCKS)
+        state.record(range(SLOTS), [SequenceOutput(token) for token in LAST])
+        state.begin(plan)
+        inputs = step_inputs(plan, state, block_size)
+    assert list(inputs.slots) == [s.slot for s in plan.sequences]
     expected = [
         (LAST[s.slot] if token == LAST_CHOSEN else token, s.start + i)
         for s in plan.sequences

@@ -13,16 +13,17 @@ from plimsoll_runtime.execution.inputs.device_state import DeviceState
 from plimsoll_runtime.execution.inputs.upload_buffer import UploadBuffer
 
 SLOTS, BLOCKS, MOST = 3, 100_000, 2000
+CPU = torch.device("cpu")
 
 
-def tell(mirror: DeviceBlockTables) -> int:
+def tell(tables: DeviceBlockTables) -> int:
     """Send what is missing; how much that was."""
-    outbox = UploadBuffer(torch.device("cpu"))
+    outbox = UploadBuffer(CPU)
     outbox.begin()
-    count = mirror.missing()[0].size
-    parcel = mirror.add_to(outbox)
+    count = tables.missing()[0].size
+    parcel = tables.add_to(outbox)
     outbox.send()
-    mirror.receive(parcel)
+    tables.receive(parcel)
     return count
 
 
@@ -31,9 +32,8 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
     """Sequences come, grow, slide, have blocks replaced and renumbered, several times between two plans, and go; now
     and then a device is told.
     """
-    columns = data.draw(st.sampled_from([None, MOST]))
-    kept, tables = BlockTableState(SLOTS, BLOCKS, noted_up_to=columns), dict[int, BlockTable]()
-    mirror = None if columns is None else DeviceBlockTables(kept, torch.device("cpu"))
+    tables = dict[int, BlockTable]()
+    kept = BlockTableState(SLOTS, BLOCKS) if data.draw(st.booleans()) else DeviceBlockTables(SLOTS, BLOCKS, MOST, CPU)
     fresh = iter(range(BLOCKS))
 
     def blocks(count: int) -> list[int]:
@@ -58,8 +58,8 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
             kept.clear(slot)
         elif (change := table.change(0)) is not None:
             kept.change(slot, change)
-            if mirror is not None and data.draw(st.booleans()):
-                tell(mirror)
+            if isinstance(kept, DeviceBlockTables) and data.draw(st.booleans()):
+                tell(kept)
         kept.check_integrity()
     for slot, table in tables.items():
         if (change := table.change(0)) is not None:
@@ -67,11 +67,10 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
         assert table.is_sent
         assert table.change(0) is None
     kept.check_integrity()
-    if mirror is not None:
-        mirror.check_integrity()
-        tell(mirror)
-        assert mirror.missing()[0].size == 0
-        mirror.check_integrity()
+    if isinstance(kept, DeviceBlockTables):
+        tell(kept)
+        assert kept.missing()[0].size == 0
+        kept.check_integrity()
     assert {slot: (kept.firsts[slot], list(kept.table(slot))) for slot in tables} == {
         slot: (table.first, table.blocks) for slot, table in tables.items()
     }
@@ -134,23 +133,23 @@ def test_after_a_sequence_has_gone_nothing_is_gone_on_from() -> None:
 
 def test_a_device_is_sent_what_is_new() -> None:
     """The places and the numbers that changed; what nobody says was told is missing still."""
-    state = DeviceState(2, 1, BLOCKS, 70, torch.device("cpu"))
-    [mirror], [kept] = state.mirrors, state.tables
-    assert tell(mirror) == 0
+    state = DeviceState(2, 1, BLOCKS, 70, CPU)
+    [kept] = state.tables
+    assert tell(kept) == 0
     kept.change(1, TableChange(0, 0, 0, [5, 6, 7]))
-    assert [found.tolist() for found in mirror.missing()] == [[70, 71, 72], [5, 6, 7]]
-    assert tell(mirror) == 3
+    assert [found.tolist() for found in kept.missing()] == [[70, 71, 72], [5, 6, 7]]
+    assert tell(kept) == 3
     kept.change(1, TableChange(0, 1, 3, [8]))
-    assert [found.tolist() for found in mirror.missing()] == [[73], [8]]
+    assert [found.tolist() for found in kept.missing()] == [[73], [8]]
     kept.change(0, TableChange(0, 0, 0, list(range(70))))
     state.check_integrity()
-    assert tell(mirror) == 71
-    assert mirror.blocks.tolist() == [*range(70), 5, 6, 7, 8, *[0] * 66, *[0] * 70]
+    assert tell(kept) == 71
+    assert kept.on_device.tolist() == [*range(70), 5, 6, 7, 8, *[0] * 66, *[0] * 70]
     state.check_integrity()
 
 
 def test_rows_on_a_device_stay_as_long_as_they_are() -> None:
-    kept = BlockTableState(2, BLOCKS, noted_up_to=8)
+    kept = DeviceBlockTables(2, BLOCKS, 8, CPU)
     kept.change(1, TableChange(0, 3, 3, list(range(8))))
     with pytest.raises(ValueError, match="a table of 9 blocks, for which rows have 8 columns"):
         kept.change(1, TableChange(0, 3, 11, [1]))

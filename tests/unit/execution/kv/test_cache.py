@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from plimsoll_runtime.engine.protocol.plan import StepPlan
-from plimsoll_runtime.execution.forward import BlockCopies
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
+from plimsoll_runtime.execution.runners.base import copy_blocks
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SHAPES = [AttentionShape(4, 2, 16, 1.0), AttentionShape(4, 1, 32, 1.0)]
@@ -99,7 +99,7 @@ class Moved:
 
     def __init__(self, shapes: list[AttentionShape], groups: list[list[int]]) -> None:
         self.cache = KvCache(shapes, self.BLOCKS, self.TOKENS, torch.float32, torch.device("cpu"), groups=groups)
-        self.moves = BlockCopies(self.cache, HostBlocks(self.cache, self.FRAMES))
+        self.host = HostBlocks(self.cache, self.FRAMES)
         self.blocks: dict[int, tuple[int, int]] = {}
         self.frames: dict[int, tuple[int, int]] = {}
         self.taken = self.BLOCKS
@@ -148,11 +148,11 @@ def test_moves_leave_every_layer_what_it_has(
             moved.blocks |= {to: moved.blocks[of] for of, to in pairs}
         elif kind == "spill":
             pairs = list(zip(some(sorted(moved.blocks)), range(1, moved.FRAMES), strict=False))
-            moved.moves.begin(StepPlan((), spills=pairs))
+            copy_blocks(StepPlan((), spills=pairs), moved.cache, moved.host)
             moved.frames |= {frame: moved.blocks[block] for block, frame in pairs}
         elif kind == "restore":
             pairs = list(zip(some(sorted(moved.frames)), some(usable), strict=False))
-            moved.moves.begin(StepPlan((), restores=pairs))
+            copy_blocks(StepPlan((), restores=pairs), moved.cache, moved.host)
             moved.blocks |= {block: moved.frames[frame] for frame, block in pairs}
         else:
             taken = data.draw(st.integers(2, moved.BLOCKS))
@@ -171,13 +171,13 @@ def test_blocks_come_back_as_they_went_wherever_they_go(device: str) -> None:
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     host = HostBlocks(cache, 36)
     sources = list(range(2, 38))
-    BlockCopies(cache, host).begin(StepPlan((), spills=[(block, frame) for frame, block in enumerate(sources, 1)]))
+    copy_blocks(StepPlan((), spills=[(block, frame) for frame, block in enumerate(sources, 1)]), cache, host)
     if device == "cuda":
         torch.cuda.synchronize()
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(torch.nan)
     targets = sources[::-1]
-    BlockCopies(cache, host).begin(StepPlan((), restores=[(frame, block) for frame, block in enumerate(targets, 1)]))
+    copy_blocks(StepPlan((), restores=[(frame, block) for frame, block in enumerate(targets, 1)]), cache, host)
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
         assert torch.equal(now[:, targets], then[:, sources])
         assert now[:, [0, 1, 38, 39]].isnan().all(), "no other block is touched"
@@ -196,13 +196,13 @@ def test_blocks_of_groups_whose_heads_differ_come_back_and_move_whole(device: st
             tensor[:, blocks] = torch.randn(tensor[:, blocks].shape).to(tensor)
     before = [t.clone() for t in (*cache.keys, *cache.values)]
     host = HostBlocks(cache, 6)
-    BlockCopies(cache, host).begin(StepPlan((), spills=[(block, block) for block in range(1, 7)]))
+    copy_blocks(StepPlan((), spills=[(block, block) for block in range(1, 7)]), cache, host)
     cache.copy_blocks([(1, 7), (4, 8), (5, 1)])
     if device == "cuda":
         torch.cuda.synchronize()
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
         assert torch.equal(now[:, [7, 8, 1, 2, 3, 6]], then[:, [1, 4, 5, 2, 3, 6]])
-    BlockCopies(cache, host).begin(StepPlan((), restores=[(1, 4), (6, 1)]))
+    copy_blocks(StepPlan((), restores=[(1, 4), (6, 1)]), cache, host)
     for now, then in zip((*cache.keys, *cache.values), before, strict=True):
         assert torch.equal(now[:, [4, 1]], then[:, [1, 6]])
     cache.resize(5, [(8, 2)])
@@ -220,9 +220,9 @@ def test_keys_that_are_values_are_kept_once() -> None:
         tensor.copy_(torch.randn(tensor.shape))
     then = [t.clone() for t in (*cache.keys, cache.values[1])]
     host = HostBlocks(cache, 2)
-    BlockCopies(cache, host).begin(StepPlan((), spills=[(3, 1)]))
+    copy_blocks(StepPlan((), spills=[(3, 1)]), cache, host)
     cache.copy_blocks([(2, 3), (3, 4)])
-    BlockCopies(cache, host).begin(StepPlan((), restores=[(1, 5)]))
+    copy_blocks(StepPlan((), restores=[(1, 5)]), cache, host)
     for now, before in zip((*cache.keys, cache.values[1]), then, strict=True):
         assert torch.equal(now[:, [3, 4, 5]], before[:, [2, 3, 3]])
 
@@ -230,7 +230,7 @@ def test_keys_that_are_values_are_kept_once() -> None:
 def test_a_frame_is_all_of_a_block_and_nothing_else() -> None:
     cache = filled("cpu")
     host = HostBlocks(cache, 3)
-    BlockCopies(cache, host).begin(StepPlan((), spills=[(5, 2)]))
+    copy_blocks(StepPlan((), spills=[(5, 2)]), cache, host)
     elements = torch.frombuffer(host.row(2), dtype=torch.bfloat16)
     assert elements.nbytes == cache.block_bytes == sum(2 * s.kv_heads * 8 * s.head_dim for s in SHAPES) * 2
     wanted = torch.cat([t[:, 5].flatten() for t in (*cache.keys, *cache.values)])

@@ -20,16 +20,19 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.kv.cache_groups import NOTHING_READ, ONE_FULL, Rule
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, RequestContext
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
-from plimsoll_runtime.execution.async_result import DeviceSteps
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables, NoAttention
-from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass
 from plimsoll_runtime.execution.graphs.capture import CaptureBounds
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
-from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.parts import StepParts
+from plimsoll_runtime.execution.runners.base import StepRunner
+from plimsoll_runtime.execution.runners.cpu import CpuRunner
+from plimsoll_runtime.execution.runners.gpu import GpuRunner
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.states import Spans, States, scanned
@@ -98,6 +101,20 @@ def answer(prompt: Sequence[int], count: int) -> list[int] | None:
     return tokens[len(prompt) :]
 
 
+def graph_runner(parts: StepParts, sampler: Sampler) -> GpuRunner:
+    state = state_of(parts.cache, SLOTS, 256)
+    token_graphs = SamplingGraphs(parts.decoder, sampler, state, Recorder())
+
+    def graphs_of(backend: AttentionBackend) -> DecodeGraphs:
+        assert isinstance(backend, NoAttention)
+        limits = {"max_sequences": SLOTS, "max_model_len": 256}
+        return DecodeGraphs(parts, backend, state, Recorder(), **limits)
+
+    forward = GraphForwardPass(parts, [NoAttention], graphs_of)
+    forward.capture_graphs(Recorder(), CaptureBounds(60.0, 2**30), beside=token_graphs)
+    return GpuRunner(forward, sampler, state, Copies(), token_graphs)
+
+
 def make_core(
     num_blocks: int,
     tokens: int,
@@ -113,21 +130,11 @@ def make_core(
     for tensor in states.tensors:
         tensor.fill_(torch.nan)
     decoder: Any = Remembering()
-    sampler, state = Sampler(VOCAB, ()), state_of(cache, SLOTS, 256)
-    choices = SamplingGraphs(decoder, sampler, state, Recorder(), max_rows=SLOTS)
-    device = DeviceSteps(state, Copies(), choices)
-
-    def graphs_of(backend: AttentionBackend) -> DecodeGraphs | None:
-        if not graphs:
-            return None
-        assert isinstance(backend, NoAttention)
-        return DecodeGraphs(
-            decoder, backend, cache, device.state, Recorder(), max_sequences=SLOTS, max_model_len=256, states=states
-        )
-
-    forward = ForwardPass(decoder, cache, [NoAttention], graphs_of, states=states)
-    forward.capture_graphs(CaptureBounds(60.0, 2**30), beside=choices if graphs else None)
-    runner = ModelRunner(decoder, forward, cache, sampler, SLOTS, device=device if graphs else None)
+    parts, sampler = StepParts(decoder, cache, states), Sampler(VOCAB, ())
+    if graphs:
+        runner: StepRunner = graph_runner(parts, sampler)
+    else:
+        runner = CpuRunner(ForwardPass(parts, [NoAttention]), sampler, SLOTS)
     config = EngineConfig(
         model="m", max_batch_tokens=tokens, max_sequences=SLOTS, overlap=overlap, check_integrity_every=1
     )
@@ -294,19 +301,19 @@ def test_a_pass_that_broke_off_has_moved_no_state() -> None:
     cache = KvCache([AttentionShape(1, 1, 4, 1.0)], 9, BLOCK, torch.float32, CPU)
     states = StateCache(FACTS.states, SLOTS, torch.float32, CPU)
     decoder: Any = Attending()
-    whole = ForwardPass(decoder, cache, [ReferenceBackend], states=states)
+    whole = ForwardPass(StepParts(decoder, cache, states), [ReferenceBackend])
     tokens, positions = torch.tensor([4, 7, 1]), torch.arange(3)
 
     def step(forward: ForwardPass, first: int, end: int) -> Tensor:
         batch = AttentionBatch([end - first], [end], BlockTables.of([[1]]), torch.arange(4 + first, 4 + end))
-        return forward(tokens[first:end], positions[first:end], batch, [1])
+        return forward.run(StepInputs(tokens[first:end], positions[first:end], batch, [1]))
 
     step(whole, 0, 2)
     kept = [tensor.clone() for tensor in states.tensors]
     expected = step(whole, 2, 3)
     for tensor, before in zip(states.tensors, kept, strict=True):
         tensor.copy_(before)
-    again = ForwardPass(decoder, cache, [FailsOnce, ReferenceBackend], states=states)
+    again = ForwardPass(StepParts(decoder, cache, states), [FailsOnce, ReferenceBackend])
     assert torch.equal(step(again, 2, 3), expected)
     assert again.fallbacks == 1
 

@@ -19,8 +19,8 @@ from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
-from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.forward import ForwardPass
+from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.memory import workspace as module
@@ -109,19 +109,20 @@ def test_the_step_that_is_run_is_the_largest(kind: str, tmp_path: Path, monkeypa
     """Prompts are shorter than a step: a real one has several. A CPU stands for the GPU, and bytes are made up."""
     decoder = loaded(kind, RECURRENT if kind == "Mamba2Config" else {}, tmp_path)
     seen: list[tuple[Sequence[int], list[int], list[int], int]] = []
-    plain = ForwardPass.__call__
+    plain = ForwardPass.run
 
-    def call(self: ForwardPass, ids: Tensor, positions: Tensor, batch: AttentionBatch, slots: Sequence[int]) -> Tensor:
+    def run(self: ForwardPass, inputs: StepInputs) -> Tensor:
+        batch, states = inputs.batch, self.parts.states
         assert list(batch.context_lens) == list(batch.query_lens)
-        rows = 0 if self._states is None else self._states.tensors[0].shape[0]  # type: ignore[union-attr]
-        seen.append((list(batch.query_lens), positions.tolist(), list(slots), rows))
-        return plain(self, ids, positions, batch, slots)
+        rows = states.tensors[0].shape[0] if isinstance(states, StateCache) else 0
+        seen.append((list(batch.query_lens), inputs.positions.tolist(), list(inputs.slots), rows))
+        return plain(self, inputs)
 
     def peak(work: Callable[[], None]) -> int:
         work()
         return 10**9
 
-    monkeypatch.setattr(ForwardPass, "__call__", call)
+    monkeypatch.setattr(ForwardPass, "run", run)
     monkeypatch.setattr(module, "peak_of", peak)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
     facts, lengths = decoder.outline.facts, [8, 8, 2, 1, 1]

@@ -164,13 +164,13 @@ def test_a_freed_slot_is_forgotten() -> None:
 
 def test_who_takes_a_slot_next_is_told_only_what_it_asked_for() -> None:
     sampler = sampler_with(greedy(logprobs=3, prompt_logprobs=2, logit_bias={1: 100.0}))
-    assert sampler.prompt_logprob_count(0) == 2
+    assert sampler._state.prompt_logprob_count(0) == 2
     sampler.free(0)
     sampler.fill(SlotInit(0, RequestContext(greedy(), seed=1), prompt_ids=(5,)))
     logits = logits_of(1)
     (output,) = sampler.sample(logits.clone(), [0])
     assert (output.token_id, output.logprob) == (int(logits.argmax()), None)
-    assert sampler.prompt_logprob_count(0) == 0
+    assert sampler._state.prompt_logprob_count(0) == 0
 
 
 DOUBLES = st.one_of(

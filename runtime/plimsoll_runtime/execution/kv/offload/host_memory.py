@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import allocate, allocated
+from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.errors import MemoryLimitError
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.copies import StepCopies, Streams, streams_of
@@ -114,11 +115,15 @@ class HostBlocks:
         if cache.device.type != "cpu" and self.copies is not None:
             pin(self._memory, self, torch.cuda.cudart(), self.copies.drain)  # type: ignore[no-untyped-call]
 
+    def begin(self, plan: StepPlan) -> None:
+        """Copy the blocks that a plan spills and restores. Call it for every step."""
+        if self.copies is not None:
+            self.copies.begin_step()
+        if plan.spills or plan.restores:
+            self.move(plan.spills, plan.restores, plan.idle_steps)
+
     def move(
-        self,
-        spills: Sequence[tuple[int, int]] = (),
-        restores: Sequence[tuple[int, int]] = (),
-        idle_steps: int = 0,
+        self, spills: Sequence[tuple[int, int]] = (), restores: Sequence[tuple[int, int]] = (), idle_steps: int = 0
     ) -> None:
         """Copy blocks of the cache to frames (block, frame), then frames to blocks (frame, block): see StepPlan."""
         if self.copies is not None:

@@ -24,6 +24,7 @@ from plimsoll_runtime.execution.graphs.capture import Captured, CudaCapture
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs
 from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
 from plimsoll_runtime.execution.kv.cache import KvCache
+from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.layers.attention import RotatingAttention
@@ -98,9 +99,8 @@ class Decodes:
             mine.copy_(theirs)
         self._state = state_of(self.cache, sequences, longest)
         self.graphs = DecodeGraphs(
-            decoder,
+            StepParts(decoder, self.cache),
             TritonBackend(self.cache),
-            self.cache,
             self._state,
             CudaCapture(device) if device_name == "cuda" else Recorder(),
             max_sequences=sequences,

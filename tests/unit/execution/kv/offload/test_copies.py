@@ -16,10 +16,10 @@ from torch import Tensor
 
 from plimsoll_runtime.engine.kv.offload.index import Prefetch, TierIndex
 from plimsoll_runtime.engine.protocol.plan import StepPlan
-from plimsoll_runtime.execution.forward import BlockCopies
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.copies import StepCopies
 from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
+from plimsoll_runtime.execution.runners.base import copy_blocks
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 BLOCKS = 8
@@ -60,7 +60,6 @@ class Device(RuleBasedStateMachine):
         self.cache = KvCache([AttentionShape(1, 1, 2, 1.0)], BLOCKS, 1, torch.float32, torch.device("cpu"))
         self.streams = LateStreams()
         self.host = HostBlocks(self.cache, frames, streams=self.streams)
-        self.moves = BlockCopies(self.cache, self.host)
         self.disk: SimulatedDisk[bytes] = SimulatedDisk(
             Frames(self.host),  # type: ignore[arg-type]
             lambda: b"\xff" * self.cache.block_bytes,
@@ -102,7 +101,8 @@ class Device(RuleBasedStateMachine):
         moved = [block for block, _ in spills] + [block for _, block in restores]
         idle = max(0, self.step - 1 - max((self.last_use[block] for block in moved), default=0))
         copies = [(self._there(read[0]), free.popleft())] if copied and read and free and self._there(read[0]) else []
-        self.moves.begin(StepPlan((), (), (), (), spills, restores, idle_steps=min(idle, haste)))
+        plan = StepPlan((), (), (), (), spills, restores, idle_steps=min(idle, haste))
+        copy_blocks(plan, self.cache, self.host)
         for source, target in copies:
             self._compute_copy(source, target)
         written = {block: self._fresh_name() for block in free}
@@ -278,15 +278,15 @@ def test_a_gpu_is_told_and_not_waited_for() -> None:
         pytest.skip("no CUDA or ROCm device")
     cache = KvCache([AttentionShape(8, 8, 128, 1.0)], 65, 16, torch.bfloat16, torch.device("cuda"))
     host = HostBlocks(cache, 32)
-    moves, copies = BlockCopies(cache, host), host.copies
+    copies = host.copies
     assert copies is not None
     numbers = torch.arange(1.0, 33.0, device="cuda")
     torch.cuda._sleep(2_000_000_000)  # type: ignore[no-untyped-call]
     cache.blocks(1, 32).copy_(numbers.view(32, 1).expand_as(cache.blocks(1, 32)))
     spills = [(block, 33 - block) for block in range(1, 33)]
-    moves.begin(StepPlan((), spills=spills))
+    copy_blocks(StepPlan((), spills=spills), cache, host)
     cache.blocks(1, 32).fill_(torch.nan)
-    moves.begin(StepPlan((), restores=[(frame, 32 + block) for block, frame in spills]))
+    copy_blocks(StepPlan((), restores=[(frame, 32 + block) for block, frame in spills]), cache, host)
     seen = cache.blocks(33, 32).clone()
     assert copies.steps_over == 0
     torch.cuda.synchronize()

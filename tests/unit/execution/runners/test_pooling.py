@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence
-from plimsoll_runtime.execution.pooling_runner import Pooler
+from plimsoll_runtime.execution.runners.pooling import Pooler
 from plimsoll_runtime.models.spec.pooling import PoolingKind
 
 SLOTS, HIDDEN = 4, 6

@@ -20,9 +20,10 @@ from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.engine.protocol.plan import StepPlan
 from plimsoll_runtime.engine.scheduler.scheduler import NO_MEMORY
 from plimsoll_runtime.engine.scheduler.token_budget import StepMemoryError
-from plimsoll_runtime.execution.forward import ForwardPass, OutOfMemoryHandler
-from plimsoll_runtime.execution.pooling_runner import PoolingRunner
-from plimsoll_runtime.execution.runner import ModelRunner
+from plimsoll_runtime.execution.runners.base import StepRunner
+from plimsoll_runtime.execution.runners.cpu import CpuRunner
+from plimsoll_runtime.execution.runners.gpu import GpuRunner
+from plimsoll_runtime.execution.runners.pooling import PoolingRunner
 from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
 from plimsoll_runtime.structured.matcher import Grammars
@@ -67,7 +68,7 @@ class Scarcity:
         self.chance = 0.0
         self.times = self._rest = 0
         self._random = random.Random(7)
-        for kind, name in ((ForwardPass, "step"), (Sampler, "choose")):
+        for kind, name in ((StepRunner, "_forward"), (Sampler, "choose")):
             patch.setattr(kind, name, self._wrapped(getattr(kind, name)))
 
     def _wrapped(self, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,6 +161,7 @@ class Broken:
         self.held: weakref.ref[Tensor] | None = None
         self.fallbacks = 0
         self.constrains = False
+        self.host = self
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args: self.log.append(name)
@@ -170,20 +172,20 @@ class Broken:
         raise self.error()
 
 
-def run_broken(kind: type[ModelRunner | PoolingRunner], parts: Broken) -> None:
+KINDS = [CpuRunner, GpuRunner, PoolingRunner]
+
+
+def run_broken(kind: type[StepRunner], parts: Broken) -> None:
     runner: Any = object.__new__(kind)
-    runner._late = runner._timeline = None
-    runner._shortages = OutOfMemoryHandler()
-    runner._sampler = runner._state = runner._moves = runner._forward_pass = parts
-    runner._computed = runner._compute = parts.pass_on
+    runner._shortages, runner._parts = 0, parts
+    runner._sampler = runner._params = runner._tables = parts
+    runner._compute = parts.pass_on
     plan: Any = StepPlan([object()])  # type: ignore[list-item]
     kind.run(runner, plan)
 
 
-@pytest.mark.parametrize("kind", [ModelRunner, PoolingRunner])
-def test_memory_is_given_back_once_nobody_holds_it(
-    kind: type[ModelRunner | PoolingRunner], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_is_given_back_once_nobody_holds_it(kind: type[StepRunner], monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Broken(lambda: torch.OutOfMemoryError(FULL))
     monkeypatch.setattr(StepPlan, "num_tokens", 1)
 
@@ -200,16 +202,14 @@ def test_memory_is_given_back_once_nobody_holds_it(
     finally:
         gc.enable()
     assert caught.value.__cause__ is caught.value.__context__ is None
-    assert parts.log[:2] == ["begin", "begin"], "of the state, and of the moves"
-    assert ("break_off" in parts.log) == (kind is ModelRunner)
-    assert parts.log[-1] == "given back"
+    assert parts.log == ["begin", "begin", "break_off", "given back"], "tables and copies are begun before"
 
 
-@pytest.mark.parametrize("kind", [ModelRunner, PoolingRunner])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "error", [torch.AcceleratorError("CUDA error: unspecified launch failure"), MemoryError(), ValueError("a bug")]
 )
-def test_other_errors_come_out(kind: type[ModelRunner | PoolingRunner], error: Exception) -> None:
+def test_other_errors_come_out(kind: type[StepRunner], error: Exception) -> None:
     with pytest.raises(type(error)) as caught:
         run_broken(kind, Broken(lambda: error))
     assert caught.value is error

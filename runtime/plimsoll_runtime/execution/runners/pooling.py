@@ -1,21 +1,21 @@
-"""The runner of models that pool: computes a step plan, and a vector for each prompt that ends in it."""
+"""The runner of models that generate nothing: it computes a vector of each prompt that ends in a step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, StepPlan, StepResult
-from plimsoll_runtime.engine.step_timing import StepPhase, Timeline
-from plimsoll_runtime.execution.forward import BlockCopies, ForwardPass, OutOfMemoryHandler
+from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, SequenceOutput, SlotInit, StepPlan, StepResult
+from plimsoll_runtime.engine.step_timing import StepPhase
+from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs.batch_state import BatchState, StepInputs, step_inputs
-from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.kv.offload.host_memory import HostBlocks
-from plimsoll_runtime.models.decoder import Decoder
+from plimsoll_runtime.execution.runners.base import StepRunner
+from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.pooling import PoolingKind
 
 
@@ -50,64 +50,49 @@ class Pooler:
 NOT_FINITE = "its vector holds numbers that are not finite"
 
 
-class PoolingRunner:
-    """Runs one decoder or encoder on one device. What it keeps of prompts is the pooler's."""
+class SecondTexts:
+    """By slot, where a prompt's second text begins; 0 without one. See AddRequest."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        forward_pass: ForwardPass,
-        cache: KvCache,
-        num_slots: int,
-        timeline: Timeline | None = None,
-        host: HostBlocks | None = None,
-    ) -> None:
-        facts = decoder.outline.facts
+    def __init__(self, num_slots: int) -> None:
+        self.begins = [0] * num_slots
+
+    def fill(self, init: SlotInit) -> None:
+        self.begins[init.slot] = init.context.second_text
+
+    def free(self, slot: int) -> None:
+        """The next sequence of the slot replaces it."""
+
+    def break_off(self) -> None:
+        """Prompts stay as they are."""
+
+
+class PoolingRunner(StepRunner):
+    """Runs a decoder or encoder on one device and waits for it. The pooler keeps the states of unfinished prompts."""
+
+    def __init__(self, forward_pass: ForwardPass, num_slots: int) -> None:
+        """Raises ValueError for a model that generates."""
+        facts, cache = forward_pass.parts.decoder.outline.facts, forward_pass.parts.cache
         if facts.pooling is None:
             raise ValueError(f"{facts.architecture} generates, and this pools")
-        self._decoder = decoder
-        self._forward_pass = forward_pass
-        self._cache = cache
+        self._texts = SecondTexts(num_slots)
         self._state = BatchState(num_slots, len(cache.groups), cache.num_blocks)
         self._pooler = Pooler(facts.pooling.kind, facts.hidden_size, num_slots, cache.device)
         self._apart = facts.second_text
-        self._second_texts = [0] * num_slots
-        self._timeline = timeline
-        self._moves = BlockCopies(cache, host)
-        self._shortages = OutOfMemoryHandler()
+        super().__init__(forward_pass, self._state, self._texts)
 
-    @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepResult:
-        """Compute one step; the outputs stand in the order of the plan's sequences.
-
-        Raises StepMemoryError where the device has too little memory for what the plan computes.
-        """
-        self._state.begin(plan)
-        if plan.freed_slots:
-            self._forward_pass.free(plan.freed_slots)
-        for init in plan.new_slots:
-            self._second_texts[init.slot] = init.context.second_text
-        self._moves.begin(plan)
-        outputs = self._shortages.watch(plan, self._computed)
-        return StepResult(outputs, self._forward_pass.fallbacks)
-
-    def _computed(self, plan: StepPlan) -> Sequence[SequenceOutput]:
+    def _compute(self, plan: StepPlan) -> StepResult:
         sequences = plan.sequences
-        if not sequences:
-            return ()
-        inputs = step_inputs(plan, self._state, self._cache.block_size, self._cache.device)
-        hidden = self._forward_pass.step(plan, self._by_text(sequences, inputs))
-        self._lap(StepPhase.FORWARD)
+        cache = self._parts.cache
+        inputs = step_inputs(plan, self._state, cache.block_size, partial(to_device, device=cache.device))
+        hidden = self._forward(plan, self._forward_pass.run, self._by_text(sequences, inputs))
         pooled = self._pooler.pool(sequences, hidden)
-        vectors = self._decoder.logits(pooled) if pooled.shape[0] else pooled
-        self._lap(StepPhase.HEAD)
-        outputs = _outputs(sequences, vectors)
-        self._lap(StepPhase.SAMPLE)
-        return outputs
+        vectors = self._parts.decoder.logits(pooled) if pooled.shape[0] else pooled
+        self._parts.timeline.lap(StepPhase.HEAD)
+        return StepResult(_outputs(sequences, vectors), self._forward_pass.fallbacks)
 
     def _by_text(self, sequences: Sequence[ScheduledSequence], inputs: StepInputs) -> StepInputs:
         """With larger token ids where a second text stands, if the model tells them apart: see Facts."""
-        second = [self._second_texts[s.slot] for s in sequences] if self._apart else []
+        second = [self._texts.begins[s.slot] for s in sequences] if self._apart else []
         if not any(second):
             return inputs
         lengths = [len(s.token_ids) for s in sequences]
@@ -115,20 +100,10 @@ class PoolingRunner:
         later = inputs.positions >= torch.from_numpy(begins).to(inputs.positions.device)
         return replace(inputs, token_ids=inputs.token_ids + self._apart * later)
 
-    def _lap(self, phase: StepPhase) -> None:
-        if self._timeline is not None:
-            self._timeline.lap(phase)
-
 
 def _outputs(sequences: Sequence[ScheduledSequence], vectors: Tensor) -> list[SequenceOutput]:
     """Of each sequence: vectors [R, outputs] belong to those that end, in their order."""
     finite = vectors.isfinite().all(dim=-1).tolist()
-    rows = iter(zip(vectors.float().cpu().numpy(), finite, strict=True))
-    outputs = []
-    for sequence in sequences:
-        if not sequence.sample:
-            outputs.append(SequenceOutput())
-            continue
-        row, is_finite = next(rows)
-        outputs.append(SequenceOutput(vector=row.tobytes()) if is_finite else SequenceOutput(error=NOT_FINITE))
-    return outputs
+    rows = zip(vectors.float().cpu().numpy(), finite, strict=True)
+    found = (SequenceOutput(vector=row.tobytes()) if ok else SequenceOutput(error=NOT_FINITE) for row, ok in rows)
+    return [next(found) if s.sample else SequenceOutput() for s in sequences]
