@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from urllib.request import getproxies
 
 import aiohttp
-from kubernetes.aio import client
+from kubernetes.aio import client, config
 from kubernetes.aio.client.rest import RESTClientObject
 from multidict import CIMultiDict
 from yarl import URL
@@ -113,3 +113,19 @@ class Connection:
             read_bufsize=BUFFER,
             trust_env=bool(getproxies()),
         )
+
+
+class NoClusterError(Exception):
+    """There is no cluster to talk to; the message says what was looked for."""
+
+
+async def connect() -> Connection:
+    """To the cluster that this process runs in, else to the kubeconfig's. Raises NoClusterError."""
+    try:
+        config.load_incluster_config()  # type: ignore[no-untyped-call]
+    except config.ConfigException:
+        try:
+            await config.load_kube_config()  # type: ignore[no-untyped-call]
+        except config.ConfigException as error:
+            raise NoClusterError(f"neither inside a pod nor with a usable kubeconfig ({error})") from error
+    return Connection(client.Configuration.get_default_copy())

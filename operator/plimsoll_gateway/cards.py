@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.table import Model, Replica

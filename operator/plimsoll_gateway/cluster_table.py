@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.name_policy import NamePolicy
-from plimsoll_cluster.name_record import parse_record, record_store
-from plimsoll_cluster.name_rules import NO_RULES, NameRules
+from plimsoll_cluster.served_names.policy import NamePolicy
+from plimsoll_cluster.served_names.record import parse_record, record_store
+from plimsoll_cluster.served_names.rules import NO_RULES, NameRules
 from plimsoll_cluster.store import Change, Store
 from plimsoll_gateway.live_table import LiveTable
 from plimsoll_gateway.objects import HOSTS, MODELS, PODS, Hosted, Served, hosted_replica, model_of

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_gateway.offers import not_offered
 from plimsoll_gateway.table import Model
 

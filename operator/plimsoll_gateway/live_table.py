@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from types import MappingProxyType
 
-from plimsoll_cluster.name_policy import FREE, NamePolicy
-from plimsoll_cluster.name_record import Record
+from plimsoll_cluster.served_names.policy import FREE, NamePolicy
+from plimsoll_cluster.served_names.record import Record
 from plimsoll_gateway.table import Model, ObjectKey, Table, age, build_table
 
 

@@ -11,9 +11,9 @@ from plimsoll_cluster.keys import GROUP as GROUP
 from plimsoll_cluster.keys import HOST_KIND, KIND, VERSION, Object, ObjectKey
 from plimsoll_cluster.keys import HOSTS_PLURAL as HOSTS_PLURAL
 from plimsoll_cluster.keys import PLURAL as PLURAL
-from plimsoll_cluster.name_policy import FREE, NamePolicy
-from plimsoll_cluster.pods import conditions_of, is_unheard, url_of
+from plimsoll_cluster.pod_status import conditions_of, is_unheard, url_of
 from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_cluster.served_names.policy import FREE, NamePolicy
 from plimsoll_gateway.table import Model, Replica, Table, build_table
 
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.name_options import add_name_options
-from plimsoll_cluster.name_rules import NameRules
+from plimsoll_cluster.served_names.options import add_name_options
+from plimsoll_cluster.served_names.rules import NameRules
 from plimsoll_gateway.budget import MOST_HELD, most_of_one
 from plimsoll_gateway.cors import ORIGIN
 from plimsoll_gateway.keys.terms import CLAIM

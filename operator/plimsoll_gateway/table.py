@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from plimsoll_cluster.keys import ObjectKey as ObjectKey
-from plimsoll_cluster.name_policy import FREE, NamePolicy
+from plimsoll_cluster.served_names.policy import FREE, NamePolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, TableStore, build_table
 
 log = logging.getLogger(__name__)

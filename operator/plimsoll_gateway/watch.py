@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from plimsoll_cluster.connect import connect
+from plimsoll_cluster.connection import connect
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.name_rules import NameRules
-from plimsoll_cluster.source import follow
+from plimsoll_cluster.kubernetes_source import follow
+from plimsoll_cluster.served_names.rules import NameRules
 from plimsoll_gateway.cluster_table import ClusterTable
 from plimsoll_gateway.table import TableStore
 

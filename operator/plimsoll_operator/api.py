@@ -12,8 +12,8 @@ import aiohttp
 import msgspec
 
 from plimsoll_cluster.connection import JSON, Connection
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_cluster.resource import Resource
-from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.identity import (
     GROUP,
     HOST_KIND,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.placement.decision import Plan
 from plimsoll_operator.placement.explain import explain, sentence
 from plimsoll_operator.placement.pool import PoolState
@@ -59,7 +59,7 @@ def _explain(args: argparse.Namespace) -> str:
 async def _live(model: ObjectKey, namespaces: Sequence[str]) -> PoolState:
     """From the cluster of this process, or of the kubeconfig. Imported here: the planner alone needs no client."""
     try:
-        from plimsoll_cluster.connect import NoClusterError, connect
+        from plimsoll_cluster.connection import NoClusterError, connect
         from plimsoll_operator.pools.survey import SurveyError, survey
     except ModuleNotFoundError as error:
         what = f"to look at a cluster takes what is not installed ({error.name})"

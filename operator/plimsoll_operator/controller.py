@@ -20,8 +20,8 @@ from aiohttp import web
 
 from plimsoll_cluster.connection import Connection
 from plimsoll_cluster.keys import Key
-from plimsoll_cluster.name_policy import NamePolicy
-from plimsoll_cluster.source import follow, list_on_doubt
+from plimsoll_cluster.kubernetes_source import follow, list_on_doubt
+from plimsoll_cluster.served_names.policy import NamePolicy
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets

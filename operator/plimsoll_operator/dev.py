@@ -14,7 +14,7 @@ import shlex
 import signal
 import sys
 
-from plimsoll_cluster.connect import NoClusterError, connect
+from plimsoll_cluster.connection import NoClusterError, connect
 from plimsoll_operator.controller import controller_of
 from plimsoll_operator.handlers import register
 from plimsoll_operator.options import parse_options

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plimsoll_cluster.keys import Object
-from plimsoll_cluster.name_record import record_store
 from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_cluster.served_names.record import record_store
 from plimsoll_cluster.store import Store
 from plimsoll_operator.budget import FoundBudget, read_budget
 from plimsoll_operator.identity import (

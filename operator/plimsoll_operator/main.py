@@ -10,8 +10,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 import kopf
 
-from plimsoll_cluster.connect import NoClusterError, connect
-from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.connection import Connection, NoClusterError, connect
 from plimsoll_operator.controller import ENDS, controller_of
 from plimsoll_operator.handlers import register
 from plimsoll_operator.listening import ListenError

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from plimsoll_cluster.name_record import EMPTY, Kept, Record, format_line, format_record, parse_record
 from plimsoll_cluster.resource import Entry, version_of
+from plimsoll_cluster.served_names.record import EMPTY, Kept, Record, format_line, format_record, parse_record
 from plimsoll_cluster.store import Change
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import ApiError

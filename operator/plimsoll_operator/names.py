@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
-from plimsoll_cluster.name_policy import FREE, NamePolicy
-from plimsoll_cluster.name_record import TIME_FORMAT, Kept, Record
-from plimsoll_cluster.name_rules import Reserved
+from plimsoll_cluster.served_names.policy import FREE, NamePolicy
+from plimsoll_cluster.served_names.record import TIME_FORMAT, Kept, Record
+from plimsoll_cluster.served_names.rules import Reserved
 from plimsoll_cluster.store import Change, Store
 from plimsoll_operator.identity import Object, ObjectKey, key_of
 from plimsoll_operator.losses import Loss

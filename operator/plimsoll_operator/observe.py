@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from plimsoll_cluster.pods import conditions_of, is_unheard
+from plimsoll_cluster.pod_status import conditions_of, is_unheard
 from plimsoll_cluster.resource import Controller
 from plimsoll_operator.failure import Failure, failure_of, node_failure
 from plimsoll_operator.identity import (

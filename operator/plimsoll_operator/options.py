@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from plimsoll_cluster.name_options import add_name_options
-from plimsoll_cluster.name_rules import NameRules
+from plimsoll_cluster.served_names.options import add_name_options
+from plimsoll_cluster.served_names.rules import NameRules
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.profiles import NO_PROFILES, Profiles

@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from operator_support.objects import EPOCH, Json, model, stamp
 from operator_support.passes import run
 
-from plimsoll_cluster.name_policy import NamePolicy
-from plimsoll_cluster.name_record import Kept, format_record, parse_record
-from plimsoll_cluster.name_rules import NameRules, Rule
+from plimsoll_cluster.served_names.policy import NamePolicy
+from plimsoll_cluster.served_names.record import Kept, format_record, parse_record
+from plimsoll_cluster.served_names.rules import NameRules, Rule
 from plimsoll_cluster.store import Store
 from plimsoll_gateway.cluster_table import ClusterTable
 from plimsoll_gateway.table import TableStore

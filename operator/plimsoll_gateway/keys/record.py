@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_gateway.keys.batches import BatchTerms, divided
 from plimsoll_gateway.keys.terms import NAME as NAME
 from plimsoll_gateway.keys.terms import Terms as Terms

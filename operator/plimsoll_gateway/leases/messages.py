@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_gateway.keys.record import NAME
 from plimsoll_gateway.quota.account import Kind
 

@@ -9,8 +9,8 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from plimsoll_cluster.pods import url_of
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
+from plimsoll_cluster.pod_status import url_of
 from plimsoll_operator.api import WRITE_SECONDS
 from plimsoll_operator.bounded import TooLargeError, read_bounded
 from plimsoll_operator.identity import HOST_PORT, ObjectKey

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.name_limits import DeviceKind, Instance, NamespaceName, ObjectName, ServedName
 

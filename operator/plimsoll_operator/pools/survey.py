@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.kubernetes_source import KubernetesSource
 from plimsoll_cluster.reflector import Reflector, UnreachableError
-from plimsoll_cluster.source import KubernetesSource
 from plimsoll_cluster.store import Part, Store
 from plimsoll_operator.identity import Object, ObjectKey
 from plimsoll_operator.kinds import Caches

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from plimsoll_cluster.unreadable import UNREADABLE
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_operator.clock import AHEAD_SECONDS, FROM_THE_FUTURE
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.name_limits import Instance, NamespaceName, ObjectName

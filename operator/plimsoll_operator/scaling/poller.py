@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 
-from plimsoll_cluster.pods import url_of
+from plimsoll_cluster.pod_status import url_of
 from plimsoll_operator.polling import Polling
 from plimsoll_operator.scaling.book import GatewayBook
 from plimsoll_operator.scaling.client import GatewayClient, GatewayError

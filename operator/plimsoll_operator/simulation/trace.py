@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.unreadable import UNREADABLE
 from plimsoll_operator.placement.model import Model, Need
 
 GIB = 2**30

@@ -11,8 +11,8 @@ import aiohttp
 from operator_support.apiserver import ADMIN, ApiServer
 
 from plimsoll_cluster.keys import Object
+from plimsoll_cluster.kubernetes_source import follow
 from plimsoll_cluster.resource import Entry
-from plimsoll_cluster.source import follow
 from plimsoll_cluster.store import Store
 from plimsoll_operator.identity import API_VERSION, KIND
 from plimsoll_operator.kinds import MODELS

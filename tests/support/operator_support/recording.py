@@ -9,7 +9,7 @@ from typing import Any
 from kubernetes.aio import client, config
 
 from plimsoll_cluster.connection import NOTHING, Connection
-from plimsoll_cluster.source import KubernetesSource
+from plimsoll_cluster.kubernetes_source import KubernetesSource
 from plimsoll_operator.api import Api
 from plimsoll_operator.build.budget import Budgets
 from plimsoll_operator.build.image import Image

@@ -13,7 +13,7 @@ import yaml
 from operator_support.chart_rights import NAME, lease_rules
 from operator_support.objects import model
 
-from plimsoll_cluster.name_rules import Reserved
+from plimsoll_cluster.served_names.rules import Reserved
 from plimsoll_gateway import objects as gateway_objects
 from plimsoll_gateway.cors import ORIGIN
 from plimsoll_gateway.credential import FORM

@@ -13,7 +13,7 @@ from aiohttp import web
 kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs the [operator] extra")
 
 from plimsoll_cluster.connection import Connection  # noqa: E402
-from plimsoll_cluster.source import follow  # noqa: E402
+from plimsoll_cluster.kubernetes_source import follow  # noqa: E402
 from plimsoll_gateway.cluster_table import ClusterTable  # noqa: E402
 from plimsoll_gateway.table import Table, TableStore  # noqa: E402
 

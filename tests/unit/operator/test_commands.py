@@ -103,7 +103,7 @@ def test_the_operators_command_knows_them_too(state: Path, capsys: pytest.Captur
 def test_a_cluster_is_looked_at_only_with_its_client(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "plimsoll_cluster.connect", None)
+    monkeypatch.setitem(sys.modules, "plimsoll_cluster.connection", None)
     assert command(["explain", model]) == 1
     assert "pip install 'plimsoll-serving[operator]'" in capsys.readouterr().err
 

@@ -13,8 +13,7 @@ from aiohttp.test_utils import BaseTestServer, TestServer
 from kubernetes.aio import client
 from operator_support.objects import model
 
-from plimsoll_cluster.connect import NoClusterError
-from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.connection import Connection, NoClusterError
 from plimsoll_operator import main as module
 from plimsoll_operator.actor import NotLeaderError
 from plimsoll_operator.api import PLURALS

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.objects import EPOCH
 
-from plimsoll_cluster.name_record import Kept, Record, format_record
+from plimsoll_cluster.served_names.record import Kept, Record, format_record
 from plimsoll_operator.name_record import MOST_BYTES, MOST_NAMES, fit_record
 from plimsoll_operator.options import parse_options
 

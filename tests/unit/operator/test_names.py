@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.objects import EPOCH, Json, model
 
-from plimsoll_cluster.name_policy import NamePolicy
-from plimsoll_cluster.name_record import Kept, Record
-from plimsoll_cluster.name_rules import NameRules, Reserved, Rule
+from plimsoll_cluster.served_names.policy import NamePolicy
+from plimsoll_cluster.served_names.record import Kept, Record
+from plimsoll_cluster.served_names.rules import NameRules, Reserved, Rule
 from plimsoll_operator.identity import ObjectKey, key_of
 from plimsoll_operator.losses import Loss, describe_losses
 from plimsoll_operator.names import NameRegistry

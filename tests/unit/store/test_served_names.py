@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.name_options import add_name_options, read_rule
-from plimsoll_cluster.name_policy import FREE, NamePolicy
-from plimsoll_cluster.name_record import Kept, Record, format_record, parse_record
-from plimsoll_cluster.name_rules import NameRules, Reserved, Rule
+from plimsoll_cluster.served_names.options import add_name_options, read_rule
+from plimsoll_cluster.served_names.policy import FREE, NamePolicy
+from plimsoll_cluster.served_names.record import Kept, Record, format_record, parse_record
+from plimsoll_cluster.served_names.rules import NameRules, Reserved, Rule
 
 END = datetime(2026, 11, 27, 10, tzinfo=UTC)
 NAMES = st.text("abAB01._:/-", min_size=1, max_size=8)

@@ -12,11 +12,10 @@ from aiohttp.test_utils import TestServer
 
 kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs the [operator] extra")
 
-from plimsoll_cluster.connect import connect  # noqa: E402
-from plimsoll_cluster.connection import Connection  # noqa: E402
+from plimsoll_cluster.connection import Connection, connect  # noqa: E402
+from plimsoll_cluster.kubernetes_source import KubernetesSource, follow  # noqa: E402
 from plimsoll_cluster.reflector import GoneError, UnreachableError  # noqa: E402
 from plimsoll_cluster.resource import Resource  # noqa: E402
-from plimsoll_cluster.source import KubernetesSource, follow  # noqa: E402
 from plimsoll_cluster.store import Store  # noqa: E402
 
 THINGS: Resource[str] = Resource(
@@ -180,7 +179,7 @@ async def test_watches_of_many_namespaces_leave_room_for_requests(monkeypatch: p
     async with TestServer(app) as server:
         default = kubernetes_client.Configuration(host=str(server.make_url("")).rstrip("/"))
         monkeypatch.setattr(kubernetes_client.Configuration, "_default", default)
-        monkeypatch.setattr("plimsoll_cluster.connect.config.load_incluster_config", lambda: None)
+        monkeypatch.setattr("plimsoll_cluster.connection.config.load_incluster_config", lambda: None)
         async with await connect() as client:
             store = Store(THINGS, [f"n{number}" for number in range(101)])
             following = asyncio.create_task(follow(client, store))

@@ -6,7 +6,7 @@ import argparse
 import re
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_cluster.name_rules import Rule
+from plimsoll_cluster.served_names.rules import Rule
 
 NAME_PATTERN = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}\*?")
 NAMESPACE_PATTERN = re.compile(r"\*|[a-z0-9][-a-z0-9]{0,62}\*?")

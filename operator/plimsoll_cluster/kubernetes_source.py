@@ -10,11 +10,11 @@ import aiohttp
 import msgspec
 
 from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_cluster.keys import Object
 from plimsoll_cluster.reflector import GoneError, Lister, Page, Reflector, UnreachableError
 from plimsoll_cluster.resource import Resource, version_of
 from plimsoll_cluster.store import Store
-from plimsoll_cluster.unreadable import UNREADABLE
 
 PAGE_SIZE = 500
 WATCH_SECONDS = 300  # the server ends a watch after this; we begin the next one where it ended

@@ -6,8 +6,8 @@ until the operator removes it.
 
 from __future__ import annotations
 
-from plimsoll_cluster.name_record import EMPTY, Kept, Record
-from plimsoll_cluster.name_rules import NO_RULES, NameRules, Reserved
+from plimsoll_cluster.served_names.record import EMPTY, Kept, Record
+from plimsoll_cluster.served_names.rules import NO_RULES, NameRules, Reserved
 
 
 class NamePolicy:

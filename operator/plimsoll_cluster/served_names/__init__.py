@@ -1,0 +1,1 @@
+"""Which namespace may have which served name: policy, rules, record, options."""
