@@ -23,7 +23,7 @@ def make_keys(folder: Path, requests: int, streams: int) -> dict[str, str]:
         "rate": ["--requests-per-minute", str(requests)],
         "streams": ["--streams", str(streams)],
     }.items():
-        command = [sys.executable, "-m", "plimsoll_gateway.keys.tool", name, "--into", str(folder / "keys"), *terms]
+        command = [sys.executable, "-m", "plimsoll_gateway.keys.command", name, "--into", str(folder / "keys"), *terms]
         made[name] = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     return made
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from plimsoll_cluster.resource import Entry, T
 from plimsoll_cluster.store import Part
-from plimsoll_gateway.cluster_table import ClusterTable
-from plimsoll_gateway.objects import MODELS, PODS, table_of
-from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.discovery.cluster_table import ClusterTable
+from plimsoll_gateway.discovery.kubernetes_objects import MODELS, PODS, table_of
+from plimsoll_gateway.discovery.routing_table import TableStore
 
 REPLICAS = 3
 EVENTS = 2000

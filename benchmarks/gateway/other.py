@@ -11,8 +11,8 @@ from importlib import import_module
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from plimsoll_gateway import server
-from plimsoll_gateway.main import main
+from plimsoll_gateway.server import server
+from plimsoll_gateway.server.main import main
 
 
 def run(parts: list[str], options: list[str]) -> int:

@@ -74,7 +74,7 @@ def make_keys(folder: Path, count: int) -> list[bytes]:
     for number in range(count):
         terms = ["--requests-per-minute", "1000000", "--tokens-per-minute", "1000000000", "--streams", "100000"]
         printed = subprocess.run(
-            [sys.executable, "-m", "plimsoll_gateway.keys.tool", f"k{number}", "--into", str(folder), *terms],
+            [sys.executable, "-m", "plimsoll_gateway.keys.command", f"k{number}", "--into", str(folder), *terms],
             capture_output=True,
             text=True,
             check=True,

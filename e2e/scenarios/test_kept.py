@@ -13,7 +13,7 @@ from harness.kube import Kube
 from harness.settings import Settings
 from harness.volume import provide_store
 from harness.waiting import until
-from plimsoll_gateway.places import place_of
+from plimsoll_gateway.routing.response_affinity import place_of
 
 MODEL = "kept"
 KEEPER = "plimsoll.dev/keeper"

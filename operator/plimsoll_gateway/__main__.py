@@ -2,6 +2,6 @@
 
 import sys
 
-from plimsoll_gateway.main import main
+from plimsoll_gateway.server.main import main
 
 sys.exit(main())

@@ -16,22 +16,19 @@ from urllib.parse import quote
 import msgspec
 from prometheus_client.registry import Collector
 
-from plimsoll_gateway.asked import Asked, read_asked
-from plimsoll_gateway.body import MOST_OPTION, Body, ClientGone, Message, Receive, discard_unread, read_body
-from plimsoll_gateway.budget import SMALL_BYTES, Budget
-from plimsoll_gateway.caller import caller_of, fields_of
-from plimsoll_gateway.capacity import Capacity
-from plimsoll_gateway.cards import Cards
-from plimsoll_gateway.catalog import MODEL_PREFIX, Catalog, names_for
+from plimsoll_gateway.admission.body_memory import SMALL_BYTES, Budget
+from plimsoll_gateway.admission.capacity import Capacity
+from plimsoll_gateway.admission.fair.fair_queue import Share
+from plimsoll_gateway.admission.fair.model_queues import Gates
+from plimsoll_gateway.admission.limits import BATCHES, FILES, MODEL_PATHS, OTHER_BYTES, Limits
+from plimsoll_gateway.admission.queue_limit import Room
+from plimsoll_gateway.admission.quota.reservation import Admission, Quotas, Unlimited
+from plimsoll_gateway.admission.quota.token_meter import Meter
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.cold import ColdStarts
-from plimsoll_gateway.comments import Comments
-from plimsoll_gateway.connections import Connections
-from plimsoll_gateway.cors import Cors, is_preflight
-from plimsoll_gateway.credential import Credential
-from plimsoll_gateway.demand.ledger import Demand
-from plimsoll_gateway.dialect import ANTHROPIC, MODELS, dialect_of
-from plimsoll_gateway.errors import (
+from plimsoll_gateway.demand.counters import Demand
+from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, TableStore
+from plimsoll_gateway.errors.dialects import ANTHROPIC, MODELS, dialect_of
+from plimsoll_gateway.errors.refusals import (
     Refusal,
     internal_error,
     shutting_down,
@@ -39,33 +36,35 @@ from plimsoll_gateway.errors import (
     unknown_path,
     wrong_method,
 )
-from plimsoll_gateway.fair.gates import Gates
-from plimsoll_gateway.fair.queue import Share
-from plimsoll_gateway.filing import Filing, check_batch, filed_at
-from plimsoll_gateway.headers import Voucher, request_id
+from plimsoll_gateway.keys.api_key import ApiKey
+from plimsoll_gateway.keys.credential import Credential
 from plimsoll_gateway.keys.keyring import Keyring, given_key
-from plimsoll_gateway.keys.record import ApiKey
-from plimsoll_gateway.lifeline import Lifelines
-from plimsoll_gateway.limits import BATCHES, FILES, MODEL_PATHS, OTHER_BYTES, Limits
-from plimsoll_gateway.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
-from plimsoll_gateway.operations import METRICS, Operations
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
+from plimsoll_gateway.pages.model_list import MODEL_PREFIX, Catalog, names_for
+from plimsoll_gateway.pages.operations import METRICS, Operations
 from plimsoll_gateway.pages.welcome import base_url, wants_page, welcome_json, welcome_page
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.places import Kept, Places, kept_at
-from plimsoll_gateway.probe import Prober
-from plimsoll_gateway.quota.admission import Admission, Quotas, Unlimited
-from plimsoll_gateway.quota.usage import Meter
-from plimsoll_gateway.relay import Relay, allowed_model
-from plimsoll_gateway.room import Room
-from plimsoll_gateway.route.prefix import prefix_blocks
-from plimsoll_gateway.route.scores import Wanted
-from plimsoll_gateway.stream import Send, Stream
-from plimsoll_gateway.table import Model, Replica, Table, TableStore
-from plimsoll_gateway.turns import Turns
-from plimsoll_gateway.upload import Upload
-from plimsoll_gateway.upstream import Call, is_alive
-from plimsoll_gateway.witness import Witness
+from plimsoll_gateway.proxy.body import MOST_OPTION, Body, ClientGone, Message, Receive, discard_unread, read_body
+from plimsoll_gateway.proxy.cancellation import Lifelines
+from plimsoll_gateway.proxy.client_connection import caller_of, fields_of
+from plimsoll_gateway.proxy.files import Filing, check_batch, filed_at
+from plimsoll_gateway.proxy.headers import Voucher, request_id
+from plimsoll_gateway.proxy.keepalive_comments import Comments
+from plimsoll_gateway.proxy.replica_proxy import Relay, allowed_model
+from plimsoll_gateway.proxy.request_peek import Asked, Turns, read_asked
+from plimsoll_gateway.proxy.response_observer import Witness
+from plimsoll_gateway.proxy.response_stream import Send, Stream
+from plimsoll_gateway.proxy.upload import Upload
+from plimsoll_gateway.proxy.upstream_request import Call, is_alive
+from plimsoll_gateway.routing.health_probe import Prober
+from plimsoll_gateway.routing.model_cards import Cards
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.routing.prefix import prefix_blocks
+from plimsoll_gateway.routing.response_affinity import Kept, Places, kept_at
+from plimsoll_gateway.routing.scorers import Wanted
+from plimsoll_gateway.server.connection_limit import Connections
+from plimsoll_gateway.server.cors import Cors, is_preflight
+from plimsoll_gateway.telemetry.cold_start import ColdStarts
+from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
 
 log = logging.getLogger(__name__)
 

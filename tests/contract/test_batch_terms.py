@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway import headers
-from plimsoll_gateway.asked import BYTES_PER_TOKEN, USUAL_ANSWER, read_asked
-from plimsoll_gateway.keys.record import read_key
+from plimsoll_gateway.keys.api_key import read_key
+from plimsoll_gateway.proxy import headers
+from plimsoll_gateway.proxy.request_peek import BYTES_PER_TOKEN, USUAL_ANSWER, read_asked
 from plimsoll_runtime.api.batches import limits
 
 HASH = "sha256:" + "0" * 64

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from plimsoll_gateway.filing import filed_at
+from plimsoll_gateway.proxy.files import filed_at
 from plimsoll_runtime.api.batches.endpoint import BatchRoutes, batch_routes
 from plimsoll_runtime.cli.batch import SOME_FAILED, batch_config
 from plimsoll_runtime.cli.main import build_parser

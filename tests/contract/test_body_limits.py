@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_gateway.limits import BODY_BYTES as OF_GATEWAY
+from plimsoll_gateway.admission.limits import BODY_BYTES as OF_GATEWAY
 from plimsoll_runtime.api.batches.endpoint import BatchRoutes, batch_routes
 from plimsoll_runtime.api.server.app import MODEL_ROUTES
 from plimsoll_runtime.api.server.limits import BODY_BYTES as OF_RUNTIME

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from operator_support.stub_gateway import StubGateway
 
-from plimsoll_gateway.demand.ledger import Demand as Ledger
-from plimsoll_gateway.route.loads import Standing
-from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.demand.counters import Demand as Ledger
+from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.routing.loads import Standing
 from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.scaling.demand import Demand, RevisionDemand, complaint, decode_demand
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from plimsoll_gateway.table_file import parse_table
+from plimsoll_gateway.discovery.table_file import parse_table
 from plimsoll_runtime.local.model import LocalModel, Stores
 from plimsoll_runtime.local.processes.status_board import Phase, Status, replica_slots, table_document
 

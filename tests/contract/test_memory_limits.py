@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plimsoll_gateway.memory import memory_limit
+from plimsoll_gateway.admission.limits import memory_limit
 from plimsoll_runtime.execution.memory.system import cgroup_limit
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers, QueryParams
 
-from plimsoll_gateway import catalog, dialect, errors, offers
-from plimsoll_gateway.demand.tally import PING
-from plimsoll_gateway.errors import Refusal, code_of, told_by_replica
+from plimsoll_gateway.admission.quota.token_meter import Meter
+from plimsoll_gateway.demand.revision_totals import PING
+from plimsoll_gateway.errors import dialects, refusals, unsupported_paths
+from plimsoll_gateway.errors.refusals import Refusal, code_of, told_by_replica
 from plimsoll_gateway.keys.keyring import given_key
-from plimsoll_gateway.quota.usage import Meter
-from plimsoll_gateway.relay import NO_SUCH_MODEL
+from plimsoll_gateway.pages import model_list
+from plimsoll_gateway.proxy.replica_proxy import NO_SUCH_MODEL
 from plimsoll_runtime.api.endpoints import models
 from plimsoll_runtime.api.http import errors as of_runtime
 from plimsoll_runtime.api.http.errors import ApiError, json_response, unavailable
@@ -44,18 +45,18 @@ STATUSES = [400, 401, 403, 404, 405, 408, 409, 413, 429, 500, 502, 503, 504]
 def test_both_know_the_same_paths(path: str, version: bool) -> None:
     headers = [(b"anthropic-version", b"2023-06-01")] if version else []
     scope = {"type": "http", "path": path, "headers": headers}
-    spoken = dialect.dialect_of(path, dict(headers)) is dialect.ANTHROPIC
+    spoken = dialects.dialect_of(path, dict(headers)) is dialects.ANTHROPIC
     assert spoken == of_runtime.speaks_anthropic(scope)
-    assert offers.not_offered(path) == offers_of_runtime.not_offered(path)
+    assert unsupported_paths.not_offered(path) == offers_of_runtime.not_offered(path)
 
 
 def test_both_offer_the_same() -> None:
-    assert offers.NOT_OFFERED == offers_of_runtime.NOT_OFFERED
+    assert unsupported_paths.NOT_OFFERED == offers_of_runtime.NOT_OFFERED
 
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_errors_are_alike(status: int) -> None:
-    ours = dialect.ANTHROPIC
+    ours = dialects.ANTHROPIC
     refusal = Refusal(status, "why", code="c")
     scope = {"type": "http", "path": "/v1/messages", "headers": [], "plimsoll.record": RequestRecord("id")}
     theirs = of_runtime.dialect_of(scope)
@@ -71,8 +72,8 @@ def test_errors_are_alike(status: int) -> None:
 
 
 def test_the_gateway_knows_the_end_of_a_stream_and_a_ping() -> None:
-    assert dialect.ANTHROPIC.ends(of_runtime.ANTHROPIC.event(MessageStop()) + END)
-    assert not dialect.ANTHROPIC.ends(PING)
+    assert dialects.ANTHROPIC.ends(of_runtime.ANTHROPIC.event(MessageStop()) + END)
+    assert not dialects.ANTHROPIC.ends(PING)
     assert of_runtime.ANTHROPIC.event(Ping()) + END == PING
 
 
@@ -81,7 +82,7 @@ def test_the_gateway_reads_the_runtimes_errors() -> None:
     assert code_of(gone) == NO_SUCH_MODEL
     full = of_runtime.ANTHROPIC.response(unavailable("full"))
     told = told_by_replica("m", full.status_code, bytes(full.body))
-    assert (told.status, told.message, told.code) == (errors.UNAVAILABLE, "full", "unavailable")
+    assert (told.status, told.message, told.code) == (refusals.UNAVAILABLE, "full", "unavailable")
 
 
 def test_the_gateway_counts_what_the_runtime_tells() -> None:
@@ -128,7 +129,7 @@ QUERY = st.fixed_dictionaries(
 @given(query=QUERY)
 def test_both_page_alike(query: dict[str, str]) -> None:
     params = QueryParams(query)
-    assert told(lambda: catalog.page_of(NAMES, str(params).encode())) == told(lambda: models.page_of(NAMES, params))
+    assert told(lambda: model_list.page_of(NAMES, str(params).encode())) == told(lambda: models.page_of(NAMES, params))
 
 
 def told(page: Callable[[], object]) -> object:

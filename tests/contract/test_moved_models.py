@@ -2,8 +2,8 @@
 
 import pytest
 
-from plimsoll_gateway.errors import code_of
-from plimsoll_gateway.relay import NO_SUCH_MODEL
+from plimsoll_gateway.errors.refusals import code_of
+from plimsoll_gateway.proxy.replica_proxy import NO_SUCH_MODEL
 from plimsoll_runtime.api.host.errors import as_api_errors
 from plimsoll_runtime.api.http.errors import OPENAI, ApiError
 from plimsoll_runtime.residency.errors import NotPlaced

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from operator_support.stub_host import StubHost
 from operator_support.verdicts import MEMORY
 
-from plimsoll_gateway.objects import HOSTS, MODELS, PASSING, POD_SELECTOR, PODS, table_of
+from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, POD_SELECTOR, PODS, table_of
 from plimsoll_operator import identity
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
 from plimsoll_operator.build.host import build_host

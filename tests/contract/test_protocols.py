@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from plimsoll_gateway import protocol as of_gateway
+from plimsoll_gateway.server.http1 import protocol as of_gateway
 from plimsoll_runtime.api.server import listener as of_runtime
 
 Protocol = type[of_gateway.PatientProtocol] | type[of_runtime.PatientProtocol]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from plimsoll_gateway.headers import request_id as gateway_id
+from plimsoll_gateway.proxy.headers import request_id as gateway_id
 from plimsoll_runtime.api.server.access import request_id as runtime_id
 
 

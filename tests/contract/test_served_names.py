@@ -16,8 +16,8 @@ from plimsoll_cluster.served_names.policy import NamePolicy
 from plimsoll_cluster.served_names.record import Kept, format_record, parse_record
 from plimsoll_cluster.served_names.rules import NameRules, Rule
 from plimsoll_cluster.store import Store
-from plimsoll_gateway.cluster_table import ClusterTable
-from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.discovery.cluster_table import ClusterTable
+from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.common import Common

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from plimsoll_gateway import credential, headers, places
-from plimsoll_gateway.keys.record import NAME
-from plimsoll_gateway.route.loads import Report, read_report
+from plimsoll_gateway.keys import credential
+from plimsoll_gateway.keys.api_key import NAME
+from plimsoll_gateway.proxy import headers
+from plimsoll_gateway.routing import response_affinity
+from plimsoll_gateway.routing.loads import Report, read_report
 from plimsoll_runtime.api import served_model as load
 from plimsoll_runtime.api.responses import errors
 from plimsoll_runtime.api.server import credentials
@@ -28,8 +30,9 @@ def test_both_have_the_same_names() -> None:
     assert headers.CREDENTIAL.decode() == credentials.CREDENTIAL_HEADER
     assert headers.LOAD.decode() == load.LOAD_HEADER
     assert headers.PLACE.decode() == errors.PLACE_HEADER
-    assert places.NOWHERE == errors.NOWHERE
-    assert places.place_in({"previous_response_id": memoryview(b'"%s"' % errors.response_id({}).encode())}) == ""
+    assert response_affinity.NOWHERE == errors.NOWHERE
+    of_another_runtime = memoryview(b'"%s"' % errors.response_id({}).encode())
+    assert response_affinity.place_in({"previous_response_id": of_another_runtime}) == ""
 
 
 @given(tenant=st.from_regex(NAME, fullmatch=True))

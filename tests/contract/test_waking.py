@@ -17,13 +17,13 @@ import pytest
 from model_support.tiny import make_model, save_model
 from server_support.host import START_SECONDS, running_host
 
+from plimsoll_gateway.admission.limits import Limits
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.comments import COMMENT
-from plimsoll_gateway.limits import Limits
-from plimsoll_gateway.objects import HOSTS, MODELS, PODS, table_of
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PODS, table_of
+from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.proxy.keepalive_comments import COMMENT
+from plimsoll_gateway.routing.pick import Picker
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 import httptools
 
-from plimsoll_gateway.client.answer import Answer
 from plimsoll_gateway.client.errors import InvalidAnswerError, ResetError, UpstreamError
-from plimsoll_gateway.handover import Handover
+from plimsoll_gateway.client.immediate_future import Handover
+from plimsoll_gateway.client.response import Answer
 
 PIECE = 64 << 10
 """Bytes of a body that are written at once."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from plimsoll_gateway.errors import missing_key, wrong_key
-from plimsoll_gateway.keys.folder import Keys
-from plimsoll_gateway.keys.record import ApiKey
+from plimsoll_gateway.errors.refusals import missing_key, wrong_key
+from plimsoll_gateway.keys.api_key import ApiKey
+from plimsoll_gateway.keys.key_folder import Keys
 from plimsoll_gateway.keys.secret import digest_of
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
+from plimsoll_gateway.admission.limits import Limits
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.limits import Limits
-from plimsoll_gateway.operations import Operations
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.protocol import PatientProtocol
-from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.pages.operations import Operations
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.server.http1.protocol import PatientProtocol
 
 
 @asynccontextmanager

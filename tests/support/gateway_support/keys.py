@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from plimsoll_gateway.credential import Credential
-from plimsoll_gateway.keys.folder import KeyFolder
+from plimsoll_gateway.keys.credential import Credential
+from plimsoll_gateway.keys.key_folder import KeyFolder
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.keys.secret import digest_of, new_key
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.keys.record import ApiKey, Terms
-from plimsoll_gateway.leases.exchange import GIVE_UP_SECONDS, HURRY_SECONDS
-from plimsoll_gateway.leases.ledger import StaleReport
-from plimsoll_gateway.leases.messages import Reply, Report
-from plimsoll_gateway.leases.node import TURN_SECONDS, Node
-from plimsoll_gateway.quota.account import Account, Kind
-from plimsoll_gateway.quota.admission import Quotas
-from plimsoll_gateway.quota.lease import Lease
+from plimsoll_gateway.admission.quota.reservation import Quotas
+from plimsoll_gateway.admission.quota.share import Lease
+from plimsoll_gateway.admission.quota.usage import Account, Kind
+from plimsoll_gateway.admission.quota_sync.exchange import GIVE_UP_SECONDS, HURRY_SECONDS
+from plimsoll_gateway.admission.quota_sync.messages import Reply, Report
+from plimsoll_gateway.admission.quota_sync.node import TURN_SECONDS, Node
+from plimsoll_gateway.admission.quota_sync.owner import StaleReport
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.keys.api_key import ApiKey, Terms
 
 LISTED_SECONDS = 2.0
 

@@ -14,12 +14,12 @@ from operator_support.chart_rights import NAME, lease_rules
 from operator_support.objects import model
 
 from plimsoll_cluster.served_names.rules import Reserved
-from plimsoll_gateway import objects as gateway_objects
-from plimsoll_gateway.cors import ORIGIN
-from plimsoll_gateway.credential import FORM
-from plimsoll_gateway.keys.terms import CLAIM
-from plimsoll_gateway.limits import BODY_BYTES, Limits
-from plimsoll_gateway.options import parse_options as gateway_options
+from plimsoll_gateway.admission.limits import BODY_BYTES, Limits
+from plimsoll_gateway.discovery import kubernetes_objects as gateway_objects
+from plimsoll_gateway.keys.credential import FORM
+from plimsoll_gateway.keys.limits import CLAIM
+from plimsoll_gateway.server.cors import ORIGIN
+from plimsoll_gateway.server.options import parse_options as gateway_options
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.identity import HOST_PORT, HOSTING, ROLE_LABEL
 from plimsoll_operator.options import parse_options as operator_options

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from plimsoll_gateway import errors
+from plimsoll_gateway.errors import refusals
 from plimsoll_runtime.api.model_directory import unknown_model
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.utils.suggestions import did_you_mean
@@ -40,7 +40,7 @@ def test_a_command_line(arguments: list[str], meant: str, capsys: pytest.Capture
 def test_a_models_name_to_both_servers(asked: str, meant: str) -> None:
     names = ["gemma-3-270m", "qwen-3", "org/embedder"]
     said = f" Did you mean '{meant}'?" if meant else ""
-    assert errors.unknown_model(asked, names).message.endswith(f"org/embedder.{said}")
+    assert refusals.unknown_model(asked, names).message.endswith(f"org/embedder.{said}")
     assert str(unknown_model(asked, names)).endswith(f"org/embedder.{said}")
 
 
@@ -57,8 +57,8 @@ def test_a_name_of_any_length_and_any_number_of_names_are_compared_in_little_tim
         return []
 
     monkeypatch.setattr("plimsoll_runtime.utils.suggestions.get_close_matches", counted)
-    monkeypatch.setattr("plimsoll_gateway.errors.get_close_matches", counted)
+    monkeypatch.setattr("plimsoll_gateway.errors.refusals.get_close_matches", counted)
     for name in (known[-1], "a" * 100_000):
         did_you_mean(name, known)
-        errors.unknown_model(name, known)
+        refusals.unknown_model(name, known)
     assert compared == [500, 200]

@@ -14,13 +14,13 @@ import aiohttp
 import pytest
 from gateway_support.front import serve_asgi
 
+from plimsoll_gateway.admission.limits import BODY_BYTES, Limits
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.limits import BODY_BYTES, Limits
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.server import serving
-from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
-from plimsoll_gateway.workers import Workers
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.server.http1.task_pool import Workers
+from plimsoll_gateway.server.server import serving
 
 MAX_BODY = 1 << 20
 MAX_WAITING = 3

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plimsoll_gateway.table import Model, ObjectKey, Replica, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, build_table
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, World

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from plimsoll_gateway import app
+from plimsoll_gateway.admission.body_memory import SMALL_BYTES, Budget
+from plimsoll_gateway.admission.limits import BODY_BYTES, MODEL_PATHS, Limits
 from plimsoll_gateway.app import Gateway
-from plimsoll_gateway.body import DISCARD_BYTES, Body, Message, Receive, read_body
-from plimsoll_gateway.budget import SMALL_BYTES, Budget
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.limits import BODY_BYTES, MODEL_PATHS, Limits
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.table import TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import TableStore, build_table
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.proxy.body import DISCARD_BYTES, Body, Message, Receive, read_body
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from plimsoll_gateway.body import ClientGone, Message, read_body
-from plimsoll_gateway.budget import Budget
-from plimsoll_gateway.caller import EXTENSION, Caller, caller_of
-from plimsoll_gateway.lifeline import Lifelines
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.admission.body_memory import Budget
+from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.proxy.body import ClientGone, Message, read_body
+from plimsoll_gateway.proxy.cancellation import Lifelines
+from plimsoll_gateway.proxy.client_connection import EXTENSION, Caller, caller_of
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Request, World

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.capacity import HEADROOM, Capacity
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.route.loads import UNKNOWN_SLOTS
-from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.admission.capacity import HEADROOM, Capacity
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.routing.loads import UNKNOWN_SLOTS
+from plimsoll_gateway.routing.pick import Picker
 
 
 def taken(replicas: int) -> int:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from plimsoll_gateway import cards
+from plimsoll_gateway.routing import model_cards
 
 if TYPE_CHECKING:
     import pytest
@@ -57,7 +57,7 @@ async def test_one_that_cannot_tell_is_asked_again_later(world: World, monkeypat
     for expected in (None, None, None, 4096, 4096):
         entry = await listed(world)
         assert entry["max_model_len"] == expected
-        now += cards.AGAIN_SECONDS
+        now += model_cards.AGAIN_SECONDS
     assert len(upstream.requests) == 4
 
 
@@ -67,7 +67,7 @@ async def test_one_that_is_silent_or_gone_holds_up_nobody(
     async def silent(request: Request) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(cards, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(model_cards, "ANSWER_SECONDS", 0.01)
     world.show(world.replica(await world.upstream(silent)))
     assert (await listed(world))["max_model_len"] is None
     world.show(world.replica(refused_port))

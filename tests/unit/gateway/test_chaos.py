@@ -20,13 +20,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from plimsoll_gateway.body import Body
-from plimsoll_gateway.comments import COMMENT
-from plimsoll_gateway.keys.folder import Keys
+from plimsoll_gateway.admission.limits import Limits
+from plimsoll_gateway.keys.api_key import ApiKey, Terms
+from plimsoll_gateway.keys.key_folder import Keys
 from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.keys.record import ApiKey, Terms
 from plimsoll_gateway.keys.secret import digest_of, new_key
-from plimsoll_gateway.limits import Limits
+from plimsoll_gateway.proxy.body import Body
+from plimsoll_gateway.proxy.keepalive_comments import COMMENT
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

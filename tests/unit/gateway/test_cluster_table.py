@@ -14,10 +14,10 @@ from plimsoll_cluster.served_names.policy import NamePolicy
 from plimsoll_cluster.served_names.record import Kept, format_record, parse_record
 from plimsoll_cluster.served_names.rules import NameRules, Rule
 from plimsoll_cluster.store import Store
-from plimsoll_gateway.cluster_table import ClusterTable
-from plimsoll_gateway.live_table import LiveTable
-from plimsoll_gateway.objects import table_of
-from plimsoll_gateway.table import Model, ObjectKey, Replica, Table, TableStore, build_table
+from plimsoll_gateway.discovery.cluster_table import ClusterTable
+from plimsoll_gateway.discovery.kubernetes_objects import table_of
+from plimsoll_gateway.discovery.live_table import LiveTable
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, Table, TableStore, build_table
 
 Json = dict[str, Any]
 NAMES, SPACES = st.sampled_from("ab"), st.sampled_from(["team", "team", "team", "other"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from plimsoll_gateway.cold import STALE_SECONDS, ColdStarts
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.telemetry.cold_start import STALE_SECONDS, ColdStarts
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 KEY = ObjectKey("ns", "m")
 OTHER = Model(ObjectKey("ns", "other"), ("other",), 2.0, "", ())

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.connections import MOST_EXTRA, YOUNG_SECONDS, Connections
-from plimsoll_gateway.limits import CONNECTION_BYTES, Limits, connections_for
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.protocol import PatientProtocol
-from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.admission.limits import CONNECTION_BYTES, Limits, connections_for
+from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.server.connection_limit import MOST_EXTRA, YOUNG_SECONDS, Connections
+from plimsoll_gateway.server.http1.protocol import PatientProtocol
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Request, World

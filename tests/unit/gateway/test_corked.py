@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.corked import AT_ONCE, CorkedTransport
+from plimsoll_gateway.server.http1.write_buffer import AT_ONCE, CorkedTransport
 
 
 class Inner(asyncio.Transport):

@@ -12,9 +12,9 @@ from gateway_support.keys import Keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.cors import ORIGIN, Cors
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.options import parse_options
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.server.cors import ORIGIN, Cors
+from plimsoll_gateway.server.options import parse_options
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from plimsoll_gateway.counts import Count, Family, Level, Spans
+from plimsoll_gateway.telemetry.fast_series import Count, Family, Level, Spans
 
 BOUNDS = (0.005, 0.1, 1, 2.5, 300)
 LABELS = ("model", "code")

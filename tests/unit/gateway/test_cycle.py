@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from plimsoll_gateway.corked import CorkedTransport
-from plimsoll_gateway.cycle import BadAnswerError, Cycle
-from plimsoll_gateway.stream import WHOLE
-from plimsoll_gateway.witness import Witness
+from plimsoll_gateway.proxy.response_observer import Witness
+from plimsoll_gateway.proxy.response_stream import WHOLE
+from plimsoll_gateway.server.http1.exchange import BadAnswerError, Cycle
+from plimsoll_gateway.server.http1.write_buffer import CorkedTransport
 
 Behaviour = Callable[[Any], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_gateway.errors import code_of, told_by_replica
+from plimsoll_gateway.errors.refusals import code_of, told_by_replica
 
 GOOD = b'{"error": {"message": "too long", "type": "t", "param": "p", "code": "c", "more": [1]}, "more": 2}'
 NOT_UTF8 = b'{"error": {"message": "\xff", "code": "c"}}'

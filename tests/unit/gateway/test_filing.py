@@ -19,16 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from plimsoll_gateway.body import Message
+from plimsoll_gateway.admission.limits import BATCHES, BODY_BYTES, FILES, Limits
 from plimsoll_gateway.client.connection import Connection
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.filing import Filing, filed_at
-from plimsoll_gateway.keys.record import ApiKey, KeyFileError, Terms, read_key
-from plimsoll_gateway.limits import BATCHES, BODY_BYTES, FILES, Limits
-from plimsoll_gateway.options import parse_options
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.table import Model, ObjectKey, Replica, build_table
-from plimsoll_gateway.upload import Upload
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, build_table
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.keys.api_key import ApiKey, KeyFileError, Terms, read_key
+from plimsoll_gateway.proxy.body import Message
+from plimsoll_gateway.proxy.files import Filing, filed_at
+from plimsoll_gateway.proxy.upload import Upload
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.server.options import parse_options
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

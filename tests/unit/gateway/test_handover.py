@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from plimsoll_gateway.handover import Handover
+from plimsoll_gateway.client.immediate_future import Handover
 
 
 async def awaited(waited: Handover[int], seen: list[int]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from plimsoll_gateway.comments import COMMENT
+from plimsoll_gateway.admission.limits import Limits
 from plimsoll_gateway.demand.records import ModelDemand
-from plimsoll_gateway.limits import Limits
-from plimsoll_gateway.table import build_table
+from plimsoll_gateway.discovery.routing_table import build_table
+from plimsoll_gateway.proxy.keepalive_comments import COMMENT
 
 Behaviour = Callable[[Any], Awaitable[None]]
 RunWorld = Callable[..., contextlib.AbstractAsyncContextManager[Any]]
@@ -237,7 +237,7 @@ async def test_more_than_the_replicas_to_come_can_answer_are_refused(world: Any)
 async def test_a_stream_gets_comments_while_it_waits_and_then_its_answer(
     run_world: RunWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("plimsoll_gateway.comments.COMMENT_SECONDS", 0.01)
+    monkeypatch.setattr("plimsoll_gateway.proxy.keepalive_comments.COMMENT_SECONDS", 0.01)
     async with run_world(limits=Limits(hold_seconds=0.0)) as world:
         world.show(scales_to=1)
         async with ask_stream(world) as response:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.virtual_time import run
 
-from plimsoll_gateway.idle import IdleTimer
+from plimsoll_gateway.server.http1.idle_timer import IdleTimer
 
 SECONDS = 10.0
 STEPS = st.lists(st.tuples(st.sampled_from(["begin", "end"]), st.floats(0.5, 25)), max_size=12)

@@ -15,11 +15,11 @@ from gateway_support.keys import Keys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.asked import read_asked
-from plimsoll_gateway.body import Message
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.places import NOWHERE, TAKE_OVER_SECONDS, Places, place_of
-from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.proxy.body import Message
+from plimsoll_gateway.proxy.request_peek import read_asked
+from plimsoll_gateway.routing.response_affinity import NOWHERE, TAKE_OVER_SECONDS, Places, place_of
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, Upstream, World

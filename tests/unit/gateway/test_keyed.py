@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from gateway_support.keys import CREDENTIAL, Keys
 
-from plimsoll_gateway.credential import Credential, CredentialError
-from plimsoll_gateway.keys.folder import KeyFolder
+from plimsoll_gateway.admission.limits import Limits
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, build_table
+from plimsoll_gateway.keys.credential import Credential, CredentialError
+from plimsoll_gateway.keys.key_folder import KeyFolder
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.keys.secret import digest_of, new_key
-from plimsoll_gateway.limits import Limits
-from plimsoll_gateway.table import Model, ObjectKey, build_table
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

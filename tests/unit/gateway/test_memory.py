@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_gateway.memory import memory_limit
+from plimsoll_gateway.admission.limits import memory_limit
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from plimsoll_gateway.keys.folder import NO_KEYS, Keys
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, TableStore, build_table
+from plimsoll_gateway.keys.api_key import ApiKey, Terms
+from plimsoll_gateway.keys.key_folder import NO_KEYS, Keys
 from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.keys.record import ApiKey, Terms
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.series import MOST_GONE, Owners
-from plimsoll_gateway.table import Model, ObjectKey, TableStore, build_table
+from plimsoll_gateway.telemetry.label_sets import MOST_GONE, Owners
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 Behaviour = Callable[[Any], Awaitable[None]]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.model_name import model_name
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.proxy.json_members import model_name
 
 SIZE = 8 << 20
 HEAD = b'{"model": "m", "x": '

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.objects import HOSTS, MODELS, PASSING, PODS
-from plimsoll_gateway.objects import table_of as table_of_entries
-from plimsoll_gateway.table import Table
+from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, PODS
+from plimsoll_gateway.discovery.kubernetes_objects import table_of as table_of_entries
+from plimsoll_gateway.discovery.routing_table import Table
 
 DEPLOYMENT: dict[str, Any] = {
     "metadata": {

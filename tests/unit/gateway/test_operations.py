@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from plimsoll_gateway.operations import MOST_QUESTIONS
-from plimsoll_gateway.table import Model, ObjectKey, Replica, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, build_table
+from plimsoll_gateway.pages.operations import MOST_QUESTIONS
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.pick import BOUND, LEISURE, SUSPECT_SECONDS, Picker
-from plimsoll_gateway.route.loads import FRESH_SECONDS, UNKNOWN_SLOTS
-from plimsoll_gateway.route.prefix import prefix_blocks
-from plimsoll_gateway.route.scores import ANYTHING, Wanted
-from plimsoll_gateway.table import Replica
+from plimsoll_gateway.discovery.routing_table import Replica
+from plimsoll_gateway.routing.loads import FRESH_SECONDS, UNKNOWN_SLOTS
+from plimsoll_gateway.routing.pick import BOUND, LEISURE, SUSPECT_SECONDS, Picker
+from plimsoll_gateway.routing.prefix import prefix_blocks
+from plimsoll_gateway.routing.scorers import ANYTHING, Wanted
 
 REPLICAS = [Replica(str(index), f"http://{index}", True) for index in range(4)]
 PREFIXES = [prefix_blocks(b"root", bytes([number]) * 2048) for number in range(3)]

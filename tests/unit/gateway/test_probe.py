@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plimsoll_gateway import probe, relay, upstream
 from plimsoll_gateway.client.errors import ConnectTimeoutError
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.probe import AGAIN_SECONDS, MISSES, QUIET_SECONDS, Prober, SilentError
-from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.proxy import replica_proxy, upstream_request
+from plimsoll_gateway.routing import health_probe
+from plimsoll_gateway.routing.health_probe import AGAIN_SECONDS, MISSES, QUIET_SECONDS, Prober, SilentError
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
 
-    from plimsoll_gateway.client.answer import Answer
     from plimsoll_gateway.client.pool import Pool
-    from plimsoll_gateway.upstream import Call
+    from plimsoll_gateway.client.response import Answer
+    from plimsoll_gateway.proxy.upstream_request import Call
 
 ONE, TWO = Replica("1", "http://one", True), Replica("2", "http://two", True)
 MODEL = Model(ObjectKey("ns", "m"), ("m",), 1000.0, "", (ONE, TWO))
@@ -201,10 +202,10 @@ async def test_a_replica_that_is_gone_is_forgotten(place: Place) -> None:
 @pytest.fixture
 async def probing(world: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """The real thing, in a hurry."""
-    monkeypatch.setattr(probe, "QUIET_SECONDS", 0.02)
-    monkeypatch.setattr(probe, "AGAIN_SECONDS", 0.02)
-    monkeypatch.setattr(probe, "TICK_SECONDS", 0.01)
-    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 0.05)
+    monkeypatch.setattr(health_probe, "QUIET_SECONDS", 0.02)
+    monkeypatch.setattr(health_probe, "AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr(health_probe, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(upstream_request, "HEALTH_SECONDS", 0.05)
     watching = asyncio.create_task(world.gateway.watch_replicas())
     yield world
     watching.cancel()
@@ -244,7 +245,7 @@ async def test_a_replica_that_hangs_alone_is_a_502(probing: World) -> None:
 
 
 async def test_a_replica_that_takes_its_time_is_left_in_peace(probing: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 60)  # every question has its answer
+    monkeypatch.setattr(upstream_request, "HEALTH_SECONDS", 60)  # every question has its answer
     questions = 0
     enough = asyncio.Event()
 
@@ -275,9 +276,9 @@ async def test_a_replica_that_takes_no_connection_in_time_is_ejected(
         asked.append(replica.id)
         if replica.id == "black hole":
             raise ConnectTimeoutError
-        return await upstream.send(pool, replica, call)
+        return await upstream_request.send(pool, replica, call)
 
-    monkeypatch.setattr(relay, "send", send)
+    monkeypatch.setattr(replica_proxy, "send", send)
     good = world.replica(await world.upstream(ok))
     world.show(Replica("black hole", "http://127.0.0.1:9", True), good)
     for _ in range(4):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import aiohttp
 import pytest
 
-from plimsoll_gateway.budget import MOST_HELD
+from plimsoll_gateway.admission.body_memory import MOST_HELD
+from plimsoll_gateway.admission.limits import BODY_BYTES, MODEL_PATHS, Limits
+from plimsoll_gateway.keys.command import main as make_key
 from plimsoll_gateway.keys.secret import new_key
-from plimsoll_gateway.keys.tool import main as make_key
-from plimsoll_gateway.limits import BODY_BYTES, MODEL_PATHS, Limits
-from plimsoll_gateway.main import main
-from plimsoll_gateway.options import parse_options
+from plimsoll_gateway.server.main import main
+from plimsoll_gateway.server.options import parse_options
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, Upstream, World
@@ -73,7 +73,7 @@ def test_namespaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parse_options(["--all-namespaces"]).namespaces is None
     own = tmp_path / "namespace"
     own.write_text("team\n")
-    monkeypatch.setattr("plimsoll_gateway.options.NAMESPACE_FILE", own)
+    monkeypatch.setattr("plimsoll_gateway.server.options.NAMESPACE_FILE", own)
     assert parse_options([]).namespaces == ("team",)
 
 

@@ -15,11 +15,17 @@ from hypothesis import strategies as st
 from operator_support.virtual_time import run
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.caller import caller_of
-from plimsoll_gateway.cycle import Cycle
-from plimsoll_gateway.protocol import MOST_AHEAD, MOST_AHEAD_BYTES, MOST_FIELDS, MOST_HEAD_BYTES, PatientProtocol
-from plimsoll_gateway.stall import STALL_SECONDS
-from plimsoll_gateway.workers import Workers
+from plimsoll_gateway.proxy.client_connection import caller_of
+from plimsoll_gateway.server.http1.exchange import Cycle
+from plimsoll_gateway.server.http1.protocol import (
+    MOST_AHEAD,
+    MOST_AHEAD_BYTES,
+    MOST_FIELDS,
+    MOST_HEAD_BYTES,
+    PatientProtocol,
+)
+from plimsoll_gateway.server.http1.task_pool import Workers
+from plimsoll_gateway.server.http1.write_buffer import STALL_SECONDS
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.room import Place, Room
-from plimsoll_gateway.table import Model, ObjectKey, TableStore, build_table
+from plimsoll_gateway.admission.queue_limit import Place, Room
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, TableStore, build_table
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

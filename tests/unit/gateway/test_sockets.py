@@ -5,13 +5,12 @@ from __future__ import annotations
 import socket
 from types import SimpleNamespace
 
-from plimsoll_gateway.client.origin import read_origin
-from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.connections import Connections
-from plimsoll_gateway.metrics import Metrics
-from plimsoll_gateway.protocol import PatientProtocol
-from plimsoll_gateway.server import GatewayServer, StopTimes, listen
-from plimsoll_gateway.table import TableStore
+from plimsoll_gateway.client.pool import Pool, read_origin
+from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.server.connection_limit import Connections
+from plimsoll_gateway.server.http1.protocol import PatientProtocol
+from plimsoll_gateway.server.server import GatewayServer, StopTimes, listen
+from plimsoll_gateway.telemetry.metrics import Metrics
 
 
 def test_what_is_accepted_is_known_to_be_tcp() -> None:

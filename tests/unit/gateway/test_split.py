@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.pick import Picker
-from plimsoll_gateway.route.prefix import prefix_blocks
-from plimsoll_gateway.route.scores import ANYTHING, Wanted
-from plimsoll_gateway.table import Replica
+from plimsoll_gateway.discovery.routing_table import Replica
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.routing.prefix import prefix_blocks
+from plimsoll_gateway.routing.scorers import ANYTHING, Wanted
 
 STABLE = [Replica(f"s{number}", f"http://s{number}", True, revision="a") for number in range(3)]
 SHARES = [0, 1, 10, 50, 99, 100]

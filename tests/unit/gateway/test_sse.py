@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway import sse
-from plimsoll_gateway.sse import LONGEST_HELD, EventAligner
+from plimsoll_gateway.proxy import sse
+from plimsoll_gateway.proxy.sse import LONGEST_HELD, EventAligner
 
 BLANKS = st.sampled_from([b"\n\n", b"\r\n\r\n", b"\r\r"])
 EVENTS = st.lists(st.tuples(st.sampled_from([b"data: x", b": ping", b"event: e\ndata: y"]), BLANKS)).map(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.table import DuplicateModelError, Model, ObjectKey, Replica, build_table
+from plimsoll_gateway.discovery.routing_table import DuplicateModelError, Model, ObjectKey, Replica, build_table
 
 NAMES = st.sampled_from(["a", "b", "c", "d"])
 MODELS = st.builds(

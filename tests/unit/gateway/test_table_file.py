@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from plimsoll_gateway.table import TableStore
-from plimsoll_gateway.table_file import TableFile, TableFileError, parse_table
+from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.discovery.table_file import TableFile, TableFileError, parse_table
 
 ENTRY: dict[str, Any] = {
     "namespace": "default",

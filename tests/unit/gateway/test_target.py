@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from yarl import URL
 
-from plimsoll_gateway.limits import MODEL_PATHS
-from plimsoll_gateway.target import SHORT, parts_of, plain_path
+from plimsoll_gateway.admission.limits import MODEL_PATHS
+from plimsoll_gateway.server.http1.request_target import SHORT, parts_of, plain_path
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

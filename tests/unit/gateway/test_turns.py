@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from plimsoll_gateway.turns import Turns
+from plimsoll_gateway.proxy.request_peek import Turns
 
 
 class Time:

@@ -14,8 +14,8 @@ kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs t
 
 from plimsoll_cluster.connection import Connection  # noqa: E402
 from plimsoll_cluster.kubernetes_source import follow  # noqa: E402
-from plimsoll_gateway.cluster_table import ClusterTable  # noqa: E402
-from plimsoll_gateway.table import Table, TableStore  # noqa: E402
+from plimsoll_gateway.discovery.cluster_table import ClusterTable  # noqa: E402
+from plimsoll_gateway.discovery.routing_table import Table, TableStore  # noqa: E402
 
 DEPLOYMENTS = "/apis/plimsoll.dev/v1alpha1/namespaces/team/modeldeployments"
 PODS = "/api/v1/namespaces/team/pods"

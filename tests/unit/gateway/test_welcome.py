@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from plimsoll_gateway.table import Model, ObjectKey, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, build_table
 
 BROWSER = {"accept": "text/html,*/*;q=0.8"}
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from plimsoll_gateway.workers import MOST_IDLE, Workers
+from plimsoll_gateway.server.http1.task_pool import MOST_IDLE, Workers
 
 
 class Site:

@@ -19,7 +19,7 @@ import pytest_asyncio
 from gateway_support.keys import CREDENTIAL, Keys
 from port_support.held import held_port
 
-from plimsoll_gateway.places import place_of
+from plimsoll_gateway.routing.response_affinity import place_of
 from plimsoll_runtime.api.responses import errors
 from plimsoll_runtime.text.tokenizer import Tokenizer
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.client.answer import MOST_BUFFERED, Answer
 from plimsoll_gateway.client.connection import MOST_FIELDS, MOST_HEAD_BYTES, PIECE, Connection
 from plimsoll_gateway.client.errors import BrokenAnswerError, InvalidAnswerError, ResetError, UpstreamError
+from plimsoll_gateway.client.response import MOST_BUFFERED, Answer
 
 HEAD = b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
 BODY = memoryview(b"{}")

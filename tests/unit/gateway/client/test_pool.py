@@ -11,13 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from plimsoll_gateway.client import dial as dialling
-from plimsoll_gateway.client.answer import Answer
+from plimsoll_gateway.client import pool as pools
 from plimsoll_gateway.client.connection import Connection
-from plimsoll_gateway.client.dial import dial
 from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, UpstreamError
-from plimsoll_gateway.client.origin import Origin, read_origin
-from plimsoll_gateway.client.pool import KEEP_ALIVE_SECONDS, Pool
+from plimsoll_gateway.client.pool import KEEP_ALIVE_SECONDS, Origin, Pool, dial, read_origin
+from plimsoll_gateway.client.response import Answer
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -229,7 +227,7 @@ async def test_a_connection_that_is_never_made_is_given_up(monkeypatch: pytest.M
     async def never(*_: object, **__: object) -> None:
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(dialling, "CONNECT_SECONDS", 0.0)
+    monkeypatch.setattr(pools, "CONNECT_SECONDS", 0.0)
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
     with pytest.raises(ConnectTimeoutError):
         await dial(read_origin("http://127.0.0.1:1"), lambda: Connection(lambda _: None, lambda _: None))

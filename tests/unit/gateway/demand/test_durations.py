@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.demand.durations import Durations
+from plimsoll_gateway.demand.revision_totals import Durations
 
 BOUNDS = (0.1, 0.5, 1.0)
 SECONDS = st.one_of(st.sampled_from([0.0, *BOUNDS, 2.0]), st.floats(0, 10))

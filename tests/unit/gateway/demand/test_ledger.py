@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.demand.ledger import MOST_GONE, MOST_REVISIONS, Asking, Demand
+from plimsoll_gateway.demand.counters import MOST_GONE, MOST_REVISIONS, Asking, Demand
 from plimsoll_gateway.demand.records import ModelDemand
-from plimsoll_gateway.route.loads import Standing
-from plimsoll_gateway.table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
+from plimsoll_gateway.routing.loads import Standing
 
 NAMES = ("a", "b")
 REVISIONS = ("", "one", "two")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_gateway.demand.tally import Pulse, Tally
+from plimsoll_gateway.demand.revision_totals import Pulse, Tally
 
 
 def test_only_what_the_replica_did_wrong_is_an_error() -> None:

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from operator_support.virtual_time import VirtualTimeLoop, run
 
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.fair.gate import WAITING_PER_PLACE
-from plimsoll_gateway.fair.gates import Gates, Turn
-from plimsoll_gateway.fair.queue import Share
-from plimsoll_gateway.table import ObjectKey
+from plimsoll_gateway.admission.fair.fair_queue import Share
+from plimsoll_gateway.admission.fair.model_queue import WAITING_PER_PLACE
+from plimsoll_gateway.admission.fair.model_queues import Gates, Turn
+from plimsoll_gateway.discovery.routing_table import ObjectKey
+from plimsoll_gateway.errors.refusals import Refusal
 
 KEY = ObjectKey("ns", "m")
 PATIENCE = 300.0

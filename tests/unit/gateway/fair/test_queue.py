@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from plimsoll_gateway.fair.queue import Entry, FairQueue, Share
+from plimsoll_gateway.admission.fair.fair_queue import Entry, FairQueue, Share
 
 
 def jain(shares: list[float]) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_gateway.keys.folder import MOST_BYTES, KeyFolder, read_keys
+from plimsoll_gateway.keys.key_folder import MOST_BYTES, KeyFolder, read_keys
 from plimsoll_gateway.keys.secret import digest_of, new_key
 
 

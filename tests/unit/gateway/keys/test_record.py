@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.keys.record import KeyFileError, read_key
+from plimsoll_gateway.keys.api_key import KeyFileError, read_key
 from plimsoll_gateway.keys.secret import digest_of, new_key
 
 KEY = f"plk-{'k3Y_' * 10}end"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_gateway.keys.batches import BatchTerms
-from plimsoll_gateway.keys.folder import read_keys
+from plimsoll_gateway.keys.batch_limits import BatchTerms
+from plimsoll_gateway.keys.command import main
+from plimsoll_gateway.keys.key_folder import read_keys
 from plimsoll_gateway.keys.secret import digest_of
-from plimsoll_gateway.keys.tool import main
 
 
 def test_a_key_is_made_and_shown_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

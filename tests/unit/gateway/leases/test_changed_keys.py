@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from lease_support.network import Network, api_key
 
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.quota.account import Kind
-from plimsoll_gateway.quota.admission import Admission
+from plimsoll_gateway.admission.quota.reservation import Admission
+from plimsoll_gateway.admission.quota.usage import Kind
+from plimsoll_gateway.errors.refusals import Refusal
 
 ADDRESSES = ("10.0.0.1:8082", "10.0.0.2:8082")
 LIMIT = st.none() | st.integers(1, 50)

@@ -8,9 +8,9 @@ from typing import Any
 
 from operator_support.virtual_time import run
 
-from plimsoll_gateway.leases.exchange import LOOK_SECONDS, Exchange
-from plimsoll_gateway.leases.names import Place
-from plimsoll_gateway.leases.node import TURN_SECONDS
+from plimsoll_gateway.admission.quota_sync.exchange import LOOK_SECONDS, Exchange
+from plimsoll_gateway.admission.quota_sync.node import TURN_SECONDS
+from plimsoll_gateway.admission.quota_sync.peer_addresses import Place
 
 
 class FakeRoster:

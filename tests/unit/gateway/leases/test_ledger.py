@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_gateway.leases.ledger import Ledger, StaleReport
-from plimsoll_gateway.leases.messages import Line, Report
-from plimsoll_gateway.quota.account import Kind
+from plimsoll_gateway.admission.quota.usage import Kind
+from plimsoll_gateway.admission.quota_sync.messages import Line, Report
+from plimsoll_gateway.admission.quota_sync.owner import Ledger, StaleReport
 
 LIMIT = 100
 INSTANCES = {"a": "a" * 32, "b": "b" * 32}

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from plimsoll_gateway.leases.names import BadPlaceError, Names, Place, read_place
+from plimsoll_gateway.admission.quota_sync.peer_addresses import BadPlaceError, Names, Place, read_place
 
 
 @pytest.mark.parametrize(

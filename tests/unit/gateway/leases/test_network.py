@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from lease_support.network import Network, api_key
 
-from plimsoll_gateway.quota.account import Kind
+from plimsoll_gateway.admission.quota.usage import Kind
 
 ADDRESSES = ("10.0.0.1:8082", "10.0.0.2:8082", "10.0.0.3:8082", "10.0.0.4:8082")
 REQUESTS, STREAMS = 24, 9

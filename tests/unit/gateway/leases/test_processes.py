@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 
 from plimsoll_gateway.keys.secret import digest_of, new_key
-from plimsoll_gateway.main import main
+from plimsoll_gateway.server.main import main
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.leases.split import even, split
+from plimsoll_gateway.admission.quota_sync.split import even, split
 
 wants = st.lists(st.integers(0, 40), min_size=1)
 

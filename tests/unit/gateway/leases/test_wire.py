@@ -12,14 +12,23 @@ import msgspec
 import pytest
 from lease_support.network import api_key
 
-from plimsoll_gateway.leases import door as of_door
-from plimsoll_gateway.leases import exchange, wire
-from plimsoll_gateway.leases.door import Door
-from plimsoll_gateway.leases.messages import Line, Reply, Report
-from plimsoll_gateway.leases.node import Node
-from plimsoll_gateway.leases.wire import Channel, WireError, accept, dial
-from plimsoll_gateway.quota.account import Kind
-from plimsoll_gateway.quota.admission import Quotas
+from plimsoll_gateway.admission.quota.reservation import Quotas
+from plimsoll_gateway.admission.quota.usage import Kind
+from plimsoll_gateway.admission.quota_sync import exchange, listener
+from plimsoll_gateway.admission.quota_sync.channel import (
+    MAGIC,
+    MOST_BYTES,
+    NONCE_BYTES,
+    PROOF_BYTES,
+    TAG_BYTES,
+    Channel,
+    WireError,
+    accept,
+    dial,
+)
+from plimsoll_gateway.admission.quota_sync.listener import Door
+from plimsoll_gateway.admission.quota_sync.messages import Line, Reply, Report
+from plimsoll_gateway.admission.quota_sync.node import Node
 
 SECRET = b"the-secret-of-all-gateways"
 OWN, PEER, THIRD = "127.0.0.1:8082", "127.0.0.1:8083", "127.0.0.1:8084"
@@ -105,9 +114,9 @@ async def test_a_wrong_secret_is_refused_on_both_sides(served: Served) -> None:
     assert served.door.refused == 1
 
     async def pretends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(wire.MAGIC + bytes(wire.NONCE_BYTES))
-        await reader.readexactly(wire.NONCE_BYTES + wire.PROOF_BYTES)
-        writer.write(bytes(wire.PROOF_BYTES))
+        writer.write(MAGIC + bytes(NONCE_BYTES))
+        await reader.readexactly(NONCE_BYTES + PROOF_BYTES)
+        writer.write(bytes(PROOF_BYTES))
         writer.close()
 
     server = await asyncio.start_server(pretends, "127.0.0.1", 0)
@@ -134,7 +143,7 @@ async def test_what_was_overheard_opens_no_connection(served: Served) -> None:
         assert (await ask(channel, report())).number == 1
     async with served.raw() as (reader, writer):
         writer.write(said)
-        assert len(await reader.read()) == len(wire.MAGIC) + wire.NONCE_BYTES
+        assert len(await reader.read()) == len(MAGIC) + NONCE_BYTES
     assert served.door.refused == 1
 
 
@@ -144,13 +153,13 @@ async def _garbage(streams: Streams) -> None:
 
 async def _huge(streams: Streams) -> None:
     await dial(*streams, SECRET)
-    streams[1].write((wire.MOST_BYTES + 1).to_bytes(4, "big"))
+    streams[1].write((MOST_BYTES + 1).to_bytes(4, "big"))
 
 
 async def _forged(streams: Streams) -> None:
     await dial(*streams, SECRET)
     payload = msgspec.msgpack.encode(report())
-    streams[1].write(len(payload).to_bytes(4, "big") + payload + bytes(wire.TAG_BYTES))
+    streams[1].write(len(payload).to_bytes(4, "big") + payload + bytes(TAG_BYTES))
 
 
 def _says(*payloads: bytes) -> Callable[[Streams], Awaitable[None]]:
@@ -259,7 +268,7 @@ async def test_a_gateway_that_floods_waits_and_no_other_does(served: Served, mon
         await rests.put(turn := asyncio.get_running_loop().create_future())
         await turn
 
-    monkeypatch.setattr("plimsoll_gateway.leases.door.asyncio.sleep", rest)
+    monkeypatch.setattr("plimsoll_gateway.admission.quota_sync.listener.asyncio.sleep", rest)
     async with served.channel() as flood, served.channel() as friend, asyncio.timeout(60):
         for number in range(1, 101):
             await flood.send(msgspec.msgpack.encode(report(number)))
@@ -274,9 +283,9 @@ async def test_a_gateway_that_floods_waits_and_no_other_does(served: Served, mon
 
 async def test_strangers_that_say_nothing_are_bounded(served: Served) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(of_door.MOST_STRANGERS):
+        for _ in range(listener.MOST_STRANGERS):
             reader, _ = await stack.enter_async_context(served.raw())
-            await reader.readexactly(len(wire.MAGIC))
+            await reader.readexactly(len(MAGIC))
         reader, _ = await stack.enter_async_context(served.raw())
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""

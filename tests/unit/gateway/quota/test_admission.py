@@ -8,9 +8,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from plimsoll_gateway.errors import Refusal
-from plimsoll_gateway.keys.record import ApiKey, Terms
-from plimsoll_gateway.quota.admission import Admission, Quotas
+from plimsoll_gateway.admission.quota.reservation import Admission, Quotas
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.keys.api_key import ApiKey, Terms
 
 HASH = "sha256:" + "0" * 64
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.quota.usage import Meter
+from plimsoll_gateway.admission.quota.token_meter import Meter
 
 USAGE = {"prompt_tokens": 7, "total_tokens": 19, "completion_tokens": 12}
 

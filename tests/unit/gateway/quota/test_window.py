@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.quota.window import SECONDS, Window
+from plimsoll_gateway.admission.quota.sliding_window import SECONDS, Window
 
 MOST = 100
 

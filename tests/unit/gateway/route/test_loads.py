@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.route.loads import FRESH_SECONDS, Loads, Report, Standing, read_report
+from plimsoll_gateway.routing.loads import FRESH_SECONDS, Loads, Report, Standing, read_report
 
 
 def test_a_report_is_read() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.route.memory import MOST_REPLICAS, PrefixMemory
+from plimsoll_gateway.routing.prefix_index import MOST_REPLICAS, PrefixMemory
 
 MOST = 6
 

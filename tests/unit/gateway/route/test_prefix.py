@@ -7,8 +7,8 @@ from hashlib import blake2b
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.route import prefix
-from plimsoll_gateway.route.prefix import (
+from plimsoll_gateway.routing import prefix
+from plimsoll_gateway.routing.prefix import (
     BLOCK_BYTES,
     MOST_BLOCKS,
     MOST_KNOWN,

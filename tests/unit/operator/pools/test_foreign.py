@@ -9,7 +9,7 @@ import pytest
 from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
-from plimsoll_gateway.objects import HOSTS, MODELS, PODS, table_of
+from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PODS, table_of
 from plimsoll_operator.identity import HOST_KIND, KIND, ObjectKey
 
 BY_NAME = {"matchLabels": {"kubernetes.io/metadata.name": "guests"}}

@@ -1,0 +1,1 @@
+"""Which requests may go on: limits, queues, quotas."""

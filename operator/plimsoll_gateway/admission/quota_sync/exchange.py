@@ -1,0 +1,179 @@
+"""The exchange of reports and replies with all other gateways, for as long as this one runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from plimsoll_gateway.admission.quota_sync.channel import Channel, WireError, dial
+from plimsoll_gateway.admission.quota_sync.listener import Door
+from plimsoll_gateway.admission.quota_sync.messages import BadMessageError, read_reply
+from plimsoll_gateway.admission.quota_sync.node import TURN_SECONDS, Node
+from plimsoll_gateway.admission.quota_sync.peer_addresses import Names, Place, read_place
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+CONNECT_SECONDS = 2.0
+GIVE_UP_SECONDS = 3.0
+"""After that long a reply is not waited for any more, and does not count."""
+HURRY_SECONDS = 0.05
+"""The least time between two reports to one gateway, where a request was refused or something was given back."""
+
+FAILURES = (OSError, TimeoutError, WireError, BadMessageError)
+
+
+class Exchange:
+    """Keeps a node's shares true. `joined` is set once it knows them."""
+
+    def __init__(
+        self,
+        node: Node,
+        instance: str,
+        places: Sequence[Place],
+        secrets: Callable[[], Sequence[bytes]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._node = node
+        self._instance = instance
+        self._names = Names(places)
+        self._secrets = secrets
+        self._clock = clock
+        self._talks: dict[str, Talk] = {}
+        self.door = Door(node, secrets, self._names.ports, clock)
+        self.joined = asyncio.Event()
+        node.hurry = self._hurry
+
+    async def run(self, sock: socket.socket) -> None:
+        """For ever; closes the socket at the end."""
+        server = await asyncio.start_server(self.door.welcome, sock=sock)
+        try:
+            await self.keep_up()
+        finally:
+            server.close()
+            self.door.close()
+            for talk in self._talks.values():
+                talk.end()
+
+    async def keep_up(self) -> None:
+        """Look for others, and take the node's turns, for ever.
+
+        It has no turn before it knows who is there: it would take itself for alone. After that names are looked up
+        beside the turns, which a slow answer must not keep from being taken.
+        """
+        await self._look()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_again())
+            tasks.create_task(self._turns())
+
+    async def _look(self) -> None:
+        self._node.list(await self._names.look(), self._clock())
+
+    async def _look_again(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look()
+
+    async def _turns(self) -> None:
+        while True:
+            self._turn()
+            await asyncio.sleep(TURN_SECONDS)
+
+    def _turn(self) -> None:
+        self._node.turn(self._clock())
+        others = set(self._node.roster.members) - {self._node.own}
+        for peer in others - self._talks.keys():
+            self._talks[peer] = Talk(self._node, self._instance, peer, self._secrets, self._clock)
+        for peer in self._talks.keys() - others:
+            self._talks.pop(peer).end()
+        if self._node.joined:
+            self.joined.set()
+
+    def _hurry(self, peer: str) -> None:
+        talk = self._talks.get(peer)
+        if talk is not None:
+            talk.hurry()
+
+
+class Talk:
+    """Our reports to one gateway, one after the other, over a connection that is made again where it breaks."""
+
+    def __init__(
+        self,
+        node: Node,
+        instance: str,
+        peer: str,
+        secrets: Callable[[], Sequence[bytes]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._node = node
+        self._instance = instance
+        self._peer = peer
+        self._secrets = secrets
+        self._clock = clock
+        self._wanted = asyncio.Event()
+        self._failed = ""
+        self._task = asyncio.create_task(self._run())
+
+    def hurry(self) -> None:
+        """The next report shall go out soon."""
+        self._wanted.set()
+
+    def end(self) -> None:
+        """No more reports."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._connection()
+            except FAILURES as error:
+                self._tell(str(error) or type(error).__name__)
+            finally:
+                self._node.failed(self._peer)
+            await asyncio.sleep(TURN_SECONDS)
+
+    async def _connection(self) -> None:
+        place = read_place(self._peer)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            reader, writer = await asyncio.open_connection(place.host, place.port)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                channel = await dial(reader, writer, self._secrets()[0])
+            while True:
+                await self._report(channel)
+                await self._rest()
+        finally:
+            writer.transport.abort()
+
+    async def _report(self, channel: Channel) -> None:
+        self._wanted.clear()
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            await channel.send(msgspec.msgpack.encode(self._node.report(self._peer, self._clock())))
+            reply = read_reply(await channel.receive())
+        if reply.instance == self._instance:
+            raise WireError("it is ourselves: is --peer-address the one that names tell?")
+        if not self._node.accepts(self._peer, reply):
+            raise WireError("it replies to what was not said")
+        self._node.accept(self._peer, reply, self._clock())
+        if self._failed:
+            log.info("the gateway at %s answers", self._peer)
+            self._failed = ""
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(HURRY_SECONDS)
+        try:
+            async with asyncio.timeout(TURN_SECONDS - HURRY_SECONDS):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+    def _tell(self, why: str) -> None:
+        if why != self._failed:
+            log.warning("the gateway at %s does not share limits with us: %s", self._peer, why)
+        self._failed = why

@@ -1,0 +1,119 @@
+"""Where other gateways come in: a port of its own, behind a secret. Each is heard in its turn, however much it says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from plimsoll_gateway.admission.quota_sync.channel import Channel, WireError, accept
+from plimsoll_gateway.admission.quota_sync.messages import BadMessageError, Report, read_report
+from plimsoll_gateway.admission.quota_sync.node import Node
+from plimsoll_gateway.admission.quota_sync.owner import StaleReport
+from plimsoll_gateway.admission.quota_sync.peer_addresses import BadPlaceError, read_place
+
+log = logging.getLogger(__name__)
+
+PROVE_SECONDS = 2.0
+IDLE_SECONDS = 30.0
+REST_SECONDS = 0.02
+"""Between two reports of one gateway. One that sends more waits on its own connection, and nobody else does."""
+MOST_STRANGERS = 32
+MOST_CHANNELS = 256
+LOG_SECONDS = 60.0
+
+
+class Door:
+    """Answers reports. `refused` counts connections that ended because of what they said."""
+
+    def __init__(
+        self,
+        node: Node,
+        secrets: Callable[[], Sequence[bytes]],
+        ports: frozenset[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`ports`: where gateways listen; one that comes before names tell of it must say that it does, too."""
+        self._node = node
+        self._secrets = secrets
+        self._ports = ports
+        self._clock = clock
+        self._channels: dict[str, Channel] = {}
+        self._connections = self._strangers = 0
+        self._complained: dict[str, float] = {}
+        self.refused = 0
+
+    async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection to its end."""
+        if self._strangers >= MOST_STRANGERS or self._connections >= MOST_CHANNELS:
+            writer.transport.abort()
+            return
+        self._connections += 1
+        host = str(writer.get_extra_info("peername")[0])
+        try:
+            await self._hear(await self._let_in(reader, writer))
+        except (WireError, BadMessageError, StaleReport) as error:
+            self.refused += 1
+            self._complain(host, error)
+        except (OSError, TimeoutError):
+            pass  # it has gone, or says nothing; whether it lives our own reports to it tell
+        finally:
+            self._connections -= 1
+            writer.transport.abort()
+
+    async def _let_in(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Channel:
+        self._strangers += 1
+        try:
+            async with asyncio.timeout(PROVE_SECONDS):
+                return await accept(reader, writer, self._secrets())
+        finally:
+            self._strangers -= 1
+
+    async def _hear(self, channel: Channel) -> None:
+        sender = ""
+        try:
+            while True:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    report = read_report(await channel.receive())
+                if report.sender != sender:
+                    self._check(report, channel, sender)
+                    sender = report.sender
+                    if (older := self._channels.get(sender)) is not None:
+                        older.close()
+                    self._channels[sender] = channel
+                reply = self._node.answer(report, self._clock())
+                await channel.send(msgspec.msgpack.encode(reply))
+                await asyncio.sleep(REST_SECONDS)
+        finally:
+            if self._channels.get(sender) is channel:
+                del self._channels[sender]
+
+    def _check(self, report: Report, channel: Channel, before: str) -> None:
+        """Nobody speaks for another gateway."""
+        if before:
+            raise WireError("it has given two addresses")
+        try:
+            place = read_place(report.sender)
+        except BadPlaceError:
+            raise WireError("the address that it gives is none") from None
+        if report.sender != str(place) or place.host != channel.host:
+            raise WireError("the address that it gives is not the one that it comes from")
+        if report.sender == self._node.own:
+            raise WireError("the address that it gives is ours: has each gateway a --peer-address of its own?")
+        if report.sender not in self._node.roster.listed and place.port not in self._ports:
+            raise WireError("no gateway listens at the port that it gives")
+
+    def _complain(self, host: str, error: Exception) -> None:
+        now = self._clock()
+        self._complained = {known: at for known, at in self._complained.items() if now - at < LOG_SECONDS}
+        if host not in self._complained and len(self._complained) < MOST_CHANNELS:
+            self._complained[host] = now
+            log.warning("a connection of %s to the gateways' port was ended: %s", host, error)
+
+    def close(self) -> None:
+        """End all connections."""
+        for channel in list(self._channels.values()):
+            channel.close()

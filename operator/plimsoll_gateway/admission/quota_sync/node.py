@@ -1,0 +1,238 @@
+"""One gateway among several, without sockets or a clock of its own: holder of shares, and owner of some budgets.
+
+Each other gateway gets a report twice a second, and its reply says how much of each key may be used here. A request is
+decided by what is held already. Nothing that a client does waits for another gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from plimsoll_gateway.admission.quota.share import Lease, limits_of
+from plimsoll_gateway.admission.quota.usage import Account, Kind
+from plimsoll_gateway.admission.quota_sync.membership import GONE_SECONDS, Roster
+from plimsoll_gateway.admission.quota_sync.messages import MOST_LINES, Line, Reply, Report
+from plimsoll_gateway.admission.quota_sync.owner import Ledger
+from plimsoll_gateway.admission.quota_sync.split import even
+from plimsoll_gateway.keys.api_key import ApiKey
+
+TURN_SECONDS = 0.5
+JOIN_ROUNDS = 3
+"""Replies of each owner after which a gateway that has started knows its shares: others have made room by then."""
+JOIN_SECONDS = 3.0
+"""After that long it goes on with even shares, whoever has not replied."""
+
+
+class Accounts(Protocol):
+    """What was used here."""
+
+    def account(self, name: str) -> Account:
+        """Of one key."""
+
+    def used(self, now: float) -> Iterable[str]:
+        """The keys that have used anything."""
+
+
+@dataclass(slots=True)
+class Held:
+    """A key's lease, and the gateway that was asked about it and has not replied."""
+
+    lease: Lease
+    asked: str | None = None
+
+
+class Node:
+    """Everything that this gateway knows of shares. Called on the event loop only."""
+
+    def __init__(
+        self,
+        own: str,
+        instance: str,
+        accounts: Accounts,
+        keys: Callable[[], Mapping[str, ApiKey]],
+        now: float,
+    ) -> None:
+        """`own`: our address as the others know it; `keys`: those that are valid now, by name."""
+        self.roster = Roster(own)
+        self.ledger = Ledger(self._limit_of, self.roster.order)
+        self.joined = False
+        self.hurry: Callable[[str], None] = _nothing
+        self._instance = instance
+        self._accounts = accounts
+        self._keys = keys
+        self._began = now
+        self._shared = False  # others are there, or what they used may still count
+        self._together = now
+        self._leases: dict[str, Held] = {}
+        self._numbers: dict[str, int] = {}
+        self._waiting: set[str] = set()
+        self._rounds: dict[str, int] = {}
+
+    @property
+    def own(self) -> str:
+        """Our address."""
+        return self.roster.own
+
+    def lease(self, key: ApiKey, account: Account, now: float) -> Lease | None:
+        """Our shares of a key's limits; None where it has none, or we are alone."""
+        if not self._shared:
+            return None
+        held = self._leases.get(key.name)
+        if held is None:
+            return self._open(key, account, now)
+        if held.lease.terms is not key.terms:
+            held.lease.renew(key.terms, self._first(key.name), now)
+        return held.lease
+
+    def _open(self, key: ApiKey, account: Account, now: float) -> Lease | None:
+        if not any(limits_of(key.terms).values()):
+            return None
+        owner_of, name = self.roster.owner, key.name
+        lease = Lease(key.terms, account, self._first(name), lambda: self.hurry(owner_of(name)), now)
+        if len(self._leases) * len(Kind) < MOST_LINES:  # beyond that, an even share is all that there is
+            self._leases[name] = Held(lease)
+        return lease
+
+    def _first(self, name: str) -> Callable[[int], int]:
+        at, crowd = self.roster.order(name).index(self.own), self.roster.crowd
+        return lambda limit: even(limit, crowd, at) if self.joined else 0
+
+    def _limit_of(self, name: str, kind: Kind) -> int | None:
+        key = self._keys().get(name)
+        return None if key is None else limits_of(key.terms)[kind]
+
+    def list(self, addresses: Collection[str], now: float) -> None:
+        """These gateways are there, as far as names tell."""
+        self._look(lambda: self.roster.list(addresses, now), now)
+
+    def _look(self, look: Callable[[], None], now: float) -> None:
+        """What somebody used who was alone counts as held once there are others."""
+        look()
+        if self.roster.alone:
+            return
+        self._together = now
+        if not self._shared:
+            self._shared = True
+            for name in self._accounts.used(now):
+                key = self._keys().get(name)
+                if key is not None:
+                    self._open(key, self._accounts.account(name), now)
+
+    def turn(self, now: float) -> None:
+        """Take account of the time, and settle with ourselves; to be called every half second."""
+        self._look(lambda: self.roster.look(now), now)
+        if self._shared and now - self._together > GONE_SECONDS:
+            self._shared = False
+            self._leases.clear()
+        self.ledger.tidy(self.roster.members, now)
+        if not self.joined:
+            others = self.roster.listed - {self.own}
+            known = all(self._rounds.get(other, 0) >= JOIN_ROUNDS for other in others)
+            self.joined = known or now - self._began >= JOIN_SECONDS
+        self._renew(now)
+        self._settle(now)
+
+    def _renew(self, now: float) -> None:
+        """Keys may have changed, or be gone."""
+        keys = self._keys()
+        for name, held in list(self._leases.items()):
+            key = keys.get(name)
+            if key is None and held.lease.idle(now):
+                del self._leases[name]
+            elif key is not None and held.lease.terms is not key.terms:
+                held.lease.renew(key.terms, self._first(name), now)
+
+    def _settle(self, now: float) -> None:
+        report = self.report(self.own, now)
+        self.ledger.hear(report, now)
+        self.accept(self.own, self.ledger.reply(report, self._instance, now), now)
+
+    def report(self, peer: str, now: float) -> Report:
+        """What to tell one gateway now; then either `accept` its reply or say that it `failed`."""
+        number = self._numbers[peer] = self._numbers.get(peer, 0) + 1
+        self._waiting.add(peer)
+        lines = []
+        for name, held in self._leases.items():
+            if self.roster.owner(name) != peer or held.asked not in (None, peer):
+                continue
+            held.asked = peer
+            for kind in held.lease.parts:
+                used, share = held.lease.account.used(kind, now), held.lease.share(kind, now) or 0
+                lines.append(Line(name, kind, max(share, used), used, held.lease.want(kind, now)))
+        return Report(self.own, self._instance, number, self.joined, tuple(lines))
+
+    def answer(self, report: Report, now: float) -> Reply:
+        """Reply to another gateway. Raises StaleReport."""
+        self._look(lambda: self.roster.spoke(report.sender, now), now)
+        self.ledger.hear(report, now)
+        if any(line.want > line.held for line in report.lines):
+            self._settle(now)  # what we do not need ourselves it may have at once
+        return self.ledger.reply(report, self._instance, now)
+
+    def accepts(self, peer: str, reply: Reply) -> bool:
+        """Whether that is the reply to our last report."""
+        return peer in self._waiting and reply.number == self._numbers[peer]
+
+    def accept(self, peer: str, reply: Reply, now: float) -> None:
+        """A gateway has replied. Only the reply to our last report counts."""
+        if not self.accepts(peer, reply):
+            return
+        self._waiting.discard(peer)
+        self._rounds[peer] = self._rounds.get(peer, 0) + 1
+        asked = self._release(peer)
+        self.roster.answered(peer, now)
+        given = False
+        for grant in reply.grants:
+            lease = self._granted(peer, grant.key, asked, now)
+            if lease is not None:
+                back = lease.grant(grant.kind, grant.share, grant.elsewhere, now)
+                given |= back * 50 >= max(1, lease.parts[grant.kind].limit if grant.kind in lease.parts else 0)
+        for name in asked.intersection(reply.forget):
+            if name in self._leases and self._leases[name].lease.idle(now):
+                del self._leases[name]
+        if given and peer != self.own:
+            self.hurry(peer)  # others may wait for it
+
+    def _granted(self, peer: str, name: str, asked: set[str], now: float) -> Lease | None:
+        """The lease that a grant is for, new or among those `asked` for; None where it is not that peer's to grant."""
+        held = self._leases.get(name)
+        if held is not None:
+            return held.lease if name in asked else None
+        key = self._keys().get(name)
+        if key is None or self.roster.owner(name) != peer:
+            return None
+        asked.add(name)
+        return self._open(key, self._accounts.account(name), now)
+
+    def failed(self, peer: str) -> None:
+        """One has not replied, and what it says later will not count."""
+        self._waiting.discard(peer)
+        self._release(peer)
+
+    def _release(self, peer: str) -> set[str]:
+        """The keys that it was asked about."""
+        asked = {name for name, held in self._leases.items() if held.asked == peer}
+        for name in asked:
+            self._leases[name].asked = None
+        return asked
+
+    def leases(self) -> Iterator[tuple[str, Lease]]:
+        """The keys of which we hold shares that others may ask for."""
+        for name, held in self._leases.items():
+            yield name, held.lease
+
+    def check_integrity(self, now: float) -> None:
+        """Raise AssertionError where a record is impossible."""
+        self.roster.check_integrity()
+        self.ledger.check_integrity()
+        for name, held in self._leases.items():
+            held.lease.check_integrity(now)
+            assert held.asked is None or held.asked in self._waiting, (
+                f"{name} waits for {held.asked}, which was not asked"
+            )
+
+
+def _nothing(_: str) -> None:
+    pass

@@ -1,0 +1,280 @@
+"""The owner's side: who holds how much of the budgets that are its to share out.
+
+For each gateway the ledger keeps the most that it may hold: a share counts as soon as it is granted, and one that is
+called back until its holder says that it has given it back. So shares are together no more than the budget whatever
+messages are lost, late or doubled. What somebody held who is gone counts for a minute: it may have been used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from plimsoll_gateway.admission.quota.usage import Kind
+from plimsoll_gateway.admission.quota_sync.membership import GONE_SECONDS, SILENT_SECONDS
+from plimsoll_gateway.admission.quota_sync.messages import Grant, Line, Reply, Report
+from plimsoll_gateway.admission.quota_sync.split import even, split
+
+LEARN_SECONDS = 2.0
+"""An owner that has only now heard of a budget raises no share before all have reported, or for so long."""
+SETTLE_SECONDS = 10.0
+"""Who died took its streams with it. By then all have found the next owner."""
+PARTED_SECONDS = GONE_SECONDS
+"""One that is there and has been silent for so long may serve others behind a split. Its even part is left to it."""
+FORGET_SECONDS = PARTED_SECONDS + GONE_SECONDS + 6.0
+"""What one held who has been silent for so long is no more than its even part: on its side of a split they gave up the
+rest, which has left their last minute. If there is no split, it has another owner."""
+IDLE_PART = 100
+"""A hundredth of a budget is kept for gateways that nobody asks, so that their first requests are not refused."""
+SEATS_TO_SPARE = 4
+"""With so many streams a gateway, each keeps one for who comes next."""
+
+Budget = tuple[str, Kind]
+Order = Callable[[str], Sequence[str]]
+LimitOf = Callable[[str, Kind], "int | None"]
+
+
+class StaleReport(Exception):
+    """A report that is older than one that was heard."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """The most that one gateway may hold of a budget, what it had used, and would have liked, when it last spoke.
+
+    `implied`: it has never spoken of it, and holds what one does who was never asked for it.
+    """
+
+    held: int
+    used: int
+    want: int
+    heard: float
+    implied: bool = False
+
+
+@dataclass(slots=True)
+class Heard:
+    """What is known of a gateway apart from its budgets."""
+
+    instance: str
+    number: int
+    joined: bool
+    at: float
+
+
+@dataclass(slots=True)
+class Entry:
+    """One budget. `kept` is what nobody accounts for, kept back while it may still count as used by one who is gone."""
+
+    born: float
+    spoken: float = 0.0  # when somebody last took us for the owner
+    learning: bool = True
+    kept: int = 0
+    kept_until: float = 0.0
+    claims: dict[str, Claim] = field(default_factory=dict)
+    gone: list[tuple[int, float]] = field(default_factory=list)  # what they held, and until when it counts
+
+    def withheld(self) -> int:
+        """What is nobody's, and may not be shared out."""
+        return self.kept + sum(amount for amount, _ in self.gone)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is used, wanted or withheld."""
+        return not (
+            self.learning or self.kept or self.gone or any(claim.used or claim.want for claim in self.claims.values())
+        )
+
+
+class Ledger:
+    """All budgets that somebody takes us for the owner of, and that are not idle."""
+
+    def __init__(self, limit_of: LimitOf, order: Order) -> None:
+        """`limit_of`: a key's limit as we know it, whatever others say; None for what we do not know. `order`: the
+        gateways that are there, in the order in which they rank for a key.
+        """
+        self._limit_of = limit_of
+        self._order = order
+        self._heard: dict[str, Heard] = {}
+        self._entries: dict[Budget, Entry] = {}
+
+    def hear(self, report: Report, now: float) -> None:
+        """Take note of what a gateway holds, uses and wants. Raises StaleReport."""
+        before = self._heard.get(report.sender)
+        if before is not None and before.instance == report.instance and report.number <= before.number:
+            raise StaleReport(f"report {report.number} of {report.sender} came after its report {before.number}")
+        if before is not None and before.instance != report.instance:
+            self._bury(report.sender)  # it was started anew, and knows nothing of what it used
+        self._heard[report.sender] = Heard(report.instance, report.number, report.joined, now)
+        for line in report.lines:
+            if self._limit_of(line.key, line.kind) is not None:
+                entry = self._entry((line.key, line.kind), now)
+                entry.claims[report.sender] = _claim(line, now)
+
+    def _entry(self, budget: Budget, now: float) -> Entry:
+        """The record of a budget. After a while in which it was another owner's, all is learned anew."""
+        entry = self._entries.get(budget)
+        if entry is None or now - entry.spoken > SILENT_SECONDS:
+            entry = self._entries[budget] = Entry(born=now, gone=[] if entry is None else entry.gone)
+        entry.spoken = now
+        return entry
+
+    def reply(self, report: Report, instance: str, now: float) -> Reply:
+        """What the sender of a report that was heard may hold from now on."""
+        said = {(line.key, line.kind) for line in report.lines}
+        restless = {key for (key, _), entry in self._entries.items() if not entry.quiet}
+        grants, uneven = [], set[str]()
+        for budget, entry in list(self._entries.items()):
+            limit = self._limit_of(*budget)
+            order = self._order(budget[0])
+            if limit is None or report.sender not in order:
+                continue
+            claim = entry.claims.get(report.sender)
+            if budget not in said and claim is not None and not claim.implied:
+                continue  # another one is its owner just now
+            at = order.index(report.sender)
+            grant = self._grant(budget, entry, limit, order, at, now)
+            if grant is not None:
+                grants.append(grant)
+            claim = entry.claims.get(report.sender)
+            if budget[0] in restless or (claim is not None and claim.held != even(limit, len(order), at)):
+                uneven.add(budget[0])
+        forget = {key for key, _ in said if key not in uneven}
+        for budget in said:
+            if budget[0] in forget and budget in self._entries:
+                self._entries[budget].claims.pop(report.sender, None)
+        return Reply(instance, report.number, tuple(grants), tuple(forget))
+
+    def _grant(
+        self, budget: Budget, entry: Entry, limit: int, order: Sequence[str], at: int, now: float
+    ) -> Grant | None:
+        member, held = order[at], [self._held(entry, order, index, limit, now) for index in range(len(order))]
+        self._learn(budget, entry, limit, held, order, now)
+        share = held[at] if entry.learning else self._share(budget, entry, limit, order, at, held, now)
+        claim = entry.claims.setdefault(member, Claim(held[at], 0, 0, now, implied=True))
+        if claim.implied:
+            claim.heard = now
+            if share == held[at] and self._heard[member].joined:
+                return None  # as it thinks itself
+            claim.implied = False
+        claim.held = max(claim.held, share)
+        elsewhere = sum(other.used for name, other in entry.claims.items() if name != member)
+        return Grant(*budget, share, elsewhere + sum(amount for amount, _ in entry.gone))
+
+    def _share(
+        self,
+        budget: Budget,
+        entry: Entry,
+        limit: int,
+        order: Sequence[str],
+        at: int,
+        held: Sequence[int],
+        now: float,
+    ) -> int:
+        """What fair shares come to for one gateway: less than it has at once, more than that where it is free."""
+        spared = _spared(budget[1], limit, len(order))
+        parted = sum(held[index] for index, member in enumerate(order) if self._parted(member, now))
+        wants = {
+            index: max(spared, 0 if (claim := entry.claims.get(member)) is None else claim.want)
+            for index, member in enumerate(order)
+            if self._reports(member, now)
+        }
+        ours = sum(held[index] for index in wants)
+        free = limit - entry.withheld() - sum(held)
+        # Those that say nothing keep what they have. Nobody else gives up anything for them before they may be parted.
+        between = max(0, ours + free, min(ours, limit - parted))
+        target = split(between, list(wants.values()))[list(wants).index(at)]
+        return target if target <= held[at] else min(target, held[at] + max(0, free))
+
+    def _reports(self, member: str, now: float) -> bool:
+        heard = self._heard.get(member)
+        return heard is not None and now - heard.at <= SILENT_SECONDS
+
+    def _parted(self, member: str, now: float) -> bool:
+        """Whether it may have an owner of its own behind a split, who lets it have its even part."""
+        heard = self._heard.get(member)
+        return heard is not None and now - heard.at > PARTED_SECONDS
+
+    def _held(self, entry: Entry, order: Sequence[str], at: int, limit: int, now: float) -> int:
+        """The most that a gateway may hold, whether it has said so or not."""
+        claim, fair = entry.claims.get(order[at]), even(limit, len(order), at)
+        if claim is not None:
+            return max(claim.held, fair) if self._parted(order[at], now) else claim.held
+        heard = self._heard.get(order[at])
+        return 0 if heard is not None and not heard.joined else fair
+
+    def _learn(
+        self, budget: Budget, entry: Entry, limit: int, held: Sequence[int], order: Sequence[str], now: float
+    ) -> None:
+        """An owner that comes into a budget waits until it knows what all hold. Of the rest nobody can tell who has it:
+        its last owner may have died, or somebody may be slow to hear of the new one. It is kept back for a while.
+        """
+        if not entry.learning:
+            known = sum(claim.held for claim in entry.claims.values()) + sum(amount for amount, _ in entry.gone)
+            entry.kept = min(entry.kept, max(0, limit - known))
+            return
+        if now - entry.born < LEARN_SECONDS and not all(
+            member in self._heard and self._heard[member].at >= entry.born for member in order
+        ):
+            return
+        entry.learning = False
+        for member, amount in zip(order, held, strict=True):
+            entry.claims.setdefault(member, Claim(amount, 0, 0, now, implied=True))
+        entry.kept = max(0, limit - sum(held) - sum(amount for amount, _ in entry.gone))
+        entry.kept_until = now + SETTLE_SECONDS if budget[1] is Kind.STREAMS else self._until_given_up(order, now)
+
+    def _until_given_up(self, order: Sequence[str], now: float) -> float:
+        """When what nobody accounts for has left everybody's last minute, also behind a split."""
+        silent = (
+            self._heard[member].at for member in order if member in self._heard and not self._reports(member, now)
+        )
+        return max(now + GONE_SECONDS, *(at + FORGET_SECONDS for at in silent), 0.0)
+
+    def tidy(self, members: Sequence[str], now: float) -> None:
+        """Take account of who is gone, and of the time."""
+        claimants = {member for entry in self._entries.values() for member in entry.claims}
+        for member in (claimants | self._heard.keys()) - set(members):
+            self._bury(member)
+            self._heard.pop(member, None)
+        for budget, entry in list(self._entries.items()):
+            entry.gone = [(amount, until) for amount, until in entry.gone if until > now]
+            if entry.kept_until <= now:
+                entry.kept = 0
+            for member, claim in list(entry.claims.items()):
+                if now - claim.heard > FORGET_SECONDS:
+                    del entry.claims[member]
+            if not entry.gone and all(claim.implied for claim in entry.claims.values()):
+                del self._entries[budget]
+
+    def _bury(self, member: str) -> None:
+        """What one held who is gone may have been used, up to then; its streams have ended with it."""
+        heard = self._heard.get(member)
+        for (_, kind), entry in self._entries.items():
+            claim = entry.claims.pop(member, None)
+            if claim is not None and claim.held and kind is not Kind.STREAMS:
+                last = claim.heard if heard is None else max(claim.heard, heard.at)
+                entry.gone.append((claim.held, last + GONE_SECONDS))
+
+    def entries(self) -> Iterator[tuple[Budget, Entry]]:
+        """All budgets that are not idle."""
+        yield from self._entries.items()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where a record is impossible."""
+        for budget, entry in self._entries.items():
+            assert entry.kept >= 0, f"{budget}: {entry.kept} is kept"
+            for member, claim in entry.claims.items():
+                assert claim.implied or member in self._heard, f"{budget}: {member} claims what it never said"
+                assert 0 <= claim.used <= claim.held, f"{budget}: {member} used {claim.used} of {claim.held}"
+
+
+def _claim(line: Line, now: float) -> Claim:
+    """Answers may take more than was set aside for them: what is used is held."""
+    return Claim(max(line.held, line.used), line.used, max(line.want, line.used), now)
+
+
+def _spared(kind: Kind, limit: int, members: int) -> int:
+    """What a gateway may keep that nobody asks."""
+    if kind is Kind.STREAMS:
+        return int(limit >= SEATS_TO_SPARE * members)
+    return limit // (IDLE_PART * members)

@@ -1,0 +1,112 @@
+"""Everything that a gateway needs to share the limits of keys with others, put together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from plimsoll_gateway.admission.quota.reservation import Quotas
+from plimsoll_gateway.admission.quota.share import Lease
+from plimsoll_gateway.admission.quota.usage import Account
+from plimsoll_gateway.admission.quota_sync.exchange import Exchange
+from plimsoll_gateway.admission.quota_sync.listener import Door
+from plimsoll_gateway.admission.quota_sync.node import JOIN_SECONDS, Node
+from plimsoll_gateway.admission.quota_sync.peer_addresses import Place
+from plimsoll_gateway.keys.api_key import ApiKey
+from plimsoll_gateway.keys.credential import Credential
+from plimsoll_gateway.keys.key_folder import NO_KEYS, Keys
+from plimsoll_gateway.keys.keyring import KeySource
+
+
+class LeaseCollector(Collector):
+    """The shares that a gateway holds, how long ago their owners last said so, and which gateways answer."""
+
+    def __init__(self, node: Node, door: Door, clock: Callable[[], float] = time.monotonic) -> None:
+        self._node = node
+        self._door = door
+        self._clock = clock
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        """All series."""
+        now = self._clock()
+        share = GaugeMetricFamily(
+            "plimsoll_gateway_key_share",
+            "How much of an API key's limit may be used at this gateway, of keys that were asked for lately.",
+            labels=["key", "limit"],
+        )
+        age = GaugeMetricFamily(
+            "plimsoll_gateway_lease_age_seconds",
+            "How long ago the owner of an API key's limits last said what this gateway's shares of them are.",
+            labels=["key"],
+        )
+        for name, lease in self._node.leases():
+            for kind in lease.parts:
+                share.add_metric([name, kind.name.lower()], lease.share(kind, now) or 0)
+            if lease.parts:
+                age.add_metric([name], now - min(part.confirmed for part in lease.parts.values()))
+        yield share
+        yield age
+        roster = self._node.roster
+        yield GaugeMetricFamily(
+            "plimsoll_gateway_peers", "Other gateways that share the limits of keys.", value=len(roster.members) - 1
+        )
+        yield GaugeMetricFamily(
+            "plimsoll_gateway_answering_peers", "Those of them that answer.", value=len(roster.answering) - 1
+        )
+        yield CounterMetricFamily(
+            "plimsoll_gateway_refused_peers",
+            "Connections to the gateways' own port that were ended for what they said.",
+            value=self._door.refused,
+        )
+
+
+class Sharing:
+    """The accounts of keys of which other gateways have some, too. `quotas` are for the requests that come here."""
+
+    def __init__(
+        self, own: Place, places: tuple[Place, ...], secret: Credential, source: KeySource, sock: socket.socket
+    ) -> None:
+        """`sock` listens at `own`, which the others find by `places`; `source` has the keys."""
+        self._source = source
+        self._seen: Keys = NO_KEYS
+        self._by_name: Mapping[str, ApiKey] = {}
+        self._secret = secret
+        self._sock = sock
+        self.quotas = Quotas(time.monotonic, self)
+        instance = uuid.uuid4().hex
+        self._node = Node(str(own), instance, self.quotas, self._keys, time.monotonic())
+        self._exchange = Exchange(self._node, instance, places, self._secrets)
+        self.collector = LeaseCollector(self._node, self._exchange.door)
+
+    def lease(self, key: ApiKey, account: Account, now: float) -> Lease | None:
+        """Our shares of a key's limits; None where all is ours."""
+        return self._node.lease(key, account, now)
+
+    async def run(self) -> None:
+        """Exchange reports with the others for ever, and read the secret again when it changes."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._secret.follow())
+            group.create_task(self._exchange.run(self._sock))
+
+    async def join(self) -> None:
+        """Wait until our shares are known, or for a while."""
+        try:
+            async with asyncio.timeout(2 * JOIN_SECONDS):
+                await self._exchange.joined.wait()
+        except TimeoutError:
+            return  # names could not be looked up for so long; a gateway that finds nobody counts by itself
+
+    def _keys(self) -> Mapping[str, ApiKey]:
+        current = self._source.current
+        if current is not self._seen:
+            self._seen, self._by_name = current, current.by_name()
+        return self._by_name
+
+    def _secrets(self) -> list[bytes]:
+        return [one.encode() for one in self._secret.all]

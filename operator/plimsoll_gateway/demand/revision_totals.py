@@ -1,0 +1,90 @@
+"""What the replicas of one revision have answered, and what passes by of a streamed answer, timed."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from plimsoll_gateway.demand.records import EVENT_GAP_BOUNDS, FIRST_BYTE_BOUNDS, Spread
+
+
+class Durations:
+    """Counts durations between bounds that rise; one is in the first bucket whose bound it does not exceed."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._seconds = 0.0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        """So many of them, each as long as that."""
+        self._counts[bisect_left(self._bounds, seconds)] += times
+        self._seconds += seconds * times
+
+    def spread(self) -> Spread:
+        """What was counted so far."""
+        below = list(accumulate(self._counts))
+        return Spread(below[-1], self._seconds, tuple(zip(self._bounds, below, strict=False)))
+
+
+_DATA = b"data:"
+_END = b"\n\n"
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+"""What Anthropic's clients get in place of comments."""
+
+
+class Tally:
+    """Totals of one revision; they never fall."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.errors = 0
+        self.broken = 0
+        self.first_byte = Durations(FIRST_BYTE_BOUNDS)
+        self.event_gap = Durations(EVENT_GAP_BOUNDS)
+
+    def answered(self, status: int) -> None:
+        """A replica has answered with this status."""
+        self.requests += 1
+        if status >= 500:
+            self.errors += 1
+
+    def unanswered(self) -> None:
+        """A replica was asked and gave no answer."""
+        self.requests += 1
+        self.errors += 1
+
+    def broke(self) -> None:
+        """An answer ended early, and not because of its client."""
+        self.broken += 1
+
+
+class Pulse:
+    """Times one streamed answer, piece by piece: a piece may have several events, which share the time it took.
+
+    Comments and pings, by which a replica keeps a connection in use while it wakes a model, are no part of the answer.
+    """
+
+    def __init__(self, tally: Tally, came: float) -> None:
+        """`came`: when the request arrived."""
+        self._tally = tally
+        self._last = came
+        self._begun = False
+
+    def passed(self, chunk: bytes, now: float) -> None:
+        """A piece has come."""
+        if not self._begun:
+            if _DATA not in chunk.replace(PING, b""):
+                return
+            self._begun = True
+            self._tally.first_byte.add(now - self._last)
+            gaps = chunk.count(_END) - 1
+            if gaps > 0:
+                self._tally.event_gap.add(0.0, gaps)
+        else:
+            events = chunk.count(_END)
+            if not events:
+                return
+            self._tally.event_gap.add((now - self._last) / events, events)
+        self._last = now

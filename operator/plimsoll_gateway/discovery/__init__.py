@@ -1,0 +1,1 @@
+"""The routing table: models and replicas, from the cluster or from a file."""

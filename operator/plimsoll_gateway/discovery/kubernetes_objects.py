@@ -1,0 +1,265 @@
+"""From Kubernetes objects to the table: pure functions over what the API server returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+
+from plimsoll_cluster.keys import GROUP as GROUP
+from plimsoll_cluster.keys import HOST_KIND, KIND, VERSION, Object, ObjectKey
+from plimsoll_cluster.keys import HOSTS_PLURAL as HOSTS_PLURAL
+from plimsoll_cluster.keys import PLURAL as PLURAL
+from plimsoll_cluster.pod_status import conditions_of, is_unheard, url_of
+from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_cluster.served_names.policy import FREE, NamePolicy
+from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, build_table
+
+POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
+HOLD_ANNOTATION = "plimsoll.dev/hold-requests"
+REVISION_LABEL = "plimsoll.dev/revision"
+KEEPER_LABEL = "plimsoll.dev/keeper"
+FILES_VOLUME = "plimsoll-files"
+CONTAINER = "runtime"
+PORT = 8000
+PASSING = frozenset(
+    {
+        "Asleep",
+        "Idle",
+        "Loading",
+        "Moving",
+        "NoReadyReplica",
+        "Placing",
+        "Rolling",
+        "RolloutQueued",
+        "Scaling",
+        "WaitingForPods",
+        "WaitingForReport",
+        "WaitsForRoom",
+        "WaitsForTurn",
+    }
+)
+"""Reasons of the operator's for which a model is not ready and that need nobody's help (a contract test compares)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Canary:
+    """A revision of a model that gets `weight` per cent of its requests; the operator says so in `status.canary`."""
+
+    revision: str
+    weight: int
+
+    def split(self, replica: Replica) -> Replica:
+        """The replica with what its revision gets."""
+        return replace(replica, share=self.weight) if replica.revision == self.revision else replica
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What is kept of a ModelDeployment; the fields are Model's."""
+
+    served_names: tuple[str, ...]
+    created: float
+    message: str
+    pooled: bool = False
+    canary: Canary | None = None
+    scales_to: int = 0
+    stalled: bool = False
+    files: str = ""
+
+
+def read_served(item: Object) -> Served:
+    """What a ModelDeployment says of itself."""
+    meta, spec = item["metadata"], item.get("spec", {})
+    names = spec.get("model", {}).get("servedNames") or [meta["name"]]
+    created = datetime.fromisoformat(meta["creationTimestamp"]).timestamp()
+    stopped = spec.get("replicas") == 0
+    return Served(
+        tuple(names),
+        created,
+        _why_not_ready(item),
+        pooled="placement" in spec and not stopped,
+        canary=_canary(item),
+        scales_to=_scales_to(meta, spec),
+        stalled=conditions_of(item).get("Stalled", {}).get("status") == "True",
+        files=_files(item),
+    )
+
+
+def _files(item: Object) -> str:
+    """The claim of its files, by a name that no other namespace's claim has; of a pool's it is the operator's word."""
+    if "placement" in item.get("spec", {}):
+        return str((item.get("status") or {}).get("filesClaim", ""))
+    claim = (item.get("spec", {}).get("files") or {}).get("claim")
+    return f"{item['metadata']['namespace']}/{claim}" if claim else ""
+
+
+def _mounted_files(pod: Object) -> str:
+    """The same of a pod, by what it mounts: while a changed claim rolls out, pods differ in it."""
+    volumes = pod.get("spec", {}).get("volumes") or ()
+    found: Object = next((volume for volume in volumes if volume.get("name") == FILES_VOLUME), {})
+    claim = (found.get("persistentVolumeClaim") or {}).get("claimName")
+    return f"{pod['metadata']['namespace']}/{claim}" if claim else ""
+
+
+def _scales_to(meta: Object, spec: Object) -> int:
+    """How many replicas may be made of it when requests come. One that others than our scaler scale says so itself."""
+    replicas = spec.get("replicas")
+    if (scaling := spec.get("scaling")) is not None:
+        return 0 if replicas == 0 else int(scaling.get("maxReplicas", 1))
+    held = "placement" not in spec and (meta.get("annotations") or {}).get(HOLD_ANNOTATION) == "true"
+    return max(1, int(replicas or 0)) if held else 0
+
+
+def read_replica(pod: Object) -> Replica | None:
+    """One pod; None before it has an address, and once it is going away (it drains, and must get nothing new)."""
+    address = pod.get("status", {}).get("podIP")
+    if not address or pod["metadata"].get("deletionTimestamp"):
+        return None
+    conditions, labels = conditions_of(pod), pod["metadata"].get("labels") or {}
+    keeper = labels.get(KEEPER_LABEL)
+    return Replica(
+        id=pod["metadata"]["uid"],
+        url=url_of(address, PORT),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        names=_started_names(pod),
+        unheard=is_unheard(conditions),
+        revision=labels.get(REVISION_LABEL, ""),
+        keeper=f"{pod['metadata']['namespace']}/{keeper}" if keeper else "",
+        files=_mounted_files(pod),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """A model that a pool's pod answers for, awake or asleep, and under which names. `draining`: as a Replica's."""
+
+    model: ObjectKey
+    names: frozenset[str]
+    draining: bool = False
+
+
+def read_hosted(item: Object) -> tuple[Hosted, ...]:
+    """What a ModelHost says that its pod has. A request to a model that sleeps wakes it there.
+
+    A pod may say that it has anybody's model. It is the operator's word that counts, which alone writes ModelHosts:
+    that the model names the pool of this pod, and that the pool takes it. Where it has said nothing yet, as one of
+    before this was written, models of the pool's own namespace are believed.
+    """
+    namespace = item["metadata"]["namespace"]
+    models = item.get("status", {}).get("models") or ()
+    return tuple(
+        Hosted(
+            ObjectKey(model["namespace"], model["name"]),
+            frozenset(model.get("servedNames") or (model["name"],)),
+            draining=model["state"] == DRAINING,
+        )
+        for model in models
+        if model.get("admitted", model["namespace"] == namespace) and model["state"] in ANSWERING
+    )
+
+
+DRAINING = "Draining"
+ANSWERING = frozenset({"OnDisk", "InHost", "Waking", "Resident", DRAINING})
+HOSTS: Resource[tuple[Hosted, ...]] = Resource(
+    HOST_KIND, f"/apis/{GROUP}/{VERSION}", HOSTS_PLURAL, read_hosted, hint="apply the crds/ of this release"
+)
+MODELS: Resource[Served] = Resource(KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, read_served)
+PODS: Resource[Replica | None] = Resource("Pod", "/api/v1", "pods", read_replica, POD_SELECTOR)
+
+
+def hosted_replica(
+    host: Entry[tuple[Hosted, ...]], pod: Entry[Replica | None] | None, model: ObjectKey
+) -> Replica | None:
+    """The replica of a model that a ModelHost and its pod are together; the pod's own readiness counts.
+
+    The pod's revision is the pool's and tells nothing of the model: it is left out. None without a pod of that uid, or
+    where it has no address, or is going away.
+    """
+    if pod is None or pod.value is None or host.owner is None or host.owner.uid != pod.uid:
+        return None
+    found = next((hosted for hosted in host.value if hosted.model == model), None)
+    return None if found is None else replace(pod.value, names=found.names, draining=found.draining, revision="")
+
+
+def model_of(
+    item: Entry[Served], pods: Iterable[Entry[Replica | None]], hosted: Iterable[Replica | None] = ()
+) -> Model:
+    """A ModelDeployment with the pods that it owns, and those of pools that have it, in whatever order they come."""
+    canary = item.value.canary
+    ordered = [pod.value for pod in sorted(pods, key=lambda pod: pod.key.name) if pod.value is not None]
+    own = ordered if canary is None else [canary.split(replica) for replica in ordered]
+    shared = sorted((replica for replica in hosted if replica is not None), key=lambda replica: replica.id)
+    return Model(
+        key=item.key,
+        served_names=item.value.served_names,
+        created=item.value.created,
+        message=item.value.message,
+        replicas=(*own, *shared),
+        pooled=item.value.pooled,
+        scales_to=item.value.scales_to,
+        stalled=item.value.stalled,
+        files=item.value.files,
+    )
+
+
+def table_of(
+    deployments: Iterable[Entry[Served]],
+    pods: Iterable[Entry[Replica | None]],
+    hosts: Iterable[Entry[tuple[Hosted, ...]]] = (),
+    *,
+    policy: NamePolicy = FREE,
+) -> Table:
+    """The table of ModelDeployments, runtime pods and what those of pools have, made from nothing.
+
+    A pod belongs to the object of its namespace whose uid it names as its controller's. A label alone is not enough: it
+    outlives a deleted model of the same name. Nor is the uid: whoever may make pods in another namespace could write it
+    into one and be sent this model's requests.
+    """
+    by_owner: dict[tuple[str, str], list[Entry[Replica | None]]] = {}
+    by_key: dict[ObjectKey, Entry[Replica | None]] = {}
+    for pod in pods:
+        by_key[pod.key] = pod
+        if pod.owner is not None:
+            by_owner.setdefault((pod.key.namespace, pod.owner.uid), []).append(pod)
+    hosting = list(hosts)
+    models = (
+        model_of(
+            item,
+            by_owner.get((item.key.namespace, item.uid), []),
+            [hosted_replica(host, by_key.get(host.key), item.key) for host in hosting],
+        )
+        for item in deployments
+    )
+    return build_table(models, policy)
+
+
+def _canary(item: Object) -> Canary | None:
+    found = (item.get("status") or {}).get("canary")
+    return None if found is None else Canary(found["revision"], found["weight"])
+
+
+def _why_not_ready(item: Object) -> str:
+    """The condition's reason, and advice for a client; empty if the model is ready.
+
+    The condition's message is for those who may read the object: it names pods, nodes, volumes and files.
+    """
+    ready = conditions_of(item).get("Ready")
+    if ready is None or ready.get("status") == "True":
+        return ""
+    reason, meta = str(ready.get("reason") or "NotReady"), item["metadata"]
+    if reason in PASSING:
+        return f"{reason}. Try again in some seconds."
+    return f"{reason}. Its owner sees why with: kubectl describe modeldeployment {meta['name']} -n {meta['namespace']}"
+
+
+def _started_names(pod: Object) -> frozenset[str] | None:
+    """The `--name` options of the runtime container; None where it has none and answers to all."""
+    for container in pod.get("spec", {}).get("containers", []):
+        if container.get("name") == CONTAINER:
+            args: list[str] = container.get("args") or []
+            names = [value for option, value in pairwise(args) if option == "--name"]
+            names += [arg.removeprefix("--name=") for arg in args if arg.startswith("--name=")]
+            return frozenset(names) if names else None
+    return None

@@ -1,0 +1,1 @@
+"""Refusals, and their forms in each API."""

@@ -1,0 +1,110 @@
+"""In whose words a client is told of an error, and how its streams end: OpenAI's, or on the paths of Anthropic's API
+those of that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Protocol
+
+from plimsoll_gateway.errors.refusals import ANTHROPIC_OVERLOADED, UNAVAILABLE, Refusal
+from plimsoll_gateway.routing.response_affinity import RESPONSES
+
+MESSAGES = "/v1/messages"
+MODELS = "/v1/models"
+_NEXT = b"\n\nevent: "
+_LAST = tuple(b"event: response.%s\n" % kind for kind in (b"completed", b"incomplete", b"failed"))
+VERSION = b"anthropic-version"
+"""A header that Anthropic's clients always send. The paths of the models are theirs and OpenAI's."""
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    ANTHROPIC_OVERLOADED: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class Dialect(Protocol):
+    """How one kind of clients is told of errors."""
+
+    def ends(self, events: bytes) -> bool:
+        """Whether the last of these events is the last of a stream."""
+
+    def status(self, refusal: Refusal) -> int:
+        """Of an answer that is an error."""
+
+    def body(self, refusal: Refusal, request_id: str) -> bytes:
+        """The error as JSON (pure ASCII, so that any text that a client sent can be quoted)."""
+
+    def event(self, refusal: Refusal, request_id: str) -> bytes:
+        """The error as one server-sent event, for a stream that has begun."""
+
+    @property
+    def id_names(self) -> tuple[bytes, ...]:
+        """The headers that say a request's id."""
+
+
+class _OpenAI:
+    id_names = (b"x-request-id",)
+
+    def ends(self, events: bytes) -> bool:
+        return events.endswith(b"data: [DONE]\n\n")
+
+    def status(self, refusal: Refusal) -> int:
+        return refusal.status
+
+    def body(self, refusal: Refusal, request_id: str) -> bytes:
+        return refusal.body
+
+    def event(self, refusal: Refusal, request_id: str) -> bytes:
+        return refusal.event
+
+
+class _Responses(_OpenAI):
+    """A stream that breaks ends with the error of OpenAI's other streams, which its clients raise. An event of the type
+    `error` they would hand to their callers like any other.
+    """
+
+    def ends(self, events: bytes) -> bool:
+        last = events.rfind(_NEXT)  # no text of an event has such line ends
+        return events.startswith(_LAST, 0 if last < 0 else last + 2)
+
+
+class _Anthropic:
+    id_names = (b"x-request-id", b"request-id")
+
+    def ends(self, events: bytes) -> bool:
+        return events.endswith(b'data: {"type":"message_stop"}\n\n')
+
+    def status(self, refusal: Refusal) -> int:
+        return ANTHROPIC_OVERLOADED if refusal.status == UNAVAILABLE else refusal.status
+
+    def body(self, refusal: Refusal, request_id: str) -> bytes:
+        status = self.status(refusal)
+        kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
+        error = {"type": kind, "message": refusal.message, "details": {"error_code": refusal.code}}
+        return json.dumps({"type": "error", "error": error, "request_id": request_id}).encode("ascii")
+
+    def event(self, refusal: Refusal, request_id: str) -> bytes:
+        return b"event: error\ndata: " + self.body(refusal, request_id) + b"\n\n"
+
+
+OPENAI: Dialect = _OpenAI()
+OF_RESPONSES: Dialect = _Responses()
+ANTHROPIC: Dialect = _Anthropic()
+
+
+def dialect_of(path: str, headers: Mapping[bytes, bytes]) -> Dialect:
+    """That of a request, whether or not there is such a path."""
+    if path == MESSAGES or path.startswith(f"{MESSAGES}/"):
+        return ANTHROPIC
+    if path.startswith(RESPONSES):
+        return OF_RESPONSES
+    of_models = path == MODELS or path.startswith(f"{MODELS}/")
+    return ANTHROPIC if of_models and VERSION in headers else OPENAI

@@ -1,0 +1,99 @@
+"""What operators and scrapers are told, on a port of its own: clients of the API never reach it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from plimsoll_gateway.demand.counters import Demand
+from plimsoll_gateway.errors.refusals import Refusal, bad_request, too_many_questions, unknown_path, wrong_method
+from plimsoll_gateway.proxy.body import ClientGone, Message, Receive
+from plimsoll_gateway.proxy.cancellation import Lifelines
+from plimsoll_gateway.proxy.client_connection import caller_of
+from plimsoll_gateway.proxy.headers import request_id
+from plimsoll_gateway.proxy.response_stream import Send, Stream
+from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics
+
+MOST_SECONDS = 30.0
+FARTHEST = 2**63 - 1
+
+NumberT = TypeVar("NumberT", int, float)
+_ENCODER = msgspec.json.Encoder()
+
+
+async def demand_page(demand: Demand, query: bytes) -> bytes:
+    """The report as JSON, once its sequence is another than `after`, or `wait` seconds have passed.
+
+    Raises Refusal 400.
+    """
+    after, wait = read_query(query)
+    if wait:
+        await demand.changed(after, wait)
+    return _ENCODER.encode(demand.report())
+
+
+def read_query(query: bytes) -> tuple[int, float]:
+    """`after` (-1 where it is not given: nobody has seen anything) and `wait` (0). Raises Refusal 400."""
+    given = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True))
+    if unknown := sorted(set(given) - {"after", "wait"}):
+        raise bad_request(f"/demand takes 'after' and 'wait', and not '{unknown[0][:64]}'.", param=unknown[0][:64])
+    return _number(given, "after", int, -1, FARTHEST), _number(given, "wait", float, 0.0, MOST_SECONDS)
+
+
+def _number(given: dict[str, str], name: str, kind: Callable[[str], NumberT], least: NumberT, most: NumberT) -> NumberT:
+    text = given.get(name)
+    if text is None:
+        return least
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not least <= value <= most:
+        raise bad_request(f"'{name}' must be a number from {least} to {most}, not {text[:64]!r}.", param=name)
+    return value
+
+
+METRICS, DEMAND = "/metrics", "/demand"
+MOST_QUESTIONS = 64
+"""Requests for /demand that may wait for news at once: each operator asks one."""
+
+
+class Operations:
+    """An ASGI application: /metrics and /demand."""
+
+    def __init__(self, metrics: Metrics, demand: Demand) -> None:
+        self._metrics = metrics
+        self._demand = demand
+        self._questions = Lifelines()
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        stream = Stream(send, request_id(None))
+        try:
+            await self._answer(scope, receive, stream)
+        except Refusal as refusal:
+            await stream.fail(refusal)
+        except ClientGone:
+            return
+
+    def end(self) -> None:
+        """Answer whoever waits for news: the process stops."""
+        self._demand.end()
+
+    async def _answer(self, scope: Message, receive: Receive, stream: Stream) -> None:
+        path = scope["path"]
+        if path not in (METRICS, DEMAND):
+            raise unknown_path(path)
+        if scope["method"] not in ("GET", "HEAD"):
+            raise wrong_method(scope["method"], path, "GET, HEAD")
+        if path == METRICS:
+            await stream.whole(200, CONTENT_TYPE, self._metrics.render())
+            return
+        if len(self._questions) >= MOST_QUESTIONS:
+            raise too_many_questions(MOST_QUESTIONS)
+        with self._questions.hold(receive, caller_of(scope)):
+            text = await demand_page(self._demand, scope["query_string"])
+        await stream.whole(200, b"application/json", text)

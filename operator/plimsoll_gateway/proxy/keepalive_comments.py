@@ -1,0 +1,77 @@
+"""What a streaming client gets while its request waits: after a while the head of a stream, and comments.
+
+Proxies on the way end connections on which nothing happens, and clients take long silence for a failure. Clients skip
+comments. From then on the status is out, so whatever fails is an event of the stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from plimsoll_gateway.proxy.response_stream import Stream
+
+COMMENT_SECONDS = 5.0
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+COMMENT = b": waiting for the model to be ready\n\n"
+
+
+class Comments:
+    """Comments on one stream, from `after` seconds on once they are armed, until `end` or the end of the context."""
+
+    def __init__(self, stream: Stream, after: float) -> None:
+        self._stream = stream
+        self._after = after
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._over: asyncio.Event | None = None
+        self._ended = False
+
+    def arm(self) -> None:
+        """The request waits from now on, if it has not before."""
+        if self._timer is None and self._task is None and not self._ended:
+            self._timer = asyncio.get_running_loop().call_later(self._after, self._begin)
+
+    async def end(self) -> None:
+        """Whatever is sent next follows the last comment, and there will be no other."""
+        self._stop()
+        if self._task is not None:
+            task, self._task = self._task, None
+            await task
+
+    def _stop(self) -> None:
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._over is not None:
+            self._over.set()
+
+    def _begin(self) -> None:
+        self._over = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._run(self._over))
+
+    async def _run(self, over: asyncio.Event) -> None:
+        await self._stream.start(200, [*HEADERS, *self._stream.id_headers], events=True)
+        while not over.is_set():
+            await self._stream.push(COMMENT)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(COMMENT_SECONDS):
+                    await over.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None

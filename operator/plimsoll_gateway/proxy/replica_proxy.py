@@ -1,0 +1,285 @@
+"""One request on its way: pick a replica, send, stream the answer through; try once more where that is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from plimsoll_gateway.admission.limits import WAKE_SECONDS
+from plimsoll_gateway.admission.queue_limit import Place
+from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, ResetError, UpstreamError
+from plimsoll_gateway.client.pool import Pool
+from plimsoll_gateway.client.response import Answer
+from plimsoll_gateway.demand.revision_totals import Tally
+from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, TableStore
+from plimsoll_gateway.errors.refusals import (
+    ANTHROPIC_OVERLOADED,
+    UNAVAILABLE,
+    code_of,
+    model_not_allowed,
+    no_table,
+    not_believed,
+    not_ready,
+    unknown_model,
+    upstream_failed,
+)
+from plimsoll_gateway.keys.api_key import ApiKey
+from plimsoll_gateway.proxy.headers import BELIEVED, TENANT
+from plimsoll_gateway.proxy.keepalive_comments import Comments
+from plimsoll_gateway.proxy.response_observer import Witness
+from plimsoll_gateway.proxy.response_pipe import MOST_ERROR_BYTES, pipe
+from plimsoll_gateway.proxy.response_stream import Stream
+from plimsoll_gateway.proxy.upstream_request import Call, send
+from plimsoll_gateway.routing.health_probe import Prober, SilentError
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.routing.response_affinity import Places
+from plimsoll_gateway.routing.scorers import Wanted
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS = 2
+MOVED = "moved"
+NO_SUCH_MODEL = "model_not_found"  # the `code` of a runtime's error
+ELSEWHERE = frozenset([UNAVAILABLE, ANTHROPIC_OVERLOADED])
+"""Statuses of a replica that cannot answer now: another one may."""
+
+
+def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Model:
+    """The model of that name. Raises Refusal 404 with the names that the key may use, or 503 before the first table."""
+    if table is None:
+        raise no_table()
+    model = table.find(name)
+    if model is None:
+        raise unknown_model(name, [known for known in table.names() if key is None or key.may_use(known)])
+    return model
+
+
+def allowed_model(table: Table | None, name: str, key: ApiKey | None) -> Model:
+    """The model of that name. Raises Refusal: 403 where the key may not use it, and whatever `find_model` raises."""
+    if key is not None and not key.may_use(name):
+        raise model_not_allowed(key.name, name)
+    return find_model(table, name, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt that ended before anything was sent to the client.
+
+    `same_again`: where there is no other replica, the same one may be asked.
+    """
+
+    replica: Replica
+    kind: str
+    reason: str
+    same_again: bool
+
+
+class Relay:
+    """Carries calls to replicas; one for the whole gateway."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        store: TableStore,
+        places: Places,
+        picker: Picker,
+        prober: Prober,
+        witness: Witness,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        wake_seconds: float = WAKE_SECONDS,
+    ) -> None:
+        self._pool = pool
+        self._store = store
+        self._places = places
+        self._picker = picker
+        self._prober = prober
+        self._witness = witness
+        self._clock = clock
+        self._wake_seconds = wake_seconds
+
+    async def carry(self, call: Call, stream: Stream, place: Place, comments: Comments | None = None) -> None:
+        """Answer one call through `stream`; its place is free and its body dropped once the answer begins.
+
+        `comments`, which the stream may need where it waits, end with that; once they have begun there is no second
+        attempt. Raises Refusal where no replica's answer can be had.
+        The table is read again for the second attempt: the first may have failed because the world has changed.
+        """
+        began = self._clock()
+        failures: list[Failure] = []
+        metrics = self._witness.metrics
+        while len(failures) < ATTEMPTS:
+            model, ready = await self._replicas(call, failures, comments)
+            replica = self._choose(ready, failures, call.wanted)
+            if replica is None:
+                break
+            if failures:
+                metrics.of(model.key, metrics.retries, failures[-1].kind).inc()
+            others = not failures and len(ready) > 1
+            with self._picker.hold(replica):
+                tally = self._witness.tally(model, replica)
+                answer = await self._ask(call, model, replica, tally, stream if others else None)
+                if isinstance(answer, Failure):
+                    failures.append(answer)
+                    if call.meter is not None:
+                        call.meter.failed()
+                    if stream.status is not None:
+                        break
+                    continue
+                place.leave()
+                call.body.drop()  # there will be no further attempt
+                seconds, whole = self._clock() - began, answer.is_whole
+                if not whole:  # else the client need not wait until it is written down
+                    self._witness.answered(call, model, replica, tally, answer, seconds)
+                try:
+                    if comments is not None:
+                        await comments.end()
+                    await pipe(answer, model, call, stream, tally, metrics)
+                finally:
+                    answer.close()
+                    if whole:
+                        self._witness.answered(call, model, replica, tally, answer, seconds)
+                    metrics.of(model.key, metrics.duration).observe(self._clock() - began)
+                return
+        raise upstream_failed(call.model_name, failures[-1].reason)
+
+    async def fetch(self, call: Call, model: Model, replica: Replica, stream: Stream) -> None:
+        """Answer a call about what a replica keeps: that one is asked, once. It is no request for the model, and counts
+        as none. Raises Refusal.
+        """
+        if not replica.may_answer:
+            raise not_ready(call.model_name, model)
+        tally = Tally()
+        answer = await self._ask(call, model, replica, tally, None)
+        if isinstance(answer, Failure):
+            raise upstream_failed(call.model_name, answer.reason)
+        try:
+            if call.voucher is not None and answer.status < 400 and answer.header(TENANT) != BELIEVED:
+                raise not_believed()
+            await pipe(answer, model, call, stream, tally, self._witness.metrics)
+        finally:
+            answer.close()
+
+    async def _replicas(
+        self, call: Call, failures: Sequence[Failure], comments: Comments | None
+    ) -> tuple[Model, Sequence[Replica]]:
+        """Those that may be asked now, or once there are any. Raises Refusal."""
+        model = find_model(self._store.current, call.model_name, call.key)
+        if call.place:
+            return model, self._keepers(call, model)
+        moved = failures[-1].replica if failures and failures[-1].kind == MOVED else None
+        if model.wakes and (moved is not None or not model.ready_for(call.model_name)):
+            if comments is not None:
+                comments.arm()
+            model = await self._hold(call, model, moved)
+        ready = model.ready_for(call.model_name)
+        if not ready:
+            raise not_ready(call.model_name, model)
+        return model, ready
+
+    def _keepers(self, call: Call, model: Model) -> Sequence[Replica]:
+        """The one that has what the call goes on from. Raises Refusal."""
+        found = [replica for replica in self._places.holders(model, call.place) if replica.may_answer]
+        if not found:
+            raise not_ready(call.model_name, model)
+        return found
+
+    async def _hold(self, call: Call, model: Model, moved: Replica | None) -> Model:
+        """The model once it has a replica, another than the one it left; as it is when time is up.
+
+        Requests for a model that has none wait at its gate. Here wait those that had passed it.
+        """
+        name, key = call.model_name, model.key
+        self._witness.held(key, 1)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(call.came + self._wake_seconds - self._clock()):
+                    while model.wakes and not any(
+                        moved is None or other.id != moved.id for other in model.ready_for(name)
+                    ):
+                        await self._store.changed(name, model)
+                        model = find_model(self._store.current, name, call.key)
+        finally:
+            self._witness.held(key, -1)
+        return model
+
+    def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure], wanted: Wanted) -> Replica | None:
+        """Another replica than those that failed; where there is none, one whose connection merely broke."""
+        failed = {failure.replica.id for failure in failures} if failures else ()
+        other = self._picker.pick(ready, failed, wanted)
+        if other is None and failures:
+            avoid = {failure.replica.id for failure in failures if not failure.same_again}
+            other = self._picker.pick(ready, avoid, wanted)
+        return other
+
+    async def _ask(
+        self, call: Call, model: Model, replica: Replica, tally: Tally, stream: Stream | None
+    ) -> Answer | Failure:
+        """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked: one is
+        there where `stream` is given, and it may be asked while that has not begun.
+        """
+        meter = call.meter
+        if meter is not None:
+            meter.sending()
+        try:
+            with self._prober.listen(replica, model):
+                answer = await send(self._pool, replica, call)
+        except SilentError as error:
+            tally.unanswered()
+            return _failure(call, replica, "silent", error, same_again=False)
+        except ConnectError as error:
+            if meter is not None:
+                meter.not_sent()
+            self._picker.failed(replica)
+            if isinstance(error, ConnectTimeoutError):
+                self._prober.eject(replica, model)
+            tally.unanswered()
+            return _failure(call, replica, "connect", error, same_again=False)
+        except ResetError as error:
+            tally.unanswered()
+            return _failure(call, replica, "reset", error, same_again=True)
+        except UpstreamError as error:
+            tally.unanswered()
+            raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
+        self._picker.answered(replica)
+        if not 200 <= answer.status <= 599:
+            answer.close()
+            tally.unanswered()
+            raise upstream_failed(call.model_name, f"its status was {answer.status}")
+        if answer.status in ELSEWHERE and stream is not None and stream.status is None:
+            self._witness.heard(call, model, replica, answer)
+            answer.close()
+            return Failure(replica, "unavailable", "it was unavailable", same_again=False)
+        if answer.status == 404 and model.pooled and await _has_left(answer):
+            self._witness.heard(call, model, replica, answer)
+            answer.close()
+            return Failure(replica, MOVED, "the model is not there any more", same_again=True)
+        return answer
+
+
+async def _has_left(answer: Answer) -> bool:
+    """Whether a 404 says that the model, which was there when the table was made, is not any more.
+
+    It may as well say that the replica does not offer the path, or whatever else; then it is the answer.
+    """
+    try:
+        return code_of(await answer.peek(MOST_ERROR_BYTES)) == NO_SUCH_MODEL
+    except BaseException:
+        answer.close()
+        raise
+
+
+def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:
+    """Log what happened with its details; the client is told no addresses."""
+    log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, str(error) or type(error).__name__)
+    reasons = {
+        "connect": "it could not be reached",
+        "silent": "it took the request and did not answer, nor does it answer whether it lives",
+        "reset": "it closed the connection without an answer",
+        "invalid": "its answer was not valid HTTP",
+    }
+    return Failure(replica, kind, reasons[kind], same_again)

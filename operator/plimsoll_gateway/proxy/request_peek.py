@@ -1,0 +1,149 @@
+"""What a request asks for, as far as the gateway must know: the model, about how many tokens, and how it begins."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from plimsoll_gateway.proxy.json_members import name_in, read_members
+from plimsoll_gateway.routing.prefix import PREFIX_BYTES
+from plimsoll_gateway.routing.response_affinity import RESPONSES, place_in
+
+BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to three tokens in as many bytes
+USUAL_ANSWER = 256  # tokens, where the request does not bound them
+MOST_ANSWERS = 4096  # of one request, as the runtime takes them
+_PROMPTS = ("messages", "prompt", "input", "documents", "text_2", "tokens", "text")
+_BEFORE = ("tools", "system")
+"""What chat templates show before the messages."""
+_BOUNDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_ANSWERS = ("best_of", "n")
+_COUNT = msgspec.json.Decoder(int)
+_PROMPT_ALONE = frozenset(
+    [
+        "/v1/embeddings",
+        "/v1/score",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/v1/classify",
+        "/v1/messages/count_tokens",
+        "/v1/responses/input_tokens",
+        "/tokenize",
+        "/detokenize",
+    ]
+)
+"""Paths whose requests generate nothing."""
+_NOTHING = memoryview(b"")
+_NO_HINT = (b"", b"null", b'""')
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
+    `salt`: the JSON of the client's cache_salt, `hint` that of its prompt_cache_key, each empty where there is none.
+    `streams`: the answer is to be a stream. `place`: of the replica that has what the request goes on from, empty where
+    any can take it. `runs_on`: in the background, behind an answer that tells no usage.
+    """
+
+    model: str
+    prompt_tokens: int = 0
+    answer_tokens: int = 0
+    prefix: bytes = b""
+    salt: bytes = b""
+    hint: bytes = b""
+    streams: bool = False
+    place: str = ""
+    runs_on: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """What the request may take in all."""
+        return self.prompt_tokens + self.answer_tokens
+
+
+def read_asked(path: str, text: memoryview) -> Asked:
+    """What the body of a request for `path` asks. Raises Refusal 400 that says what is wrong with it."""
+    members = read_members(text)
+    name = name_in(members)
+    prompt = [members[key] for key in _BEFORE if key in members]
+    for key in _PROMPTS:
+        if key in members:
+            prompt.append(members[key])
+            break
+    hint = members.get("prompt_cache_key", _NOTHING)
+    return Asked(
+        model=name,
+        prompt_tokens=1 + sum(map(len, prompt)) // BYTES_PER_TOKEN,
+        answer_tokens=0 if path in _PROMPT_ALONE else _answer_tokens(members),
+        prefix=_beginning(prompt),
+        salt=bytes(members.get("cache_salt", _NOTHING)[:PREFIX_BYTES]),
+        hint=b"" if hint in _NO_HINT else bytes(hint[:PREFIX_BYTES]),
+        streams=_is_true(members, "stream"),
+        place=place_in(members) if path.startswith(RESPONSES) else "",
+        runs_on=_is_true(members, "background"),
+    )
+
+
+def _beginning(parts: list[memoryview]) -> bytes:
+    """The first PREFIX_BYTES of all of them, one after the other."""
+    return b"".join(part[:PREFIX_BYTES] for part in parts)[:PREFIX_BYTES]
+
+
+def _answer_tokens(members: Mapping[str, memoryview]) -> int:
+    each, answers = USUAL_ANSWER, 1
+    for key in _BOUNDS:
+        if key in members and (bound := _count(members[key])) is not None:
+            each = bound
+            break
+    for key in _ANSWERS:
+        if key in members:
+            answers = max(answers, _count(members[key]) or 1)
+    return each * min(MOST_ANSWERS, answers)
+
+
+def _is_true(members: Mapping[str, memoryview], key: str) -> bool:
+    return key in members and bytes(members[key][:5]) == b"true"
+
+
+def _count(text: memoryview) -> int | None:
+    """A whole number of the request; None where it is no such thing, which the replica will say."""
+    if len(text) > 12:
+        return None
+    try:
+        return max(0, _COUNT.decode(text))
+    except msgspec.MsgspecError:
+        return None
+
+
+# So many times as long as the work was: a small request needs several rounds of the loop, and not each shall meet work.
+REST = 3
+
+ResultT = TypeVar("ResultT")
+
+
+class Turns:
+    """Lets callers in one by one, in the order in which they came."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = asyncio.Lock()
+        self._rested = 0.0  # when the rest is over
+
+    async def take(self, work: Callable[[], ResultT]) -> ResultT:
+        """The result of `work`, which is called in its turn."""
+        async with self._lock:
+            while (left := self._rested - self._clock()) > 0:
+                await self._sleep(left)
+            began = self._clock()
+            try:
+                return work()
+            finally:
+                ended = self._clock()
+                self._rested = ended + REST * (ended - began)

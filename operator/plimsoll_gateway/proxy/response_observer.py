@@ -1,0 +1,76 @@
+"""What the gateway learns from replicas' answers, and whom it tells: the picker, metrics, and who asks of demand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+
+from plimsoll_gateway.admission.capacity import Capacity
+from plimsoll_gateway.client.response import Answer
+from plimsoll_gateway.demand.counters import Demand
+from plimsoll_gateway.demand.revision_totals import Tally
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica
+from plimsoll_gateway.proxy.headers import BELIEVED, LOAD, TENANT
+from plimsoll_gateway.proxy.upstream_request import Call
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.telemetry.cold_start import ColdStarts
+from plimsoll_gateway.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class Witness:
+    """One for the whole gateway."""
+
+    def __init__(self, metrics: Metrics, demand: Demand, picker: Picker, capacity: Capacity, cold: ColdStarts) -> None:
+        self.metrics = metrics
+        self._demand = demand
+        self._picker = picker
+        self._capacity = capacity
+        self._cold = cold
+        self._unbelieving: set[str] = set()
+
+    def keep(self, replica_ids: Collection[str]) -> None:
+        """All other replicas are gone, and what was told of them with them."""
+        self._unbelieving.intersection_update(replica_ids)
+
+    def held(self, key: ObjectKey, change: int) -> None:
+        """So many more requests for a model wait for a replica, or so many fewer."""
+        self._demand.held(key, change)
+        held = self._demand.held_now(key)
+        self.metrics.of(key, self.metrics.held).set(held)
+        if held:
+            self._cold.held(key)
+        else:
+            self._cold.released(key)
+
+    def tally(self, model: Model, replica: Replica) -> Tally:
+        """Where to count what the replica does with a request."""
+        return self._demand.tally(model.key, replica.revision)
+
+    def answered(
+        self, call: Call, model: Model, replica: Replica, tally: Tally, answer: Answer, seconds: float
+    ) -> None:
+        """An answer began so many seconds after the replica's model was first asked."""
+        self.heard(call, model, replica, answer)
+        tally.answered(answer.status)
+        self._cold.answered(model.key)
+        self.metrics.of(model.key, self.metrics.first_byte).observe(seconds)
+
+    def heard(self, call: Call, model: Model, replica: Replica, answer: Answer) -> None:
+        """Remember what a replica says beside its answer."""
+        load = answer.header(LOAD)
+        if load is not None:
+            self._picker.heard(replica, load)
+            self._capacity.heard(model, replica)
+        vouched = call.voucher is not None and answer.status < 400
+        if vouched and answer.header(TENANT) != BELIEVED:
+            self.metrics.of(model.key, self.metrics.unbelieved).inc()
+            if replica.id not in self._unbelieving:
+                self._unbelieving.add(replica.id)
+                log.warning(
+                    "replica %s of %s takes all API keys for one tenant: it does not know the gateway's credential "
+                    "(docs/keys.md)",
+                    replica.id,
+                    model.key,
+                )

@@ -1,0 +1,86 @@
+"""One answer on its way to the client, and how it ends when something breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from plimsoll_gateway.errors.dialects import OPENAI, Dialect
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.proxy.body import Message
+from plimsoll_gateway.proxy.sse import EventAligner
+
+WHOLE = "plimsoll.whole"
+"""In the message that begins an answer: its body is one more message, which follows without a wait."""
+Send = Callable[[Message], Awaitable[None]]
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Stream:
+    """Sends through ASGI and remembers what it sent, so that an error can still be told in a form that fits."""
+
+    def __init__(self, send: Send, request_id: str, dialect: Dialect = OPENAI) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.dialect = dialect
+        self._aligner: EventAligner | None = None
+        self._complete = False
+        self.status: int | None = None  # of what was sent; None while nothing was
+        self.extra: Headers = ()  # headers of ours for whatever answer begins
+        self.said_all = False  # the last event has been sent, and only the end of the body is missing
+
+    @property
+    def id_headers(self) -> Headers:
+        """The request's id, in each answer of the gateway's own."""
+        value = self.request_id.encode("ascii")
+        return [(name, value) for name in self.dialect.id_names]
+
+    async def start(self, status: int, headers: Headers, *, events: bool = False, whole: bool = False) -> None:
+        """Send status and headers; `events` marks a body of server-sent events, `whole` one that follows at once."""
+        fields = [*headers, *self.extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": fields, WHOLE: whole})
+        self._aligner = EventAligner() if events else None
+        self.status = status
+
+    async def push(self, chunk: bytes) -> None:
+        """Pass on a piece of the body; returns when the client's buffers have room for more."""
+        ready = chunk if self._aligner is None else self._aligner.push(chunk)
+        if ready:
+            self.said_all = self._aligner is not None and self.dialect.ends(ready)
+            await self._send({"type": "http.response.body", "body": ready, "more_body": True})
+
+    async def finish(self, last: bytes = b"") -> None:
+        """Send the last piece: the body is complete."""
+        ready = last if self._aligner is None else self._aligner.push(last) + self._aligner.rest()
+        self._complete = True
+        await self._send({"type": "http.response.body", "body": ready, "more_body": False})
+
+    async def whole(self, status: int, content_type: bytes, body: bytes, headers: Headers = ()) -> None:
+        """Send a complete answer of the gateway's own."""
+        own = [
+            (b"content-type", content_type),
+            (b"content-length", b"%d" % len(body)),
+            *self.id_headers,
+        ]
+        await self.start(status, [*own, *headers], whole=True)
+        await self.finish(body)
+
+    async def nothing(self, headers: Headers) -> None:
+        """Send 204: the answer is in its headers."""
+        await self.start(204, [*self.id_headers, *headers])
+        await self.finish()
+
+    async def fail(self, refusal: Refusal) -> None:
+        """End the answer with an error that the client cannot miss.
+
+        Nothing sent yet: an error response. Within a stream of events: a last event that holds the error.
+        Otherwise the response stays incomplete, whereupon the server closes the connection and the client's
+        reading fails.
+        """
+        if self.status is None:
+            headers = [(name.encode("ascii"), value.encode("ascii")) for name, value in refusal.headers]
+            body = self.dialect.body(refusal, self.request_id)
+            await self.whole(self.dialect.status(refusal), b"application/json", body, headers)
+        elif self._aligner is not None and not self._aligner.inside_event and not self._complete:
+            self._complete = True
+            event = self.dialect.event(refusal, self.request_id)
+            await self._send({"type": "http.response.body", "body": event, "more_body": False})

@@ -1,0 +1,84 @@
+"""One request as it will be sent to a replica, and how it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from urllib.parse import quote
+
+import msgspec
+
+from plimsoll_gateway.admission.limits import BATCHES
+from plimsoll_gateway.admission.quota.token_meter import Meter
+from plimsoll_gateway.client.errors import UpstreamError
+from plimsoll_gateway.client.pool import Pool
+from plimsoll_gateway.client.response import Answer
+from plimsoll_gateway.discovery.routing_table import Replica
+from plimsoll_gateway.keys.api_key import ApiKey
+from plimsoll_gateway.proxy.body import Body
+from plimsoll_gateway.proxy.headers import BATCH, PLACE, RawHeaders, Voucher, request_headers
+from plimsoll_gateway.proxy.upload import Upload
+from plimsoll_gateway.routing.response_affinity import RESPONSES, place_of
+from plimsoll_gateway.routing.scorers import ANYTHING, Wanted
+
+HEALTH_SECONDS = 5.0
+_PLAIN = re.compile(r"[A-Za-z0-9/_.-]*")
+"""What quoting leaves as it is."""
+MAKES_BATCH = ("POST", BATCHES)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """The same for every attempt, of which the body outlives none.
+
+    `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys, `key` is
+    the one that it came with, `voucher` says whose it is, and `meter` counts its tokens. `place`: of
+    the replica that alone can answer it, empty where any can. `upload`: its body in place of `body`, as it comes.
+    """
+
+    path: str
+    query: str
+    headers: RawHeaders
+    body: Body
+    request_id: str
+    model_name: str
+    wanted: Wanted = ANYTHING
+    key: ApiKey | None = None
+    voucher: Voucher | None = None
+    meter: Meter | None = None
+    came: float = 0.0
+    method: str = "POST"
+    place: str = ""
+    upload: Upload | None = None
+
+
+async def is_alive(pool: Pool, replica: Replica) -> bool:
+    """Whether the replica answers its /health in time, with whatever status: one that loads or drains is alive."""
+    try:
+        async with asyncio.timeout(HEALTH_SECONDS):
+            answer = await pool.ask(replica.url, b"GET /health", b"")
+    except (UpstreamError, TimeoutError):
+        return False
+    answer.close()
+    return True
+
+
+async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
+    """Send the call to one replica and wait for the head of its answer.
+
+    Raises UpstreamError, and what an upload raises as it comes. Closing the answer ends the request upstream.
+    """
+    path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path)  # decoded it may hold the end of a line too
+    target = f"{call.method} {path}"
+    if call.query:
+        target += f"?{call.query}"
+    fields = request_headers(call.headers, call.request_id, call.voucher)
+    if call.path == RESPONSES:
+        fields.append((PLACE, place_of(replica.keeps_as).encode()))
+    if (call.method, call.path) == MAKES_BATCH and call.key is not None and call.key.batch is not None:
+        fields.append((BATCH, call.key.batch.header(call.key.name)))
+    upload = call.upload
+    fields.append((b"content-length", b"%d" % len(call.body)) if upload is None else upload.framing)
+    lines = b"\r\n".join([*map(b": ".join, fields), b""])
+    return await pool.ask(
+        replica.url, target.encode("ascii"), lines, call.body.view if upload is None else upload.wire()
+    )

@@ -1,0 +1,197 @@
+"""Finds replicas that accept requests and answer none.
+
+How long an answer may take cannot be bounded: one that is not streamed begins with its end. So silence alone proves
+nothing. While requests wait for a replica from which nothing has come for a while, its /health is asked; the runtime
+answers that whatever its model does, and any answer is a sign of life. A replica that misses several in a row is
+ejected: it is the last choice until it answers again, and what waits for it is asked of another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+from plimsoll_gateway.discovery.routing_table import Model, Replica, TableStore
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 10.0  # of silence, after which a replica is asked, and between two questions that it answers
+AGAIN_SECONDS = 5.0  # between two questions to a replica that is ejected
+MISSES = 3  # in a row: one may be lost to a pause that ends
+TICK_SECONDS = 1.0
+
+Ask = Callable[[Replica], Awaitable[bool]]
+
+
+class SilentError(Exception):
+    """The replica was ejected while the request waited for its answer."""
+
+
+class Prober:
+    """Watches the replicas for which requests wait. `ask` says whether a replica answers its /health at all."""
+
+    def __init__(
+        self,
+        ask: Ask,
+        store: TableStore,
+        picker: Picker,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._ask = ask
+        self._store = store
+        self._picker = picker
+        self._metrics = metrics
+        self._clock = clock
+        self._sleep = sleep
+        self._vigils: dict[str, Vigil] = {}
+
+    def listen(self, replica: Replica, model: Model) -> Listening:
+        """For a block that waits for the first byte of an answer. SilentError is raised in it when the replica is
+        ejected.
+        """
+        return Listening(self, self._vigil(replica, model))
+
+    def eject(self, replica: Replica, model: Model) -> None:
+        """It does not even take connections: the last choice from now on, until it answers."""
+        self._eject(self._vigil(replica, model))
+
+    async def run(self) -> None:
+        """Ask those that are due, for ever."""
+        async with asyncio.TaskGroup() as questions:
+            while True:
+                await self._sleep(TICK_SECONDS)
+                for vigil in self.due():
+                    questions.create_task(self.question(vigil))
+
+    def due(self) -> list[Vigil]:
+        """Whom to ask now."""
+        now, table = self._clock(), self._store.current
+        known = {replica.id for model in (table.models if table else ()) for replica in model.replicas}
+        for vigil in list(self._vigils.values()):
+            if vigil.ejected and vigil.replica.id not in known:  # it will not come back under this name
+                self._readmit(vigil)
+        return [vigil for vigil in self._vigils.values() if vigil.is_due(now)]
+
+    async def question(self, vigil: Vigil) -> None:
+        """Ask one replica, and draw the conclusion."""
+        vigil.asking = True
+        before = vigil.heard
+        try:
+            alive = await self._ask(vigil.replica)
+        finally:
+            vigil.asking = False
+            vigil.asked = self._clock()
+        if alive or vigil.heard != before:
+            self.answered(vigil)
+            self.forget_idle(vigil)
+            return
+        vigil.misses += 1
+        if vigil.misses >= MISSES:
+            self._eject(vigil)
+            vigil.expire()
+
+    def _vigil(self, replica: Replica, model: Model) -> Vigil:
+        vigil = self._vigils.get(replica.id)
+        if vigil is None:
+            vigil = self._vigils[replica.id] = Vigil(replica, model, self._clock())
+        return vigil
+
+    def answered(self, vigil: Vigil) -> None:
+        """A sign of life."""
+        vigil.heard = self._clock()
+        vigil.misses = 0
+        if vigil.ejected:
+            log.info("replica %s of %s answers again", vigil.replica.id, vigil.model.key)
+            self._readmit(vigil)
+
+    def _eject(self, vigil: Vigil) -> None:
+        if vigil.ejected:
+            return
+        log.warning("replica %s of %s is ejected: it does not answer", vigil.replica.id, vigil.model.key)
+        vigil.ejected = True
+        self._picker.eject(vigil.replica)
+        self._metrics.of(vigil.model.key, self._metrics.ejections).inc()
+
+    def _readmit(self, vigil: Vigil) -> None:
+        vigil.ejected = False
+        self._picker.readmit(vigil.replica)
+        self.forget_idle(vigil)
+
+    def forget_idle(self, vigil: Vigil) -> None:
+        """Keep nothing of a replica for which nobody waits."""
+        if not vigil.waiting and not vigil.ejected:
+            self._vigils.pop(vigil.replica.id, None)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where somebody is watched for nothing."""
+        for vigil in self._vigils.values():
+            assert vigil.waiting or vigil.ejected, f"nobody waits for {vigil.replica.id}"
+
+
+class Vigil:
+    """What is known of one replica since the first of the requests that now wait for it."""
+
+    def __init__(self, replica: Replica, model: Model, now: float) -> None:
+        self.replica = replica
+        self.model = model
+        self.waiting: set[Listening] = set()
+        self.heard = now
+        self.asked = now
+        self.asking = False
+        self.misses = 0
+        self.ejected = False
+
+    def is_due(self, now: float) -> bool:
+        """Whether it should be asked now."""
+        if self.asking:
+            return False
+        if self.ejected:
+            return now - self.asked >= AGAIN_SECONDS
+        return self.misses > 0 or now - self.heard >= QUIET_SECONDS
+
+    def expire(self) -> None:
+        """End the waiting of all requests."""
+        for listening in tuple(self.waiting):
+            listening.expire()
+
+
+class Listening:
+    """One request that waits: as `asyncio.timeout` does, and it is the prober that says when time is up."""
+
+    __slots__ = ("_cancelling", "_expired", "_prober", "_task", "_vigil")
+
+    def __init__(self, prober: Prober, vigil: Vigil) -> None:
+        self._prober = prober
+        self._vigil = vigil
+        self._expired = False
+
+    def expire(self) -> None:
+        """It has waited for long enough."""
+        if not self._expired:
+            self._expired = True
+            self._task.cancel()
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._vigil.waiting.add(self)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._vigil.waiting.discard(self)
+        if kind is None:
+            self._prober.answered(self._vigil)
+        self._prober.forget_idle(self._vigil)
+        # Where somebody else has cancelled the task too, that is what ends it.
+        if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+            raise SilentError from None

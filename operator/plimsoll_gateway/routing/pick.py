@@ -1,0 +1,214 @@
+"""Which replica takes the next request: the one that suits it best of those with room, else the least busy."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Collection, Sequence
+from types import TracebackType
+
+from plimsoll_gateway.discovery.routing_table import Replica
+from plimsoll_gateway.routing.loads import UNKNOWN_SLOTS, Loads, Standing
+from plimsoll_gateway.routing.prefix import place
+from plimsoll_gateway.routing.prefix_index import PrefixMemory
+from plimsoll_gateway.routing.scorers import ANYTHING, PrefixScorer, Scorer, Wanted
+
+# How long a replica that could not be reached is only a last resort. A node that vanishes keeps its pods "Ready"
+# for about 40 s, and with nothing in flight they would otherwise look like the best choice for each request.
+SUSPECT_SECONDS = 2.0
+# Bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018): nobody has more than this times the mean.
+BOUND = 1.25
+# Below this share of its places a replica is not busy, whatever the mean: a batch takes more at hardly any cost, and
+# computing a prefix again costs all of it.
+LEISURE = 0.25
+FULL_KV = 0.95  # a cache that full preempts somebody for whoever comes next
+
+
+class Hold:
+    """One request that counts at a replica, within a `with` block."""
+
+    __slots__ = ("_counts", "_id")
+
+    def __init__(self, counts: dict[str, int], replica_id: str) -> None:
+        self._counts = counts
+        self._id = replica_id
+
+    def __enter__(self) -> None:
+        self._counts[self._id] = self._counts.get(self._id, 0) + 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = self._counts[self._id] - 1
+        if left:
+            self._counts[self._id] = left
+        else:
+            del self._counts[self._id]
+
+
+class Picker:
+    """Counts the requests in flight at each replica and chooses by that count, by what it says, and by `scorers`.
+
+    Where nothing speaks for a replica, the one whose turn it is (beginning at `first_turn`) and one that is drawn are
+    compared, and the less busy one is taken. Several gateways, whose figures of each other's requests are old, so do
+    not all crowd to one that they think idle.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        first_turn: int = 0,
+        draw: random.Random | None = None,
+        loads: Loads | None = None,
+        scorers: Sequence[Scorer] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._turn = first_turn
+        self._draw = draw or random.Random()
+        self.loads = loads or Loads(clock)
+        self._scorers = [PrefixScorer(PrefixMemory())] if scorers is None else list(scorers)
+        self._in_flight: dict[str, int] = {}
+        self._suspect_until: dict[str, float] = {}
+        self._ejected: set[str] = set()
+        # What was found of the replicas that were last chosen from, while each says the same of its batch.
+        self._row: Sequence[Replica] = ()
+        self._row_changes, self._row_leisure = 0, 0.0
+
+    def in_flight(self, replica_id: str) -> int:
+        """Requests that hold this replica now."""
+        return self._in_flight.get(replica_id, 0)
+
+    def load(self, replica_id: str) -> int:
+        """Requests that it has, as far as is known: ours, and those of others when it last told."""
+        report = self.loads.report(replica_id)
+        return self._in_flight.get(replica_id, 0) + (0 if report is None else report.others)
+
+    def places(self, replicas: Sequence[Replica]) -> int | None:
+        """The same of those that are ready; None where one of them has never told."""
+        slots = [self.loads.slots(replica.id) for replica in replicas if replica.ready]
+        known = [slot for slot in slots if slot is not None]
+        return sum(known) if slots and len(known) == len(slots) else None
+
+    def capacity(self, replicas: Sequence[Replica]) -> int:
+        """The sequences that the batches of these replicas have places for."""
+        return sum(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in replicas)
+
+    def standing(self, replica: Replica) -> Standing:
+        """How busy it is now, as far as is known."""
+        return self.loads.standing(replica.id, self.in_flight(replica.id))
+
+    def heard(self, replica: Replica, text: bytes) -> None:
+        """An answer of `replica` told its load, while we still count the request that it answers."""
+        self.loads.heard(replica.id, text, self.in_flight(replica.id))
+
+    def pick(
+        self, replicas: Sequence[Replica], avoid: Collection[str] = (), wanted: Wanted = ANYTHING
+    ) -> Replica | None:
+        """A replica with an id not in `avoid`, or None; suspects only where nothing else is."""
+        choices: Sequence[Replica] = [r for r in replicas if r.id not in avoid] if avoid else replicas
+        if self._suspect_until or self._ejected:
+            choices = [replica for replica in choices if not self._is_suspect(replica.id)] or choices
+        if len(choices) > 1:
+            choices = self._of_its_revision(choices, wanted)
+        if len(choices) < 2:
+            picked = choices[0] if choices else None
+        else:
+            picked = self._best(choices, wanted) if wanted.blocks else self._less_busy(choices)
+        if picked is not None and wanted.blocks:
+            for scorer in self._scorers:
+                scorer.sent(wanted, picked)
+        return picked
+
+    def _of_its_revision(self, choices: Sequence[Replica], wanted: Wanted) -> Sequence[Replica]:
+        """Those of the revision that gets the request, where two share a model's requests and both have replicas.
+
+        By the hash of the first block of its prefix, so that a conversation stays with one revision, and with a canary
+        that it has once come to as the share grows; by lot where there is no prefix.
+        """
+        canary = [replica for replica in choices if replica.share is not None]
+        if not canary or len(canary) == len(choices):
+            return choices
+        first = canary[0]
+        assert first.share is not None
+        drawn = place(wanted.blocks[0], first.revision) if wanted.blocks else self._draw.random()
+        if drawn * 100 < first.share:
+            return canary
+        return [replica for replica in choices if replica.share is None]
+
+    def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
+        """Of those below the bound, the one for which most speaks; where none is, the least busy."""
+        reports, ours = self.loads.reports(choices), self._in_flight
+        counts, full = [], False
+        for replica, report in zip(choices, reports, strict=True):
+            count = ours.get(replica.id, 0)
+            if report is not None:
+                count += report.others
+                full = full or report.kv >= FULL_KV
+            counts.append(count)
+        bound = math.ceil(BOUND * (sum(counts) + 1) / len(choices))
+        open_ones = choices
+        if full or max(counts) >= max(bound, self._leisure(choices)):
+            open_ones = [
+                replica
+                for replica, report, count in zip(choices, reports, counts, strict=True)
+                if (report is None or report.kv < FULL_KV) and (count < bound or self._is_at_leisure(replica, count))
+            ]
+            if not open_ones:
+                return self._less_busy(choices)
+        scores = [scorer.scores(wanted, open_ones) for scorer in self._scorers]
+        sums = scores[0] if len(scores) == 1 else [sum(each) for each in zip(*scores, strict=True)]
+        return open_ones[sums.index(max(sums))] if scores else open_ones[0]
+
+    def _leisure(self, choices: Sequence[Replica]) -> float:
+        """Each of them that has fewer requests is at leisure."""
+        changes = self.loads.changes
+        if self._row is not choices or self._row_changes != changes:
+            least = min(self.loads.slots(replica.id) or UNKNOWN_SLOTS for replica in choices)
+            self._row, self._row_changes, self._row_leisure = choices, changes, LEISURE * least
+        return self._row_leisure
+
+    def _is_at_leisure(self, replica: Replica, count: int) -> bool:
+        return count < LEISURE * (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
+
+    def _less_busy(self, choices: Sequence[Replica]) -> Replica:
+        """The less busy of two (Mitzenmacher, 2001), in proportion to what their batches have places for."""
+        self._turn += 1
+        at = self._turn % len(choices)
+        one, other = choices[at], choices[at - self._draw.randrange(1, len(choices))]
+        return one if self._strain(one) <= self._strain(other) else other
+
+    def _strain(self, replica: Replica) -> float:
+        return self.load(replica.id) / (self.loads.slots(replica.id) or UNKNOWN_SLOTS)
+
+    def hold(self, replica: Replica) -> Hold:
+        """Count one request at `replica` for as long as the block runs."""
+        return Hold(self._in_flight, replica.id)
+
+    def failed(self, replica: Replica) -> None:
+        """Remember that `replica` could not be reached."""
+        now = self._clock()
+        self._suspect_until = {key: until for key, until in self._suspect_until.items() if until > now}
+        self._suspect_until[replica.id] = now + SUSPECT_SECONDS
+
+    def answered(self, replica: Replica) -> None:
+        """Forget an earlier failure of `replica`."""
+        self._suspect_until.pop(replica.id, None)
+
+    def eject(self, replica: Replica) -> None:
+        """Make `replica` a last resort until it is readmitted."""
+        self._ejected.add(replica.id)
+
+    def readmit(self, replica: Replica) -> None:
+        """Choose `replica` like any other again."""
+        self._ejected.discard(replica.id)
+
+    def _is_suspect(self, replica_id: str) -> bool:
+        if replica_id in self._ejected:
+            return True
+        until = self._suspect_until.get(replica_id)
+        return until is not None and until > self._clock()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where a count is impossible."""
+        assert all(count > 0 for count in self._in_flight.values()), f"idle replicas are kept: {self._in_flight}"

@@ -1,0 +1,1 @@
+"""The process: options, servers, the bound on connections, CORS."""

@@ -1,0 +1,54 @@
+"""Which web pages may use the API from a browser: the headers of CORS in answers, and preflights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from plimsoll_gateway.errors.refusals import origin_not_allowed
+
+Fields = Sequence[tuple[bytes, bytes]]
+
+ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s,A-Z]+")
+"""As browsers write it: no path, and lower case. `*` is every origin."""
+_ALLOW = b"access-control-allow-origin"
+_VARY = (b"vary", b"origin")
+_READABLE = (
+    *(b"x-request-id", b"request-id", b"retry-after", b"x-should-retry", b"x-plimsoll-ignored"),
+    *(b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
+    *(b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
+)
+_EXPOSE = (b"access-control-expose-headers", b", ".join(_READABLE))
+
+
+class Cors:
+    """The origins that are allowed, and what answers tell browsers of it."""
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._all = "*" in origins
+        self._others: Fields = [(_ALLOW, b"*"), _EXPOSE] if self._all else [_VARY]
+        self._known: dict[bytes | None, Fields] = {None: [] if self._all else [_VARY]}
+        for origin in () if self._all else map(str.encode, origins):
+            self._known[origin] = [(_ALLOW, origin), _EXPOSE, _VARY]
+
+    def fields(self, origin: bytes | None) -> Fields:
+        """The headers of an answer to a page of that origin; None is a client that is no page."""
+        return self._known.get(origin, self._others)
+
+    def preflight(self, headers: Mapping[bytes, bytes]) -> Fields:
+        """The headers that allow the request that a page is about to send. Raises Refusal 403."""
+        origin = headers[b"origin"]
+        if not (self._all or origin in self._known):
+            raise origin_not_allowed(origin.decode("latin-1"))
+        allowed = [
+            (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE"),
+            (b"access-control-max-age", b"600"),
+        ]
+        # Named one by one: `*` does not mean Authorization.
+        asked = headers.get(b"access-control-request-headers")
+        return allowed if asked is None else [*allowed, (b"access-control-allow-headers", asked)]
+
+
+def is_preflight(method: str, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a browser asks if it may send a request, which has no key yet."""
+    return method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers

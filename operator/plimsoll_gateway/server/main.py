@@ -1,0 +1,125 @@
+"""The gateway's process: options, the table's source and the server, until one of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import sys
+from collections.abc import Sequence
+
+from plimsoll_gateway.admission.limits import raise_open_files
+from plimsoll_gateway.admission.quota_sync.sync import Sharing
+from plimsoll_gateway.app import Gateway
+from plimsoll_gateway.client.pool import Pool
+from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.discovery.table_file import TableFile
+from plimsoll_gateway.keys.credential import Credential, CredentialError
+from plimsoll_gateway.keys.key_folder import KeyFolder
+from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.routing.pick import Picker
+from plimsoll_gateway.server.options import Options, Peers, parse_options
+from plimsoll_gateway.server.server import GatewayServer, MetricsServer, listen
+
+log = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal; the exit code is 0 after an orderly stop, 1 where it cannot start or go on."""
+    options = parse_options(arguments)
+    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    raise_open_files()
+    try:
+        credential = None if options.gateway_token_file is None else Credential(options.gateway_token_file)
+        keys = None if options.keys is None else KeyFolder(options.keys)
+        sharing = None if options.peers is None or keys is None else _sharing(options.peers, keys)
+        sock = socket.socket(fileno=options.fd) if options.fd is not None else _listen(options.host, options.port)
+        metrics = None if options.metrics_port is None else _listen(options.host, options.metrics_port)
+    except (CredentialError, CannotListenError) as error:
+        print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return asyncio.run(_run(options, sock, metrics, keys, credential, sharing))
+
+
+def _sharing(peers: Peers, keys: KeyFolder) -> Sharing:
+    secret = Credential(peers.secret_file, "--peer-secret-file")
+    return Sharing(peers.own, peers.places, secret, keys, _listen(peers.own.host, peers.own.port))
+
+
+class CannotListenError(Exception):
+    """An address cannot be had; the message says which, and why."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return listen(host, port)
+    except OSError as error:
+        raise CannotListenError(f"cannot listen on {host}:{port}: {error}") from error
+
+
+async def _run(
+    options: Options,
+    sock: socket.socket,
+    metrics: socket.socket | None,
+    keys: KeyFolder | None,
+    credential: Credential | None,
+    sharing: Sharing | None,
+) -> int:
+    store = TableStore()
+    async with Pool() as pool:
+        picker = Picker(first_turn=random.randrange(1 << 16))
+        gateway = Gateway(
+            pool,
+            store,
+            picker,
+            options.limits,
+            metrics_apart=metrics is not None,
+            keyring=Keyring(keys),
+            credential=credential,
+            quotas=None if sharing is None else sharing.quotas,
+            files_model=options.files_model,
+            files_claim=options.files_claim,
+            origins=options.origins,
+        )
+        tasks: dict[asyncio.Task[None], str] = {}
+        if sharing is not None:
+            gateway.publish(sharing.collector)
+            tasks[asyncio.create_task(sharing.run())] = "the limits of keys cannot be shared"
+            await sharing.join()
+        server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
+        followed = {"the table cannot be followed": _follow(options, store)}
+        followed["replicas cannot be watched"] = gateway.watch_replicas()
+        if keys is not None:
+            followed["the API keys cannot be followed"] = keys.follow()
+        if credential is not None:
+            followed["the gateway's credential cannot be followed"] = credential.follow()
+        tasks |= {asyncio.create_task(work): what for what, work in followed.items()}
+        page = MetricsServer(gateway)
+        scraped = asyncio.create_task(page.serve(sockets=[metrics])) if metrics is not None else None
+        log.info("listening on %s", sock.getsockname())
+        await asyncio.wait({server, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+        # A gateway whose table no longer changes would send requests to pods long gone: better to start anew.
+        for task, what in tasks.items():
+            if task.done():
+                log.error("%s: %s", what, task.exception(), exc_info=task.exception())
+                return 1
+            task.cancel()
+        await asyncio.wait(tasks)
+        await server
+        if scraped is not None:
+            page.should_exit = True
+            gateway.operations.end()
+            await scraped
+    return 0
+
+
+async def _follow(options: Options, store: TableStore) -> None:
+    if options.table is not None:
+        await TableFile(options.table, store).follow()
+        return
+    # Imported here: laptop mode has no Kubernetes client installed.
+    from plimsoll_gateway.discovery.cluster_table import follow_cluster
+
+    namespaces = None if options.namespaces is None else list(options.namespaces)
+    await follow_cluster(namespaces, store, options.name_rules, options.name_record)

@@ -1,0 +1,56 @@
+"""Cold starts: how long after the first request a replica was there, and how long until an answer began."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from plimsoll_gateway.discovery.routing_table import ObjectKey, Table, TableStore
+from plimsoll_gateway.telemetry.metrics import Metrics
+
+STALE_SECONDS = 300.0
+"""An answer that begins so long after a replica was ready is to none of those that waited for it."""
+
+
+class ColdStarts:
+    """Measures from the first request that is held for a model. One that everybody gives up counts for nothing."""
+
+    def __init__(self, store: TableStore, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._waiting: dict[ObjectKey, float] = {}
+        self._ready: dict[ObjectKey, tuple[float, float]] = {}
+        store.listen(self._table_changed)
+
+    def held(self, key: ObjectKey) -> None:
+        """A request waits for a replica of the model."""
+        self._waiting.setdefault(key, self._clock())
+
+    def released(self, key: ObjectKey) -> None:
+        """None does any longer."""
+        self._waiting.pop(key, None)
+
+    def answered(self, key: ObjectKey) -> None:
+        """An answer of the model has begun."""
+        found = self._ready.pop(key, None) if self._ready else None
+        if found is not None and self._clock() - found[1] <= STALE_SECONDS:
+            self._observe(key, "first_byte", found[0])
+
+    def _table_changed(self, table: Table) -> None:
+        if self._ready:
+            self._forget(table)
+        if not self._waiting:
+            return
+        for model in table.models:
+            if model.key in self._waiting and any(replica.ready for replica in model.replicas):
+                began = self._waiting.pop(model.key)
+                self._ready[model.key] = (began, self._clock())
+                self._observe(model.key, "ready", began)
+
+    def _forget(self, table: Table) -> None:
+        """Who answers so late, or is gone, answers none of those that waited."""
+        there, stale = {model.key for model in table.models}, self._clock() - STALE_SECONDS
+        self._ready = {key: found for key, found in self._ready.items() if key in there and found[1] >= stale}
+
+    def _observe(self, key: ObjectKey, until: str, began: float) -> None:
+        self._metrics.of(key, self._metrics.cold_start, until).observe(self._clock() - began)
