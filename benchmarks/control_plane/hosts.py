@@ -20,8 +20,8 @@ from operator_support.process import Running, running_operator
 
 from control_plane.load import peak_mib, usage
 from control_plane.stand_in import address
-from plimsoll_operator.identity import HOST_PORT, POOL_KIND, selector
-from plimsoll_operator.pools.host_key import FILE
+from plimsoll_operator.build.host import FILE
+from plimsoll_operator.spec.identity import HOST_PORT, POOL_KIND, selector
 
 POOL = "shared"
 NEWS_SECONDS = 10.0

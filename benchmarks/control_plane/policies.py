@@ -32,10 +32,9 @@ from operator_support.direct import Direct, Refused
 from operator_support.installed import ADMISSION, install
 from operator_support.objects import model
 
-from plimsoll_operator.build.host import build_host
+from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.spec import read_pool
+from plimsoll_operator.spec.runtime_pool import read_pool
 from provenance import provenance
 
 BINDING = f"{RELEASE_NAMESPACE}-{RELEASE}-operator-pools"

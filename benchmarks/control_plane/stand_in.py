@@ -15,8 +15,8 @@ import msgspec
 from aiohttp import web
 from operator_support.stub_host import MIB, StubHost
 
-from plimsoll_operator.identity import HOST_PORT, ObjectKey
-from plimsoll_operator.pools.client import HostError
+from plimsoll_operator.pools.hosts.client import HostError
+from plimsoll_operator.spec.identity import HOST_PORT, ObjectKey
 
 VERBS = {"PUT": "place", "DELETE": "remove"}
 LEVELS = {"Resident": "InHost", "InHost": "Resident", "OnDisk": "Resident"}

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.action import Action, Move, Place, Sleep, Unload, Wake
-from plimsoll_operator.placement.decision import Plan
-from plimsoll_operator.placement.host import Copy, Sleepers
-from plimsoll_operator.placement.host import Host as HostReport
-from plimsoll_operator.placement.level import State
-from plimsoll_operator.placement.model import Model, Need
 from plimsoll_operator.placement.planner import plan as plan_pool
-from plimsoll_operator.placement.pool import Demand, PoolState, Rules
+from plimsoll_operator.placement.records.action import Action, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.records.host import Copy, Sleepers
+from plimsoll_operator.placement.records.host import Host as HostReport
+from plimsoll_operator.placement.records.level import State
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.placement.records.plan import Plan
+from plimsoll_operator.placement.records.pool import Demand, PoolState, Rules
 from plimsoll_runtime.residency.planner.plan import plan as plan_host
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Seconds, Sizes

@@ -14,8 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.pool import Rules
-from plimsoll_operator.simulation.planned import Planned
+from plimsoll_operator.placement.records.pool import Rules
+from plimsoll_operator.simulation.placement_policy import Planned
 from plimsoll_operator.simulation.pool import Pool
 from plimsoll_operator.simulation.trace import Trace
 

@@ -9,10 +9,10 @@ from random import Random
 from msgspec.structs import replace
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.host import Copy, Host, Sleepers
-from plimsoll_operator.placement.level import Condition, State
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.placement.pool import Demand, PoolState
+from plimsoll_operator.placement.records.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.records.level import Condition, State
+from plimsoll_operator.placement.records.pool import Demand, PoolState
 from plimsoll_operator.simulation.trace import GIB, Shape, make
 
 NOW = 1_000_000_000.0

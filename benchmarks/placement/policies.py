@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from random import Random
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.level import State
-from plimsoll_operator.placement.model import Model
+from plimsoll_operator.placement.records.level import State
+from plimsoll_operator.placement.records.model import Model
 from plimsoll_operator.simulation.pool import Copy, Host, Pool
 from plimsoll_operator.simulation.trace import Trace
 

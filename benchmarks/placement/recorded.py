@@ -26,7 +26,7 @@ from typing import Any
 from placement import bound, schedules
 from placement.program import TICK, Cost, Duties, Group, NoScheduleError, least
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.model import Model, Need
+from plimsoll_operator.placement.records.model import Model, Need
 from plimsoll_operator.simulation.pool import Host
 from plimsoll_operator.simulation.trace import Request, Trace
 

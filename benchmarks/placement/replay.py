@@ -25,9 +25,9 @@ from placement.program import Cost, Duties, Group, least
 from placement.run import with_figures
 from placement.schedules import lower_bound
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.model import Model, Need
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.simulation.commands import percentile
 from plimsoll_operator.simulation.pool import Host
-from plimsoll_operator.simulation.report import percentile
 from plimsoll_operator.simulation.trace import Request, Trace
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.sizes import Sizes

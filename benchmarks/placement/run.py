@@ -22,9 +22,9 @@ from placement.ideal import popularity_known
 from placement.informed import Informed
 from placement.picture import draw
 from placement.policies import Lru, ModelMesh, Static
-from plimsoll_operator.simulation.planned import Planned
+from plimsoll_operator.simulation.commands import percentile
+from plimsoll_operator.simulation.placement_policy import Planned
 from plimsoll_operator.simulation.pool import Host, Outcome, Policy, Pool
-from plimsoll_operator.simulation.report import percentile
 from plimsoll_operator.simulation.trace import GIB, KINDS, Shape, Trace, make
 from provenance import provenance
 from tables import Sheet

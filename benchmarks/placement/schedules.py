@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from plimsoll_operator.placement.model import Model
+from plimsoll_operator.placement.records.model import Model
 from plimsoll_operator.simulation.pool import Host
 from plimsoll_operator.simulation.trace import Trace
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import tables
 from placement.run import with_figures
-from plimsoll_operator.scaling.spec import Scaling, Target
+from plimsoll_operator.simulation.commands import percentile
 from plimsoll_operator.simulation.day import HOUR, Day
 from plimsoll_operator.simulation.replica import Device
-from plimsoll_operator.simulation.report import percentile
-from plimsoll_operator.simulation.scaled import Fixed, Hpa, Scaled
+from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, Scaled
 from plimsoll_operator.simulation.service import Outcome, Policy, Service
+from plimsoll_operator.spec.scaling import Scaling, Target
 from provenance import provenance
 from scaling.picture import draw
 from tables import Sheet

@@ -11,8 +11,8 @@ from kubernetes import client
 
 from harness.kube import Kube, Object
 from harness.waiting import until
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.host_key import FILE, HostKey
+from plimsoll_operator.build.host import FILE, HostKey
+from plimsoll_operator.spec.identity import ObjectKey
 
 PORT = 8100
 SLEEP_SECONDS = 60

@@ -1,8 +1,23 @@
 """`python -m plimsoll_operator`: the same as `plimsoll-operator`."""
 
-import sys
+from __future__ import annotations
 
-from plimsoll_operator.entry import main
+import sys
+from collections.abc import Sequence
+
+from plimsoll_operator.simulation.commands import COMMANDS, command
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] and given[0] in COMMANDS:
+        return command(given)
+    # Imported here: the planner alone needs no client of Kubernetes.
+    from plimsoll_operator.controller.main import main as operate
+
+    return operate(given)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,9 +15,9 @@ import signal
 import sys
 
 from plimsoll_cluster.connection import NoClusterError, connect
-from plimsoll_operator.controller import controller_of
+from plimsoll_operator.controller.controller import controller_of
+from plimsoll_operator.controller.options import parse_options
 from plimsoll_operator.handlers import register
-from plimsoll_operator.options import parse_options
 
 VARIABLE = "PLIMSOLL_OPERATOR_ARGS"
 

@@ -18,10 +18,9 @@ from typing import Any
 import kopf
 
 from plimsoll_cluster.connection import Connection
-from plimsoll_operator.controller import Controller
-from plimsoll_operator.identity import GROUP, KIND, PLURAL, POOL_KIND, POOLS_PLURAL, VERSION
-from plimsoll_operator.kopf_login import Login
-from plimsoll_operator.kopf_settings import configure
+from plimsoll_operator.controller.controller import Controller
+from plimsoll_operator.controller.kopf_setup import Login, configure
+from plimsoll_operator.spec.identity import GROUP, KIND, PLURAL, POOL_KIND, POOLS_PLURAL, VERSION
 
 
 def register(controller: Controller, connection: Connection, registry: kopf.OperatorRegistry | None = None) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from plimsoll_operator.quantity import byte_count
+from plimsoll_operator.spec.quantity import byte_count
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import UsageError

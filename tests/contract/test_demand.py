@@ -8,8 +8,8 @@ from operator_support.stub_gateway import StubGateway
 from plimsoll_gateway.demand.counters import Demand as Ledger
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.routing.loads import Standing
-from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.scaling.demand import Demand, RevisionDemand, complaint, decode_demand
+from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "m")
 NOW = 1767225600.0

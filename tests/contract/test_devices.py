@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from plimsoll_operator.build.host import build_host
+from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.failure import failure_of
-from plimsoll_operator.identity import CONTAINER
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.spec import read_pool
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.build.model import build_pod
+from plimsoll_operator.spec.identity import CONTAINER
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.spec.runtime_pool import read_pool
+from plimsoll_operator.status.pod_failure import failure_of
+from plimsoll_operator.status.reasons import Reason
 from plimsoll_runtime.cli.host import host_settings
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.failure import LAST_WORDS
-from plimsoll_operator.reasons import EXIT_REASONS, NOT_LOADED, Reason
-from plimsoll_operator.spec import DRAIN_SECONDS, read_spec
+from plimsoll_operator.build.model import build_pod
+from plimsoll_operator.spec.model_deployment import DRAIN_SECONDS, read_spec
+from plimsoll_operator.status.pod_failure import LAST_WORDS
+from plimsoll_operator.status.reasons import EXIT_REASONS, NOT_LOADED, Reason
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.errors import ErrorKind, PlimsollError
 from plimsoll_runtime.utils.process_exit import write_last_words

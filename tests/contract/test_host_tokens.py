@@ -12,8 +12,8 @@ import httpx
 import pytest
 from host_support.fake_host import FakeHost
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.host_key import HostKey
+from plimsoll_operator.build.host import HostKey
+from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_runtime.api.host.access import Guard, TokenHashes
 from plimsoll_runtime.api.host.app import build_host_app
 from plimsoll_runtime.api.host.models import HostModels

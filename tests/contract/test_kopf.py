@@ -9,9 +9,9 @@ import kopf
 from kubernetes.aio import client
 
 from plimsoll_cluster.connection import Connection
-from plimsoll_operator.controller import Controller
+from plimsoll_operator.controller.controller import Controller
 from plimsoll_operator.handlers import register
-from plimsoll_operator.kinds import Caches
+from plimsoll_operator.kube.stores import Caches
 
 
 def registered() -> kopf.OperatorRegistry:

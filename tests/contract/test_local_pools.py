@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from plimsoll_operator.build.host import host_arguments
-from plimsoll_operator.pools.spec import read_pool
+from plimsoll_operator.spec.runtime_pool import read_pool
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.local.model import load_objects
 from plimsoll_runtime.local.pool import read_pools

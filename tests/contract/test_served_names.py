@@ -18,16 +18,16 @@ from plimsoll_cluster.served_names.rules import NameRules, Rule
 from plimsoll_cluster.store import Store
 from plimsoll_gateway.discovery.cluster_table import ClusterTable
 from plimsoll_gateway.discovery.routing_table import TableStore
-from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.common import Common
-from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.identity import Object, ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.name_record import NameRecorder
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.controller.name_recorder import NameRecorder
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.spec.identity import Object, ObjectKey
+from plimsoll_operator.spec.model_deployment import read_spec
 
 GRACE = timedelta(seconds=10)
 RECORD = ObjectKey("serving", "names")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from plimsoll_operator.build.keeping import store_arguments
-from plimsoll_operator.identity import PORT
-from plimsoll_operator.spec import Spec
-from plimsoll_operator.template import claim_name as claim_name
-from plimsoll_operator.workload import Workload
+from plimsoll_operator.build.persistence import store_arguments
+from plimsoll_operator.spec.identity import PORT
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.spec.template import claim_name as claim_name
+from plimsoll_operator.spec.workload import Workload
 
 CLAIMS = "/models"
 ON = frozenset({"prefixCaching"})

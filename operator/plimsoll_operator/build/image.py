@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plimsoll_operator.template import SpecError
-from plimsoll_operator.workload import Workload
+from plimsoll_operator.spec.template import SpecError
+from plimsoll_operator.spec.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 from plimsoll_operator.build.arguments import CLAIMS
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.keeping import Store
-from plimsoll_operator.identity import (
+from plimsoll_operator.build.persistence import Store
+from plimsoll_operator.spec.identity import (
     CONTAINER,
     GROUP_LABEL,
     HASH_LABEL,
@@ -19,7 +19,7 @@ from plimsoll_operator.identity import (
     ROLE_LABEL,
     selector_labels,
 )
-from plimsoll_operator.workload import Workload
+from plimsoll_operator.spec.workload import Workload
 
 USER = 65532
 _FIXED_USER = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.canary.seen import NOTHING, Seen
+from plimsoll_operator.canary.counts import NOTHING, Seen
 from plimsoll_operator.canary.state import Canary
 
 Totals = Mapping[str, Mapping[str, Seen]]

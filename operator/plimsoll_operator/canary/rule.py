@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from plimsoll_operator.canary.judge import complaint
-from plimsoll_operator.canary.seen import Seen
+from plimsoll_operator.canary.comparison import complaint
+from plimsoll_operator.canary.counts import Seen
 from plimsoll_operator.canary.state import Canary, State
-from plimsoll_operator.canary.terms import Step, Terms
+from plimsoll_operator.spec.canary import Step, Terms
 
 LOOK_AGAIN = timedelta(seconds=5)
 """How often what gateways saw is judged."""

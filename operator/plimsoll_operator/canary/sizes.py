@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from plimsoll_operator.rollout import Rollout
+from plimsoll_operator.spec.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.action import Action, Move, Place, Sleep, Unload, Wake
-from plimsoll_operator.placement.book import Book
 from plimsoll_operator.placement.journal import Journal
 from plimsoll_operator.placement.ledger import Known, Slot
-from plimsoll_operator.placement.level import State
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.placement.pool import PoolState
-from plimsoll_operator.placement.words import count, size, span
+from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.records.action import Action, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.records.level import State
+from plimsoll_operator.placement.records.pool import PoolState
+from plimsoll_operator.placement.units import count, size, span
 
 
 def explain(state: PoolState, key: ObjectKey) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.host_option import Option
 from plimsoll_operator.placement.ledger import Known
-from plimsoll_operator.placement.option import Option
-from plimsoll_operator.placement.words import size, span
+from plimsoll_operator.placement.units import size, span
 
 
 class Journal:

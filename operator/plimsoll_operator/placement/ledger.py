@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.host import Copy, Host
-from plimsoll_operator.placement.level import Condition, Level, Pressure, State
-from plimsoll_operator.placement.model import Model
+from plimsoll_operator.placement.records.host import Copy, Host
+from plimsoll_operator.placement.records.level import Condition, Level, Pressure, State
+from plimsoll_operator.placement.records.model import Model
 
 RELIEVED = 0.9
 """Share of the line that a host under full pressure is brought down to."""
@@ -159,3 +159,21 @@ class Ledger:
         assert self.images_used == self._foreign + sum(slot.image for slot in self.slots.values()), self.key
         assert all(slot.ledger is self and key == slot.copy.model for key, slot in self.slots.items()), self.key
         assert all(slot.device >= 0 and slot.image >= 0 for slot in self.slots.values()), self.key
+
+
+def fewest(ordered: Sequence[Slot], room: int, held: Callable[[Slot], int]) -> tuple[Slot, ...] | None:
+    """The first ones that hold so many bytes together, less those that turn out not to be needed."""
+    chosen: list[Slot] = []
+    found = 0
+    for slot in ordered:
+        if found >= room:
+            break
+        chosen.append(slot)
+        found += held(slot)
+    if found < room:
+        return None
+    for slot in reversed(chosen[:-1]):
+        if found - held(slot) >= room:
+            chosen.remove(slot)
+            found -= held(slot)
+    return tuple(chosen)

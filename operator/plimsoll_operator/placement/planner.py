@@ -8,17 +8,17 @@ places that it lacks; what sleeps on a host that holds far more than another goe
 
 from __future__ import annotations
 
-from plimsoll_operator.placement.admission import admit
-from plimsoll_operator.placement.balance import balance
-from plimsoll_operator.placement.book import Book
-from plimsoll_operator.placement.choice import Choice
-from plimsoll_operator.placement.coverage import cover
-from plimsoll_operator.placement.decision import Plan
-from plimsoll_operator.placement.draft import Draft
+from plimsoll_operator.placement.host_selection import Choice
 from plimsoll_operator.placement.journal import Journal
-from plimsoll_operator.placement.pool import PoolState
-from plimsoll_operator.placement.removal import remove
-from plimsoll_operator.placement.waking import wake
+from plimsoll_operator.placement.phases.balance import balance
+from plimsoll_operator.placement.phases.coverage import cover
+from plimsoll_operator.placement.phases.feasibility import admit
+from plimsoll_operator.placement.phases.removal import remove
+from plimsoll_operator.placement.phases.wake import wake
+from plimsoll_operator.placement.plan_builder import Draft
+from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.records.plan import Plan
+from plimsoll_operator.placement.records.pool import PoolState
 
 ROUNDS = 8
 """What a round leaves may let the next one do more: so often at the most, which is never reached in practice."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from plimsoll_operator.observe import Pod
-from plimsoll_operator.plan import Action, CreatePod, DeletePod
+from plimsoll_operator.planning.plan import Action, CreatePod, DeletePod
+from plimsoll_operator.planning.pods import Pod
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,34 +12,66 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from plimsoll_operator.clock import utc_now
-from plimsoll_operator.identity import Object, ObjectKey
-from plimsoll_operator.kinds import Caches
+from plimsoll_operator.kube.clock import utc_now
+from plimsoll_operator.kube.result import A_MOMENT, Outcome
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
 from plimsoll_operator.metrics import PLANNING, REPORT_AGE
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.observe import Pod, observe_pods
-from plimsoll_operator.outcome import A_MOMENT, Outcome
-from plimsoll_operator.placement.decision import Plan
-from plimsoll_operator.placement.decision import Refused as RefusedBy
-from plimsoll_operator.placement.host import Host
-from plimsoll_operator.placement.model import Need
-from plimsoll_operator.placement.pool import PoolState, Rules
-from plimsoll_operator.pools.asking import Asker, Connect
-from plimsoll_operator.pools.book import HostBook, Known, refused_reports
-from plimsoll_operator.pools.inventory import host_of, stored_needs
-from plimsoll_operator.pools.members import Members
-from plimsoll_operator.pools.modelhost import is_draining
-from plimsoll_operator.pools.picture import OF_STATE, Copy, Picture, Told, Where, shown
-from plimsoll_operator.pools.problem import Problem
-from plimsoll_operator.pools.remembered import Pool
-from plimsoll_operator.pools.spec import PoolSpec, read_pool
-from plimsoll_operator.pools.starting import first_places, starting, without
-from plimsoll_operator.pools.tokens import Tokens
-from plimsoll_operator.pools.wishes import Wish, Wishes
-from plimsoll_operator.profiles import NO_PROFILES, Profiles
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.template import SpecError
+from plimsoll_operator.placement.records.action import Because, Place
+from plimsoll_operator.placement.records.host import Host
+from plimsoll_operator.placement.records.model import Need
+from plimsoll_operator.placement.records.plan import Plan
+from plimsoll_operator.placement.records.plan import Refused as RefusedBy
+from plimsoll_operator.placement.records.pool import PoolState, Rules
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.planning.pods import Pod, observe_pods
+from plimsoll_operator.pools.host_executor import Asker, Connect
+from plimsoll_operator.pools.hosts.host_registry import HostBook, Known, refused_reports
+from plimsoll_operator.pools.hosts.inventory import host_of, stored_needs
+from plimsoll_operator.pools.hosts.model_host import is_draining
+from plimsoll_operator.pools.model_placement import OF_STATE, Copy, Picture, Problem, Told, Where, shown
+from plimsoll_operator.pools.placer_state import Pool
+from plimsoll_operator.pools.source_tokens import Tokens
+from plimsoll_operator.pools.target_models import Members, Wish, Wishes
+from plimsoll_operator.spec.identity import Object, ObjectKey
+from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.spec.runtime_pool import PoolSpec, read_pool
+from plimsoll_operator.spec.template import SpecError
+from plimsoll_operator.status.reasons import Reason
+
+PATIENCE = timedelta(seconds=10)
+"""Counted from when the first host was ready."""
+
+
+def starting(pods: Iterable[Pod], now: datetime) -> str:
+    """The hosts that run and are not ready yet, in words; "" where there are none, or some host was ready before.
+
+    A clock that differs from the node's by more than `PATIENCE` ends the wait: it is never longer than twice that.
+    """
+    live = [pod for pod in pods if pod.live]
+    ready = [pod for pod in live if pod.ready]
+    late = [pod.name for pod in live if not pod.ready and pod.scheduled and not pod.leaving and pod.failure is None]
+    if not late or not ready or any(abs(now - pod.moved) >= PATIENCE for pod in ready):
+        return ""
+    return f"hosts that start are waited for, {PATIENCE.seconds} s at most: {', '.join(sorted(late))}"
+
+
+def first_places(plan: Plan, state: PoolState) -> frozenset[ObjectKey]:
+    """The models that lie nowhere, and that the plan does no more for than place their files."""
+    there = {copy.model for host in state.hosts for copy in host.models}
+    files = {one.model for one in plan.actions if isinstance(one, Place) and one.because is Because.MISSING}
+    more = {one.model for one in plan.actions if not (isinstance(one, Place) and one.because is Because.MISSING)}
+    return frozenset(files - more - there)
+
+
+def without(plan: Plan, models: frozenset[ObjectKey]) -> Plan:
+    """The plan, but for these models: they are looked at again."""
+    return msgspec.structs.replace(
+        plan,
+        actions=tuple(action for action in plan.actions if action.model not in models),
+        placements=tuple(placement for placement in plan.placements if placement.model not in models),
+    )
+
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from plimsoll_cluster.decode_errors import UNREADABLE
-from plimsoll_operator.clock import AHEAD_SECONDS, FROM_THE_FUTURE
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.name_limits import Instance, NamespaceName, ObjectName
+from plimsoll_operator.kube.clock import AHEAD_SECONDS, FROM_THE_FUTURE
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.name_patterns import Instance, NamespaceName, ObjectName
 
 LIMIT = 32 * 2**20
 """Bytes of an answer: ten thousand models have room."""

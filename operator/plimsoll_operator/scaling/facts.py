@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from plimsoll_operator.scaling.loading import Loading
+from plimsoll_operator.status.load_progress import Loading
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,18 +2,83 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import re
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import aiohttp
 
 from plimsoll_cluster.pod_status import url_of
-from plimsoll_operator.polling import Polling
-from plimsoll_operator.scaling.book import GatewayBook
-from plimsoll_operator.scaling.client import GatewayClient, GatewayError
-from plimsoll_operator.scaling.demand import BadDemandError
-from plimsoll_operator.scaling.options import Gateways
+from plimsoll_operator.kube.polling import Polling, TooLargeError, read_bounded
+from plimsoll_operator.scaling.demand import LIMIT, BadDemandError, Demand, decode_demand
+from plimsoll_operator.scaling.gateways import GatewayBook
+
+WAIT_SECONDS = 5.0
+"""How long a gateway may hold the question for news: numbers that are no news are then as old as this at most."""
+ANSWER_SECONDS = 10.0
+
+
+class GatewayError(Exception):
+    """A gateway did not answer; the message says why."""
+
+
+class GatewayClient:
+    """One gateway."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
+        self._url = url
+
+    async def demand(self, after: int, wait: float = WAIT_SECONDS) -> Demand:
+        """The answer, once its sequence is beyond `after` or `wait` seconds have passed.
+
+        Raises GatewayError and BadDemandError.
+        """
+        timeout = aiohttp.ClientTimeout(total=wait + ANSWER_SECONDS)
+        query = f"?after={after}&wait={wait:g}"
+        try:
+            async with self._session.get(
+                f"{self._url}/demand{query}", timeout=timeout, allow_redirects=False
+            ) as response:
+                data = await read_bounded(response, LIMIT)
+        except TooLargeError as error:
+            raise GatewayError(str(error)) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise GatewayError(f"it cannot be reached: {error or type(error).__name__}") from error
+        if response.status != 200:
+            words = data[:200].decode("utf-8", "replace")
+            raise GatewayError(f"it answered {response.status} to GET /demand: {words}")
+        return decode_demand(data)
+
+
+NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Gateways:
+    """A name that stands for the address of each gateway, and the port on which they tell of demand."""
+
+    name: str
+    port: int
+
+
+def gateways(text: str) -> Gateways:
+    """Read NAME:PORT. Raises ArgumentTypeError."""
+    name, colon, port = text.rpartition(":")
+    if (
+        not colon
+        or NAME.fullmatch(name) is None
+        or re.fullmatch("[0-9]{1,5}", port) is None
+        or not 0 < int(port) < 65536
+    ):
+        raise argparse.ArgumentTypeError(
+            f"{text[:64]!r} is not NAME:PORT, such as plimsoll-metrics.plimsoll-system.svc:8081"
+        )
+    return Gateways(name, int(port))
+
 
 LONGEST_DELAY = 5.0
 LOOK_SECONDS = 5.0

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.line import Line, alone, miss
-from plimsoll_operator.scaling.spec import Scaling
-from plimsoll_operator.scaling.windows import Extremes
+from plimsoll_operator.scaling.load_line import Line, alone, miss
+from plimsoll_operator.scaling.stabilization import Extremes
+from plimsoll_operator.spec.scaling import Scaling
 
 MARGIN = 0.5
 """Of the root of the requests at a time."""

@@ -12,18 +12,38 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from plimsoll_operator.clock import utc_now
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.observe import Pod
-from plimsoll_operator.scaling.book import GatewayBook
+from plimsoll_operator.kube.clock import utc_now
+from plimsoll_operator.planning.pods import Pod
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
+from plimsoll_operator.scaling.demand_window import Tally
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.loading import GaveUp, Loading, failure_of_status, loads_until, served_since
-from plimsoll_operator.scaling.memory import Memory, Standing, measured, read_standing, remembered
+from plimsoll_operator.scaling.gateways import GatewayBook
+from plimsoll_operator.scaling.history import Memory, Standing, measured, read_standing, remembered
 from plimsoll_operator.scaling.rule import Wish, decide, needed
-from plimsoll_operator.scaling.spec import Scaling
-from plimsoll_operator.scaling.starts import Starts
-from plimsoll_operator.scaling.tally import Tally
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.scaling import Scaling
+from plimsoll_operator.status.load_progress import GaveUp, Loading, failure_of_status, loads_until, served_since
+
+WEIGHT = 0.5
+"""Of the last start in what is expected of the next."""
+
+
+class Starts:
+    """Of one model."""
+
+    def __init__(self) -> None:
+        self._starting: set[str] = set()
+
+    def see(self, pods: Iterable[Pod], expected: float | None) -> float | None:
+        """The seconds that are expected now. Pods of which nobody saw that they were not ready tell nothing."""
+        live = [pod for pod in pods if pod.live]
+        for pod in live:
+            if pod.ready and pod.uid in self._starting:
+                took = max(0.0, (pod.moved - pod.created).total_seconds())
+                expected = took if expected is None else WEIGHT * took + (1 - WEIGHT) * expected
+        self._starting = {pod.uid for pod in live if not pod.ready and (not pod.cut_off)}
+        return expected
+
 
 LOOK_SECONDS = 5.0
 """Between two looks at every model that is asked for, or has more replicas than it must."""

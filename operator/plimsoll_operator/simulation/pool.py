@@ -11,9 +11,9 @@ from itertools import count
 from typing import Protocol
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.level import State
-from plimsoll_operator.placement.model import Model
-from plimsoll_operator.placement.value import HALF_LIFE, MEMORY, decayed
+from plimsoll_operator.placement.records.level import State
+from plimsoll_operator.placement.records.model import Model
+from plimsoll_operator.placement.retention_value import HALF_LIFE, MEMORY, decayed
 from plimsoll_operator.simulation.trace import Request, Trace
 
 PER_REQUEST = math.log(2) / HALF_LIFE

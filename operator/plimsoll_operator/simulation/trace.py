@@ -13,7 +13,7 @@ from random import Random
 
 from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.model import Model, Need
+from plimsoll_operator.placement.records.model import Model, Need
 
 GIB = 2**30
 DISK, BUS = 2 * GIB, 20 * GIB

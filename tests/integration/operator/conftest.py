@@ -20,7 +20,7 @@ from operator_support.kubelets import Kubelets
 from operator_support.process import lease as made_lease
 from operator_support.recording import Operator, RecordingClient, connect
 
-from plimsoll_operator.pools.host_key import FILE
+from plimsoll_operator.build.host import FILE
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 UNRESTRICTED = {"pod-security.kubernetes.io/enforce": "privileged"}

@@ -14,8 +14,8 @@ from operator_support.objects import Json
 from operator_support.running import running
 from operator_support.stub_gateway import StubGateway, serve
 
-from plimsoll_operator.identity import REVISION_LABEL, ObjectKey
-from plimsoll_operator.revisions.stored import TAKEN_BACK
+from plimsoll_operator.build.controller_revision import TAKEN_BACK
+from plimsoll_operator.spec.identity import REVISION_LABEL, ObjectKey
 
 pytestmark = pytest.mark.usefixtures("lease")
 

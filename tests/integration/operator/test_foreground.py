@@ -6,7 +6,7 @@ from operator_support.apiserver import ADMIN, FIRST, ApiServer
 from operator_support.direct import Direct
 from operator_support.recording import Operator, connect
 
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.spec.identity import ObjectKey
 
 
 async def test_pods_hold_up_the_deletion_of_their_owner(strict_server: ApiServer) -> None:

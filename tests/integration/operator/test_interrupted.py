@@ -14,7 +14,7 @@ from operator_support.objects import Json
 from operator_support.recording import IMAGE, Killed, Operator, RecordingClient
 
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.identity import UID_LABEL, ObjectKey
+from plimsoll_operator.spec.identity import UID_LABEL, ObjectKey
 
 NEWER = Image("registry.example/runtime:2")
 REPLICAS = 2

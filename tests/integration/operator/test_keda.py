@@ -30,7 +30,7 @@ from operator_support.objects import Json
 from operator_support.process import lease, running_operator
 from operator_support.stub_gateway import StubGateway, serving
 
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.spec.identity import ObjectKey
 
 SECONDS = 120.0
 TEAM = "team"

@@ -18,8 +18,8 @@ from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer, unti
 from operator_support.direct import Direct
 
 from plimsoll_cluster.connection import Connection
-from plimsoll_operator.main import operate
-from plimsoll_operator.options import parse_options
+from plimsoll_operator.controller.main import operate
+from plimsoll_operator.controller.options import parse_options
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
 MODELS = "/modeldeployments"

@@ -12,8 +12,8 @@ from operator_support.direct import Direct, Refused
 from operator_support.malformed import Malformed, malformed
 from operator_support.recording import Operator
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.status.reasons import Reason
 
 OBJECTS, SEED = 200, 20261121
 EXPLAINED = {"refused", Reason.INVALID_SPEC.value, Reason.REJECTED.value}

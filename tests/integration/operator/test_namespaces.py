@@ -11,14 +11,14 @@ from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.recording import RecordingClient, connect
 
-from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.labels import Labels, read_selector
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.problem import Problem
-from plimsoll_operator.pools.tokens import Token, Tokens
-from plimsoll_operator.prerequisites import may_see_namespaces
-from plimsoll_operator.spec import SecretItem
+from plimsoll_operator.build.host import HostKey
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.prerequisites import may_see_namespaces
+from plimsoll_operator.pools.model_placement import Problem
+from plimsoll_operator.pools.source_tokens import Token, Tokens
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.model_deployment import SecretItem
+from plimsoll_operator.spec.namespace_selector import Labels, read_selector
 
 LABELS: dict[str, Json] = {
     "sel-none": {},

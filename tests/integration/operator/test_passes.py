@@ -9,15 +9,15 @@ from operator_support.direct import Direct, Refused
 from operator_support.objects import FULL, Json
 from operator_support.recording import IMAGE, Operator, RecordingClient
 
-from plimsoll_operator import own_pods
-from plimsoll_operator.actor import NotLeaderError
-from plimsoll_operator.build.budget import Budgets, build_budget
+from plimsoll_operator.build.disruption_budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.identity import HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.outcome import LOOK_AGAIN
-from plimsoll_operator.turns import Turns
+from plimsoll_operator.build.model import build_pod
+from plimsoll_operator.controller import dedicated_pods
+from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.kube.result import LOOK_AGAIN
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.spec.identity import HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
 
@@ -188,7 +188,7 @@ async def test_selectors_name_the_uid_once_the_last_pod_without_it_is_gone(
 ) -> None:
     """Pods of an operator of before that label are not replaced for it, and lose no request."""
     with monkeypatch.context() as before:
-        before.setattr(own_pods, "build_pod", _build_pod_without_uid)
+        before.setattr(dedicated_pods, "build_pod", _build_pod_without_uid)
         direct.create_model("m", {**SOURCE, "replicas": 2})
         await serve(operator, direct, key)
     old = {pod["metadata"]["uid"] for pod in direct.pods("m")}
@@ -434,7 +434,7 @@ async def test_a_model_serves_without_a_budget_that_is_refused(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(own_pods, "build_budget", _impossible_budget)
+    monkeypatch.setattr(dedicated_pods, "build_budget", _impossible_budget)
     direct.create_model("m", {**SOURCE, "replicas": 2})
     for _ in range(4):
         await operator.one_pass(key)

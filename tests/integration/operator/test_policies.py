@@ -20,18 +20,17 @@ from operator_support.installed import ALLOWED_IMAGES, PLACES, VALUES
 from operator_support.objects import Json, spec_of
 from operator_support.pooled import HOST_KEY
 
-from plimsoll_operator.build.budget import build_budget
+from plimsoll_operator.build.controller_revision import build_revision, present_revision
+from plimsoll_operator.build.disruption_budget import build_budget
 from plimsoll_operator.build.host import build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import API_VERSION, MANAGED_LABEL, MANAGER, OWNER_LABEL, POOL_LABEL, ObjectKey
-from plimsoll_operator.pools.book import HostPod
-from plimsoll_operator.pools.modelhost import build_host as build_model_host
-from plimsoll_operator.pools.spec import read_pool
-from plimsoll_operator.revisions.stored import build_revision, present_revision
-from plimsoll_operator.spec import read_spec
-from plimsoll_operator.template import SpecError
+from plimsoll_operator.build.model import build_pod, build_service
+from plimsoll_operator.pools.hosts.host_registry import HostPod
+from plimsoll_operator.pools.hosts.model_host import build_host as build_model_host
+from plimsoll_operator.spec.identity import API_VERSION, MANAGED_LABEL, MANAGER, OWNER_LABEL, POOL_LABEL, ObjectKey
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.spec.runtime_pool import read_pool
+from plimsoll_operator.spec.template import SpecError
 
 pytestmark = pytest.mark.usefixtures("open_namespace")
 

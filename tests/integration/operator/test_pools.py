@@ -22,13 +22,13 @@ from operator_support.pooled import HOST_KEY
 from operator_support.recording import IMAGE, RecordingClient
 from operator_support.running import running
 
-from plimsoll_operator import work
-from plimsoll_operator.api import Api, ApiError
 from plimsoll_operator.build.host import build_host as build_pod
-from plimsoll_operator.identity import POOL_LABEL, ObjectKey
-from plimsoll_operator.pools.book import HostPod
-from plimsoll_operator.pools.modelhost import build_host
-from plimsoll_operator.pools.spec import read_pool
+from plimsoll_operator.controller import work_queue
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.pools.hosts.host_registry import HostPod
+from plimsoll_operator.pools.hosts.model_host import build_host
+from plimsoll_operator.spec.identity import POOL_LABEL, ObjectKey
+from plimsoll_operator.spec.runtime_pool import read_pool
 
 pytestmark = pytest.mark.usefixtures("lease")
 
@@ -212,7 +212,7 @@ async def test_pods_that_a_quota_refuses_are_made_once_it_lets_them(
     server: ApiServer, direct: Direct, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a resync, and with no status written in between."""
-    monkeypatch.setattr(work, "RESYNC_SECONDS", 3600.0)
+    monkeypatch.setattr(work_queue, "RESYNC_SECONDS", 3600.0)
     direct.create_quota("none", pods=0)
     direct.create_pool("shared", POOL | {"replicas": 1})
     direct.create_model("a", {"model": {"source": "demo://gemma-3-270m"}})

@@ -6,10 +6,10 @@ from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.recording import Operator, RecordingClient
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.profiles import Profile, Profiles
-from plimsoll_operator.template import Accelerator, Template
-from plimsoll_operator.turns import Turns
+from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.profiles import Profile, Profiles
+from plimsoll_operator.spec.template import Accelerator, Template
 
 L4 = Profile(
     cpu="2",

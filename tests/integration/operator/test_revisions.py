@@ -10,8 +10,8 @@ from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.recording import Operator
 
-from plimsoll_operator.identity import GROUP_LABEL, REVISION_LABEL, ObjectKey
-from plimsoll_operator.rights import RIGHTS
+from plimsoll_operator.kube.rbac import RIGHTS
+from plimsoll_operator.spec.identity import GROUP_LABEL, REVISION_LABEL, ObjectKey
 
 SOURCE: Json = {"model": {"source": "demo://gemma-3-270m"}}
 VERBS = {verb for group, kind, verb in RIGHTS if kind == "controllerrevisions"}

@@ -17,7 +17,7 @@ from operator_support.apiserver import ADMIN, RELEASE, RELEASE_NAMESPACE, ApiSer
 from operator_support.direct import Direct, Refused
 
 from plimsoll_gateway.discovery.kubernetes_objects import GROUP, HOSTS_PLURAL, PLURAL
-from plimsoll_operator.rights import (
+from plimsoll_operator.kube.rbac import (
     LEASE_RIGHTS,
     NAMESPACE_RIGHTS,
     NODE_RIGHTS,

@@ -15,7 +15,7 @@ from operator_support.objects import Json
 from operator_support.running import running
 from operator_support.stub_gateway import StubGateway, Wait, serve
 
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.spec.identity import ObjectKey
 
 pytestmark = pytest.mark.usefixtures("lease")
 

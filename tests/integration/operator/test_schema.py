@@ -13,7 +13,7 @@ from operator_support.largest import largest, stored_bytes
 from operator_support.objects import FULL, Json
 from operator_support.verdicts import VERDICTS, Verdict
 
-from plimsoll_operator.api import APPLY, FIELD_MANAGER
+from plimsoll_operator.kube.api import APPLY, FIELD_MANAGER
 
 CRDS = Path(__file__).parents[3] / "crds"
 MODEL = {"model": {"source": "demo://gemma-3-270m"}}

@@ -16,12 +16,12 @@ from operator_support.direct import MERGE, Direct, Refused
 from operator_support.installed import PLACES
 from operator_support.objects import EPOCH, FULL, Json
 
-from plimsoll_operator.api import APPLY, FIELD_MANAGER
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.kube.api import APPLY, FIELD_MANAGER
 from plimsoll_operator.placement.ledger import MODELS_PER_HOST
-from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.modelhost import build_host, host_status
-from plimsoll_operator.scaling.memory import read_standing, write_standing
+from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
+from plimsoll_operator.pools.hosts.model_host import build_host, host_status
+from plimsoll_operator.scaling.history import read_standing, write_standing
+from plimsoll_operator.spec.identity import ObjectKey
 
 OLD = Path(operator_support.__path__[0]) / "definitions"
 DEFINITIONS = PLACES["CustomResourceDefinition"]

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 from operator_support.objects import Json
 
-from plimsoll_operator.events import CONTROLLER
-from plimsoll_operator.identity import API_VERSION, CONTAINER, KIND, selector
+from plimsoll_operator.spec.identity import API_VERSION, CONTAINER, KIND, selector
+from plimsoll_operator.status.events import CONTROLLER
 
 MODELS = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"
 MERGE = "application/merge-patch+json"

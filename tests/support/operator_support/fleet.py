@@ -14,8 +14,8 @@ from plimsoll_cluster.keys import Object
 from plimsoll_cluster.kubernetes_source import follow
 from plimsoll_cluster.resource import Entry
 from plimsoll_cluster.store import Store
-from plimsoll_operator.identity import API_VERSION, KIND
-from plimsoll_operator.kinds import MODELS
+from plimsoll_operator.kube.stores import MODELS
+from plimsoll_operator.spec.identity import API_VERSION, KIND
 
 AT_A_TIME = 8
 COLLECTION = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"

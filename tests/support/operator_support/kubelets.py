@@ -13,7 +13,7 @@ from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.stub_host import StubHost, serve
 
-from plimsoll_operator.identity import HOST_PORT, POOL_KIND, selector
+from plimsoll_operator.spec.identity import HOST_PORT, POOL_KIND, selector
 
 SECONDS = 180.0
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from plimsoll_operator import identity
-from plimsoll_operator.spec import Spec, read_spec
+from plimsoll_operator.spec import identity
+from plimsoll_operator.spec.model_deployment import Spec, read_spec
 
 Json = dict[str, Any]
 

@@ -10,14 +10,14 @@ from operator_support.objects import EPOCH
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.canary.conductor import Sightings, nobody_tells
-from plimsoll_operator.common import Common
-from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.reconcile import Reconciler
-from plimsoll_operator.turns import Turns
+from plimsoll_operator.canary.decision import Sightings, nobody_tells
+from plimsoll_operator.controller.model_reconciler import Reconciler
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.planning.upgrade_queue import Turns
 
 
 def reconciler_of(

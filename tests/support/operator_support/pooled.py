@@ -12,24 +12,24 @@ from operator_support.server import NAMESPACE, Server, ServerApi
 from operator_support.stub_host import StubClient, StubHost
 
 from plimsoll_cluster.keys import Key
+from plimsoll_operator.build.host import HostKey
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.common import Common
-from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.outcome import Outcome
-from plimsoll_operator.pools.book import HostPod
-from plimsoll_operator.pools.client import HostClient, HostError
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.pace import Pace
-from plimsoll_operator.pools.poller import Poller
-from plimsoll_operator.pools.pools import PLACEMENT, Pools
-from plimsoll_operator.pools.report import BadReportError
-from plimsoll_operator.reconcile import Reconciler
-from plimsoll_operator.turns import Turns
-from plimsoll_operator.watch import wake
+from plimsoll_operator.controller.event_routing import wake
+from plimsoll_operator.controller.model_reconciler import Reconciler
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.pools.hosts.client import HostClient, HostError
+from plimsoll_operator.pools.hosts.host_registry import HostPod
+from plimsoll_operator.pools.hosts.poller import Poller
+from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.pools.hosts.report import BadReportError
+from plimsoll_operator.pools.pool_controller import PLACEMENT, Pools
+from plimsoll_operator.spec.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, ObjectKey
 
 RUNTIME = Image("runtime:1")
 HOST_KEY = HostKey(b"o" * 32)

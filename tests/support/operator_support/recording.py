@@ -10,19 +10,19 @@ from kubernetes.aio import client, config
 
 from plimsoll_cluster.connection import NOTHING, Connection
 from plimsoll_cluster.kubernetes_source import KubernetesSource
-from plimsoll_operator.api import Api
-from plimsoll_operator.build.budget import Budgets
+from plimsoll_operator.build.disruption_budget import Budgets
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.common import Common
-from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.outcome import Outcome
-from plimsoll_operator.profiles import NO_PROFILES, Profiles
-from plimsoll_operator.reconcile import Reconciler
-from plimsoll_operator.turns import Turns
+from plimsoll_operator.controller.model_reconciler import Reconciler
+from plimsoll_operator.kube.api import Api
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 
 IMAGE = Image("registry.example/runtime:1", allowed=("registry.example/ai",))
 QUIET_PASSES = 12

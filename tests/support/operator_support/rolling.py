@@ -13,13 +13,13 @@ from operator_support.objects import Json
 from operator_support.passes import reconciler_of, run
 from operator_support.server import NAMESPACE, Server, ServerApi, model_body
 
+from plimsoll_operator.canary.counts import Seen
 from plimsoll_operator.canary.evidence import Totals
-from plimsoll_operator.canary.seen import Seen
-from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.identity import KIND, REVISION_LABEL, ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.outcome import Outcome
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.spec.identity import KIND, REVISION_LABEL, ObjectKey
 
 KEY = ObjectKey(NAMESPACE, "m")
 BAD, STUCK = 2000, 3000

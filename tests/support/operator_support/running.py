@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from operator_support.apiserver import FIRST, RELEASE_NAMESPACE, ApiServer
 from operator_support.recording import connect
 
-from plimsoll_operator.main import operate
-from plimsoll_operator.options import parse_options
+from plimsoll_operator.controller.main import operate
+from plimsoll_operator.controller.options import parse_options
 
 
 @asynccontextmanager

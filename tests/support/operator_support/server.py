@@ -13,8 +13,8 @@ from typing import Any
 from operator_support.objects import EPOCH, Json, stamp
 
 from plimsoll_cluster.resource import Resource
-from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, Object, ObjectKey
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.spec.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, Object, ObjectKey
 
 NAMESPACE = "team"
 CHILDREN = ("Pod", "Service", "PodDisruptionBudget", "ControllerRevision")

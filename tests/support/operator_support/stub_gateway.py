@@ -17,9 +17,9 @@ from typing import Any
 
 from aiohttp import web
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.scaling.client import GatewayClient, GatewayError
 from plimsoll_operator.scaling.demand import Demand, decode_demand
+from plimsoll_operator.scaling.poller import GatewayClient, GatewayError
+from plimsoll_operator.spec.identity import ObjectKey
 
 Json = dict[str, Any]
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)

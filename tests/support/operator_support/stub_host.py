@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.client import HostClient, HostError
-from plimsoll_operator.pools.report import ON_DEVICE, Report, decode_report
+from plimsoll_operator.pools.hosts.client import HostClient, HostError
+from plimsoll_operator.pools.hosts.report import ON_DEVICE, Report, decode_report
+from plimsoll_operator.spec.identity import ObjectKey
 
 MIB = 2**20
 Json = dict[str, Any]

@@ -12,11 +12,11 @@ from enum import Enum
 
 from operator_support.objects import EPOCH, UID, Json, stamp
 
-from plimsoll_operator.build.revision import Fit, Fits
-from plimsoll_operator.identity import API_VERSION, CONTAINER, GROUP_LABEL, HASH_LABEL, KIND, UID_LABEL
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.observe import Observed, ServiceState, observe_pods, read_pod
-from plimsoll_operator.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
+from plimsoll_operator.build.pod_revision import Fit, Fits
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.planning.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
+from plimsoll_operator.planning.pods import Observed, ServiceState, observe_pods, read_pod
+from plimsoll_operator.spec.identity import API_VERSION, CONTAINER, GROUP_LABEL, HASH_LABEL, KIND, UID_LABEL
 
 DRAIN = timedelta(seconds=45)
 

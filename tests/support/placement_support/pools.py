@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.host import Copy, Host, Sleepers
-from plimsoll_operator.placement.level import Condition, Pressure, Spread, State
-from plimsoll_operator.placement.model import Model, Need, Replicas
-from plimsoll_operator.placement.pool import Demand, PoolState
+from plimsoll_operator.placement.records.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.records.level import Condition, Pressure, Spread, State
+from plimsoll_operator.placement.records.model import Model, Need, Replicas
+from plimsoll_operator.placement.records.pool import Demand, PoolState
 
 NOW = 1_000_000.0
 MODELS = tuple(ObjectKey("team", f"m{number}") for number in range(7))

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.action import Action, First, Move, Place, Sleep, Unload, Wake
-from plimsoll_operator.placement.decision import Plan
-from plimsoll_operator.placement.host import Copy, Host, Sleepers
-from plimsoll_operator.placement.level import Condition, Level, State
-from plimsoll_operator.placement.model import Model
-from plimsoll_operator.placement.pool import PoolState
+from plimsoll_operator.placement.records.action import Action, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.records.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.records.level import Condition, Level, State
+from plimsoll_operator.placement.records.model import Model
+from plimsoll_operator.placement.records.plan import Plan
+from plimsoll_operator.placement.records.pool import PoolState
 
 ON_DEVICE = (State.RESIDENT, State.WAKING, State.DRAINING)
 

@@ -19,8 +19,8 @@ from placement.informed import Informed, Rates
 from placement.picture import draw
 from placement.policies import Lru, ModelMesh, Static
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.model import Model, Need
-from plimsoll_operator.simulation.planned import Planned
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.simulation.placement_policy import Planned
 from plimsoll_operator.simulation.pool import Host, Policy, Pool
 from plimsoll_operator.simulation.trace import Request, Trace
 

@@ -10,9 +10,9 @@ import pytest
 
 from placement.recorded import Asked, Judged, RecordError, Run, judge
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.level import State
-from plimsoll_operator.placement.model import Model, Need
-from plimsoll_operator.simulation.planned import Planned
+from plimsoll_operator.placement.records.level import State
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.simulation.placement_policy import Planned
 from plimsoll_operator.simulation.pool import Host, Pool
 from plimsoll_operator.simulation.trace import Request, Trace
 

@@ -17,8 +17,8 @@ from placement.replay import PACES, replay, trace
 from placement.run import with_figures
 from placement.schedules import Asked, Prices, Run, cheapest, fullest, lower_bound, use
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.model import Model, Need
-from plimsoll_operator.simulation.planned import Planned
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.simulation.placement_policy import Planned
 from plimsoll_operator.simulation.pool import Host, Pool
 from plimsoll_operator.simulation.trace import Request, Trace
 from plimsoll_runtime.residency.settings import Settings

@@ -20,13 +20,10 @@ from plimsoll_gateway.keys.credential import FORM
 from plimsoll_gateway.keys.limits import CLAIM
 from plimsoll_gateway.server.cors import ORIGIN
 from plimsoll_gateway.server.options import parse_options as gateway_options
+from plimsoll_operator.build.host import read_key
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.identity import HOST_PORT, HOSTING, ROLE_LABEL
-from plimsoll_operator.options import parse_options as operator_options
-from plimsoll_operator.pools.host_key import read_key
-from plimsoll_operator.profiles import NO_PROFILES, Profile
-from plimsoll_operator.profiles_file import read_profiles
-from plimsoll_operator.rights import (
+from plimsoll_operator.controller.options import parse_options as operator_options
+from plimsoll_operator.kube.rbac import (
     LEASE_RIGHTS,
     NAMESPACE_RIGHTS,
     NODE_RIGHTS,
@@ -35,8 +32,11 @@ from plimsoll_operator.rights import (
     RIGHTS,
     TOKEN_RIGHTS,
 )
-from plimsoll_operator.spec import read_spec
-from plimsoll_operator.template import Accelerator, read_template
+from plimsoll_operator.spec.identity import HOST_PORT, HOSTING, ROLE_LABEL
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.spec.profiles import NO_PROFILES, Profile
+from plimsoll_operator.spec.profiles_file import read_profiles
+from plimsoll_operator.spec.template import Accelerator, read_template
 
 CHART = Path(__file__).parents[3] / "charts" / "plimsoll"
 Object = dict[str, Any]

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.host import Host, Sleepers
-from plimsoll_operator.placement.model import Model, Need
-from plimsoll_operator.placement.pool import PoolState
+from plimsoll_operator.placement.records.host import Host, Sleepers
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.placement.records.pool import PoolState
 from plimsoll_runtime.cli.main import main
 
 

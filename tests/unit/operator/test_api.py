@@ -12,9 +12,9 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from plimsoll_cluster.connection import Connection
-from plimsoll_operator import api as module
-from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.kube import api as module
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "gemma")
 ITEM = {

@@ -7,9 +7,15 @@ import copy
 import pytest
 from operator_support.objects import UID, Json, spec_of
 
-from plimsoll_operator.budget import ApplyBudget, CreateBudget, DeleteBudget, plan_budget, read_budget
-from plimsoll_operator.build.budget import Budgets, build_budget
-from plimsoll_operator.identity import UID_LABEL, Object
+from plimsoll_operator.build.disruption_budget import Budgets, build_budget
+from plimsoll_operator.planning.disruption_budget import (
+    ApplyBudget,
+    CreateBudget,
+    DeleteBudget,
+    plan_budget,
+    read_budget,
+)
+from plimsoll_operator.spec.identity import UID_LABEL, Object
 
 
 def budget(replicas: int = 3, uid: str | None = UID) -> Json:

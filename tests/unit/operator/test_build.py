@@ -18,13 +18,12 @@ import yaml
 from operator_support.objects import FULL, UID, Json, model, spec_of
 
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import revision, user_part
+from plimsoll_operator.build.model import build_pod, build_service
+from plimsoll_operator.build.pod_revision import revision, user_part
 from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
-from plimsoll_operator.build.service import build_service
-from plimsoll_operator.common import Common
-from plimsoll_operator.identity import GROUP_LABEL, HASH_LABEL, KEEPER_LABEL, REVISION_LABEL, selector_labels
-from plimsoll_operator.spec import SpecError, read_spec
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.spec.identity import GROUP_LABEL, HASH_LABEL, KEEPER_LABEL, REVISION_LABEL, selector_labels
+from plimsoll_operator.spec.model_deployment import SpecError, read_spec
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 UPDATE = "PLIMSOLL_UPDATE_SNAPSHOTS"

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator import entry
-from plimsoll_operator.commands import command
-from plimsoll_operator.placement.host import Host, Sleepers
-from plimsoll_operator.placement.model import Model, Need
-from plimsoll_operator.placement.pool import Demand, PoolState
+from plimsoll_operator import __main__
+from plimsoll_operator.placement.records.host import Host, Sleepers
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.placement.records.pool import Demand, PoolState
+from plimsoll_operator.simulation.commands import command
 
 MODEL = Model(ObjectKey("team", "m"), "1", (Need(40, host=40),))
 STATE = PoolState(
@@ -92,10 +92,10 @@ def test_figures_out_of_bounds_are_told(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_operators_command_knows_them_too(state: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert entry.main(["explain", str(state), "team/m"]) == 0
+    assert __main__.main(["explain", str(state), "team/m"]) == 0
     assert "Where it lies then:" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        entry.main(["explained"])
+        __main__.main(["explained"])
     assert "arguments are required: --runtime-image" in capsys.readouterr().err
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.objects import EPOCH, stamp
 
-from plimsoll_operator.conditions import (
+from plimsoll_operator.status.conditions import (
     LOADED,
     MESSAGE_LIMIT,
     PLACED,
@@ -24,7 +24,7 @@ from plimsoll_operator.conditions import (
     news,
     with_times,
 )
-from plimsoll_operator.reasons import CALM, Reason
+from plimsoll_operator.status.reasons import CALM, Reason
 
 TYPES = (READY, PROGRESSING, PLACED, LOADED, ROUTABLE)
 STATES = st.tuples(*(st.tuples(st.sampled_from([True, False, None]), st.sampled_from(Reason)) for _ in TYPES))

@@ -13,22 +13,22 @@ from operator_support import virtual_time
 from operator_support.objects import EPOCH, model
 from prometheus_client import generate_latest
 
-from plimsoll_operator import controller as module
-from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.common import Common
-from plimsoll_operator.conditions import PROGRESSING
-from plimsoll_operator.controller import Controller
-from plimsoll_operator.identity import KIND, Object, ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.lease import Lease
-from plimsoll_operator.losses import Loss
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.options import Options, parse_options
-from plimsoll_operator.outcome import Outcome
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.rights import Right
-from plimsoll_operator.spec import read_spec
-from plimsoll_operator.turns import Turns
+from plimsoll_operator.controller import controller as module
+from plimsoll_operator.controller.controller import Controller
+from plimsoll_operator.controller.options import Options, parse_options
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.leader_election import Lease
+from plimsoll_operator.kube.rbac import Right
+from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.status.conditions import PROGRESSING
+from plimsoll_operator.status.name_conflicts import Loss
+from plimsoll_operator.status.reasons import Reason
 
 SOURCE = {"source": "demo://gemma-3-270m"}
 

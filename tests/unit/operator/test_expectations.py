@@ -10,13 +10,13 @@ from operator_support.passes import reconciler_of, run
 from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi, model_body
 
 from plimsoll_cluster.keys import Key, ObjectKey
-from plimsoll_operator.api import ApiError
-from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
-from plimsoll_operator.identity import KIND
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.outcome import Outcome
-from plimsoll_operator.watch import wake
+from plimsoll_operator.controller.event_routing import wake
+from plimsoll_operator.kube.api import ApiError
+from plimsoll_operator.kube.expectations import PATIENCE_SECONDS, Expectations
+from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.spec.identity import KIND
 
 KEY = ObjectKey(NAMESPACE, "a")
 WHOLE = Key(KIND, NAMESPACE, "a")

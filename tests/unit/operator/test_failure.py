@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from plimsoll_operator.failure import LAST_WORDS, PULL_FAILURES, START_FAILURES, Failure, failure_of
-from plimsoll_operator.reasons import EXIT_REASONS, Reason
+from plimsoll_operator.status.pod_failure import LAST_WORDS, PULL_FAILURES, START_FAILURES, Failure, failure_of
+from plimsoll_operator.status.reasons import EXIT_REASONS, Reason
 
 Json = dict[str, Any]
 

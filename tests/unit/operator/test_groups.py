@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from operator_support.objects import EPOCH
 from operator_support.world import SimulatedPod, State
 
-from plimsoll_operator.groups import free_groups
-from plimsoll_operator.observe import observe_pods, read_pod
+from plimsoll_operator.planning.plan import free_groups
+from plimsoll_operator.planning.pods import observe_pods, read_pod
 
 
 def free(*pods: SimulatedPod, count: int = 3) -> list[str]:

@@ -11,9 +11,8 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from plimsoll_cluster.connection import Connection
-from plimsoll_operator.kinds import MODELS, Caches
-from plimsoll_operator.kopf_login import LOGIN_SECONDS, Login
-from plimsoll_operator.kopf_settings import LONGEST_BACKOFF, Backoffs
+from plimsoll_operator.controller.kopf_setup import LOGIN_SECONDS, LONGEST_BACKOFF, Backoffs, Login
+from plimsoll_operator.kube.stores import MODELS, Caches
 
 
 class Stub:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_operator.labels import NAMESPACE_LABEL, Labels, Requirement, Selector, read_selector
+from plimsoll_operator.spec.namespace_selector import NAMESPACE_LABEL, Labels, Requirement, Selector, read_selector
 
 TEAM = Labels({NAMESPACE_LABEL: "team", "tier": "gold", "empty": ""})
 

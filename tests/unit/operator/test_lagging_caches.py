@@ -17,13 +17,13 @@ from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi
 from plimsoll_cluster.keys import Key, ObjectKey
 from plimsoll_cluster.resource import Entry
 from plimsoll_cluster.store import Part
-from plimsoll_operator.api import ApiError
-from plimsoll_operator.expectations import PATIENCE_SECONDS, Expectations
-from plimsoll_operator.identity import HASH_LABEL, KIND, REVISION_LABEL, Object
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.spec import read_spec
-from plimsoll_operator.watch import merge_event, wake
+from plimsoll_operator.controller.event_routing import merge_event, wake
+from plimsoll_operator.kube.api import ApiError
+from plimsoll_operator.kube.expectations import PATIENCE_SECONDS, Expectations
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.spec.identity import HASH_LABEL, KIND, REVISION_LABEL, Object
+from plimsoll_operator.spec.model_deployment import read_spec
 
 NAMES = st.sampled_from(["a", "b"])
 KINDS = st.sampled_from(CHILDREN)

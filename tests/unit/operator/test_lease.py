@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from plimsoll_operator import lease as module
-from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.identity import Object, ObjectKey
-from plimsoll_operator.lease import DURATION, MARGIN, NOBODY, Lease, LeaseLostError
+from plimsoll_operator.kube import leader_election as module
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.leader_election import DURATION, MARGIN, NOBODY, Lease, LeaseLostError
+from plimsoll_operator.spec.identity import Object, ObjectKey
 
 KEY = ObjectKey("system", "lease")
 

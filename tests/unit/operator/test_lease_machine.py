@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from operator_support.chart_rights import lease_verbs
 
-from plimsoll_operator.api import LEASE_SECONDS, WRITE_SECONDS, Api, ApiError
-from plimsoll_operator.identity import Object, ObjectKey
-from plimsoll_operator.lease import DURATION, RENEW_EVERY, RETRY_EVERY, Lease, LeaseLostError
+from plimsoll_operator.kube.api import LEASE_SECONDS, WRITE_SECONDS, Api, ApiError
+from plimsoll_operator.kube.leader_election import DURATION, RENEW_EVERY, RETRY_EVERY, Lease, LeaseLostError
+from plimsoll_operator.spec.identity import Object, ObjectKey
 
 Json = dict[str, Any]
 KEY = ObjectKey("system", "lease")

@@ -14,15 +14,14 @@ from kubernetes.aio import client
 from operator_support.objects import model
 
 from plimsoll_cluster.connection import Connection, NoClusterError
-from plimsoll_operator import main as module
-from plimsoll_operator.actor import NotLeaderError
-from plimsoll_operator.api import PLURALS
-from plimsoll_operator.health import serve_health
-from plimsoll_operator.identity import GROUP, KIND, VERSION
-from plimsoll_operator.lease import LeaseLostError
-from plimsoll_operator.listening import ListenError
-from plimsoll_operator.main import main, operate
-from plimsoll_operator.options import parse_options
+from plimsoll_operator.controller import main as module
+from plimsoll_operator.controller.main import main, operate
+from plimsoll_operator.controller.options import parse_options
+from plimsoll_operator.kube.api import PLURALS
+from plimsoll_operator.kube.health import ListenError, serve_health
+from plimsoll_operator.kube.leader_election import LeaseLostError
+from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.spec.identity import GROUP, KIND, VERSION
 
 SOURCE = {"source": "demo://gemma-3-270m"}
 LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system", "--health-port", "0"]
@@ -144,7 +143,7 @@ async def test_the_lease_is_given_back_when_what_is_being_written_has_ended(monk
     """The next operator may act at once, and lists what there is: a write that comes after that is not in it."""
     api, app, stop = Hanging(), web.Application(), asyncio.Event()
     app.router.add_route("*", "/{path:.*}", api.answer)
-    for patience in ("controller.MARGIN", "api.WRITE_SECONDS", "api.LEASE_SECONDS"):
+    for patience in ("controller.controller.MARGIN", "kube.api.WRITE_SECONDS", "kube.api.LEASE_SECONDS"):
         monkeypatch.setattr(f"plimsoll_operator.{patience}", 600.0)  # nothing ends because this machine is slow
     async with TestServer(app) as server, asyncio.timeout(60), connection_to(server) as connection:
         running = asyncio.create_task(operate(parse_options([*LEAST, "--all-namespaces"]), connection, stop))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from operator_support.objects import EPOCH
 
 from plimsoll_cluster.served_names.record import Kept, Record, format_record
-from plimsoll_operator.name_record import MOST_BYTES, MOST_NAMES, fit_record
-from plimsoll_operator.options import parse_options
+from plimsoll_operator.controller.name_recorder import MOST_BYTES, MOST_NAMES, fit_record
+from plimsoll_operator.controller.options import parse_options
 
 ENDS = st.none() | st.integers(0, 5).map(lambda seconds: EPOCH + timedelta(seconds=seconds))
 RECORDS = st.dictionaries(st.text("abc", min_size=1, max_size=3), st.builds(Kept, st.sampled_from("xyz"), ENDS))

@@ -12,11 +12,11 @@ from operator_support.objects import EPOCH, Json, model
 from plimsoll_cluster.served_names.policy import NamePolicy
 from plimsoll_cluster.served_names.record import Kept, Record
 from plimsoll_cluster.served_names.rules import NameRules, Reserved, Rule
-from plimsoll_operator.identity import ObjectKey, key_of
-from plimsoll_operator.losses import Loss, describe_losses
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import read_spec, served_names
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.spec.identity import ObjectKey, key_of
+from plimsoll_operator.spec.model_deployment import read_spec, served_names
+from plimsoll_operator.status.name_conflicts import Loss, describe_losses
+from plimsoll_operator.status.reasons import Reason
 
 RULES = NameRules([Rule(("a",), ("team",)), Rule(("d*",), ())])
 END = datetime(2026, 11, 27, 10, tzinfo=UTC)

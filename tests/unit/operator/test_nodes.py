@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plimsoll_cluster.keys import Key
-from plimsoll_operator.nodes import Node, NodeRegistry, read_node
+from plimsoll_operator.planning.nodes import Node, NodeRegistry, read_node
 
 WELL, DRAINED = Node(cordoned=False, lost=False), Node(cordoned=True, lost=False)
 LOST = Node(cordoned=False, lost=True)

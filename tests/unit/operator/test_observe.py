@@ -10,10 +10,9 @@ import pytest
 from operator_support.objects import EPOCH, UID, Json, model, spec_of, stamp
 from operator_support.world import SimulatedPod, State
 
-from plimsoll_operator.build.service import build_service
-from plimsoll_operator.identity import KIND, OWNER_LABEL
-from plimsoll_operator.kinds import MODELS, Caches
-from plimsoll_operator.observe import (
+from plimsoll_operator.build.model import build_service
+from plimsoll_operator.kube.stores import MODELS, Caches
+from plimsoll_operator.planning.pods import (
     LOST_AFTER,
     Pod,
     ServiceState,
@@ -24,7 +23,8 @@ from plimsoll_operator.observe import (
     read_service,
     selecting_uid,
 )
-from plimsoll_operator.reasons import Reason
+from plimsoll_operator.spec.identity import KIND, OWNER_LABEL
+from plimsoll_operator.status.reasons import Reason
 
 NOW = EPOCH + timedelta(hours=1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.options import MAX_ROLLING, parse_options
+from plimsoll_operator.controller.options import MAX_ROLLING, parse_options
+from plimsoll_operator.spec.identity import ObjectKey
 
 LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
 

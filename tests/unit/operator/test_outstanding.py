@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from operator_support import virtual_time
 
-from plimsoll_operator.outstanding import Outstanding
+from plimsoll_operator.kube.api import Outstanding
 
 
 def test_a_write_whose_caller_is_cancelled_goes_on_and_is_waited_for() -> None:

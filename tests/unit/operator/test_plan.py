@@ -11,9 +11,8 @@ import pytest
 from operator_support.objects import EPOCH, spec_of
 from operator_support.world import SimulatedPod, State, World, fits_of
 
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.observe import ServiceState
-from plimsoll_operator.plan import (
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.planning.plan import (
     LONGEST_WAIT,
     ROOM_PATIENCE,
     ROUNDS_KEPT,
@@ -24,8 +23,9 @@ from plimsoll_operator.plan import (
     Plan,
     plan,
 )
-from plimsoll_operator.rollout import Rollout
-from plimsoll_operator.view import view
+from plimsoll_operator.planning.pod_view import view
+from plimsoll_operator.planning.pods import ServiceState
+from plimsoll_operator.spec.rollout import Rollout
 
 ROLLS = "the spec or the image has changed"
 

@@ -16,15 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from operator_support.objects import EPOCH, UID, spec_of
 from operator_support.world import SimulatedPod, State, World, fits_of
 
-from plimsoll_operator.conditions import Condition, with_times
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.observe import ServiceState
-from plimsoll_operator.plan import CreatePod, DeletePod, Plan, plan
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.rollout import Rollout
-from plimsoll_operator.spec import Spec
-from plimsoll_operator.status import Rejections, describe
-from plimsoll_operator.view import View, view
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.planning.plan import CreatePod, DeletePod, Plan, plan
+from plimsoll_operator.planning.pod_view import View, view
+from plimsoll_operator.planning.pods import ServiceState
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.spec.rollout import Rollout
+from plimsoll_operator.status.conditions import Condition, with_times
+from plimsoll_operator.status.reasons import Reason
+from plimsoll_operator.status.status import Rejections, describe
 
 HASHES = ("new", "newer", "old", "", "new@other", "newer@other")
 """Present specs are among the first two; "" is a pod that lost its label; the last two differ by their image only."""

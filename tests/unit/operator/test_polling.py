@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pytest
 from operator_support import virtual_time
 
-from plimsoll_operator.polling import Polling, UnforeseenError
-from plimsoll_operator.pools.client import _message
-from plimsoll_operator.pools.report import BadReportError, decode_report
+from plimsoll_operator.kube.polling import Polling, UnforeseenError
+from plimsoll_operator.pools.hosts.client import _message
+from plimsoll_operator.pools.hosts.report import BadReportError, decode_report
 from plimsoll_operator.scaling.demand import BadDemandError, decode_demand
 
 NOT_UTF8 = b'{"error": {"message": "\xff"}, "instance": "\xff"}'

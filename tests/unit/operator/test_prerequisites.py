@@ -7,12 +7,12 @@ import asyncio
 import pytest
 from operator_support.chart_rights import lease_verbs
 
-from plimsoll_operator import main as module
-from plimsoll_operator import prerequisites
-from plimsoll_operator.api import Api, ApiError
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes, missing
-from plimsoll_operator.rights import LEASE_RIGHTS, Right
+from plimsoll_operator.controller import main as module
+from plimsoll_operator.kube import prerequisites
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.prerequisites import PrerequisiteError, await_prerequisites, may_see_nodes, missing
+from plimsoll_operator.kube.rbac import LEASE_RIGHTS, Right
+from plimsoll_operator.spec.identity import ObjectKey
 
 LEASE = ObjectKey("system", "plimsoll-operator")
 LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]

@@ -11,17 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.objects import FULL, Json, model, spec_of
 
-from plimsoll_operator.build.host import build_host
+from plimsoll_operator.build.controller_revision import (
+    build_revision,
+    present_revision,
+    read_revision,
+    spec_of_revision,
+)
+from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import Fit, fits, revision, user_part
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.spec import read_pool
-from plimsoll_operator.profiles import NO_PROFILES, Profiles
-from plimsoll_operator.profiles_file import ProfilesError, read_profiles
-from plimsoll_operator.revisions.stored import build_revision, present_revision, read_revision, spec_of_revision
-from plimsoll_operator.spec import Spec, SpecError, read_spec
-from plimsoll_operator.view import moves_off_nodes
+from plimsoll_operator.build.model import build_pod
+from plimsoll_operator.build.pod_revision import Fit, fits, revision, user_part
+from plimsoll_operator.planning.pod_view import moves_off_nodes
+from plimsoll_operator.spec.model_deployment import Spec, SpecError, read_spec
+from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.spec.profiles_file import ProfilesError, read_profiles
+from plimsoll_operator.spec.runtime_pool import read_pool
 
 IMAGE = Image("registry.example/plimsoll-runtime:0.1.0", allowed=("registry.example",))
 A100: Json = {

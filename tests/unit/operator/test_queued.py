@@ -12,7 +12,7 @@ from operator_support.pooled import POOL
 from operator_support.rolling import Process, World
 
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.identity import POOL_KIND
+from plimsoll_operator.spec.identity import POOL_KIND
 
 LATE = 10_000
 """Beyond every deadline."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.objects import EPOCH, stamp
 
-from plimsoll_operator.retry import FIRST_WAIT, LONGEST_WAIT, retry_in
-from plimsoll_operator.status import Rejections
+from plimsoll_operator.kube.result import FIRST_WAIT, LONGEST_WAIT, retry_in
+from plimsoll_operator.status.status import Rejections
 
 QUOTA, ADDRESSES = Rejections(pod="exceeded quota"), Rejections(service="no more addresses")
 SECOND = timedelta(seconds=1)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from operator_support.objects import FULL, Json, model, spec_of
 
-from plimsoll_operator.build import revision as module
+from plimsoll_operator.build import pod_revision as module
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import Fit, fits, revision, user_part
-from plimsoll_operator.identity import HASH_LABEL
-from plimsoll_operator.pools.spec import read_pool
-from plimsoll_operator.spec import Spec
-from plimsoll_operator.template import Template
+from plimsoll_operator.build.model import build_pod
+from plimsoll_operator.build.pod_revision import Fit, fits, revision, user_part
+from plimsoll_operator.spec.identity import HASH_LABEL
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.spec.runtime_pool import read_pool
+from plimsoll_operator.spec.template import Template
 
 IMAGE = Image("registry.example/plimsoll-runtime:0.1.0", allowed=("registry.example",))
 OTHER = Image("registry.example/plimsoll-runtime:0.2.0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_operator.rollout import Amount, Rollout, read_rollout
+from plimsoll_operator.spec.rollout import Amount, Rollout, read_rollout
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from plimsoll_operator.canary.seen import Seen
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.scaling.book import KEPT_SECONDS, GatewayBook
+from plimsoll_operator.canary.counts import Seen
+from plimsoll_operator.controller.controller import sightings_of
 from plimsoll_operator.scaling.demand import decode_demand
-from plimsoll_operator.sightings import sightings_of
+from plimsoll_operator.scaling.gateways import KEPT_SECONDS, GatewayBook
+from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "m")
 

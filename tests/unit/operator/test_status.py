@@ -11,7 +11,14 @@ import pytest
 from operator_support.objects import EPOCH, UID, model, spec_of, stamp
 from operator_support.world import SimulatedPod, State, World, fits_of
 
-from plimsoll_operator.conditions import (
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.planning.pod_view import view
+from plimsoll_operator.planning.pods import ServiceState
+from plimsoll_operator.spec.identity import selector
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.spec.rollout import PROGRESS_SECONDS
+from plimsoll_operator.spec.template import STARTUP_SECONDS
+from plimsoll_operator.status.conditions import (
     LOADED,
     PLACED,
     PROGRESSING,
@@ -23,17 +30,10 @@ from plimsoll_operator.conditions import (
     Condition,
     news,
 )
-from plimsoll_operator.failure import Failure
-from plimsoll_operator.identity import selector
-from plimsoll_operator.losses import Loss
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.observe import ServiceState
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.rollout import PROGRESS_SECONDS
-from plimsoll_operator.spec import read_spec
-from plimsoll_operator.status import Rejections, describe, describe_invalid, replicas_ignored
-from plimsoll_operator.template import STARTUP_SECONDS
-from plimsoll_operator.view import view
+from plimsoll_operator.status.name_conflicts import Loss
+from plimsoll_operator.status.pod_failure import Failure
+from plimsoll_operator.status.reasons import Reason
+from plimsoll_operator.status.status import Rejections, describe, describe_invalid, replicas_ignored
 
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from operator_support.objects import EPOCH, model, spec_of
 from operator_support.world import SimulatedPod, State, World, fits_of
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.turns import Turns, view_in_turn
+from plimsoll_operator.planning.upgrade_queue import Turns, view_in_turn
+from plimsoll_operator.spec.identity import ObjectKey
 
 A, B, C = (ObjectKey("team", name) for name in "abc")
 

@@ -9,11 +9,11 @@ import pytest
 from operator_support.objects import model
 
 from plimsoll_cluster.keys import Key
-from plimsoll_operator.expectations import Expectations
-from plimsoll_operator.identity import KIND
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.nodes import NodeRegistry
-from plimsoll_operator.watch import merge_event, wake
+from plimsoll_operator.controller.event_routing import merge_event, wake
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.spec.identity import KIND
 
 
 class Queue:

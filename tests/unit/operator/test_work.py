@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from operator_support.virtual_time import run
 
 from plimsoll_cluster.keys import Key
-from plimsoll_operator.actor import NotLeaderError
-from plimsoll_operator.api import ApiError
-from plimsoll_operator.outcome import Outcome
-from plimsoll_operator.work import LONGEST_DELAY, RESYNC_SECONDS, RESYNCED_A_SECOND, WorkQueue
+from plimsoll_operator.controller.work_queue import LONGEST_DELAY, RESYNC_SECONDS, RESYNCED_A_SECOND, WorkQueue
+from plimsoll_operator.kube.api import ApiError
+from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.kube.result import Outcome
 
 A, B = Key("Model", "team", "a"), Key("Pool", "team", "a")
 Result = Outcome | Exception

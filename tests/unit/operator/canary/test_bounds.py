@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_operator.canary.bounds import highest, log_evidence, lowest
+from plimsoll_operator.canary.comparison import highest, log_evidence, lowest
 
 ERROR = 0.05
 COUNTS = st.integers(1, 400).flatmap(lambda tries: st.tuples(st.integers(0, tries), st.just(tries)))

@@ -10,8 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from operator_support.objects import EPOCH
 
 from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.canary.counts import Seen
 from plimsoll_operator.canary.evidence import Evidence
-from plimsoll_operator.canary.seen import Seen
 from plimsoll_operator.canary.state import Canary, State
 
 KEY = ObjectKey("team", "m")

@@ -7,9 +7,9 @@ from itertools import accumulate
 
 import pytest
 
-from plimsoll_operator.canary.judge import ERROR, complaint
-from plimsoll_operator.canary.seen import Seen
-from plimsoll_operator.canary.terms import Terms, read_terms
+from plimsoll_operator.canary.comparison import ERROR, complaint
+from plimsoll_operator.canary.counts import Seen
+from plimsoll_operator.spec.canary import Terms, read_terms
 
 FOUND = read_terms({"steps": [{"weight": 10}], "maxErrorRate": "1%", "maxLatencyIncrease": "50%"})
 assert FOUND is not None

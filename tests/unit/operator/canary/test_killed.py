@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from operator_support.objects import Json
 from operator_support.rolling import BAD, STEPS, STUCK, Process, World, is_live, is_ready, label
 
-from plimsoll_operator.identity import GROUP_LABEL, KIND
-from plimsoll_operator.revisions.stored import TAKEN_BACK
+from plimsoll_operator.build.controller_revision import TAKEN_BACK
+from plimsoll_operator.spec.identity import GROUP_LABEL, KIND
 
 GOOD, BETTER = 100, 200
 CANARY: Json = {"steps": STEPS, "minRequests": 20}

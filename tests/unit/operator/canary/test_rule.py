@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from operator_support.objects import EPOCH
 
+from plimsoll_operator.canary.counts import Seen
 from plimsoll_operator.canary.rule import LOOK_AGAIN, Facts, begin, counted, judge, taken_back, under
-from plimsoll_operator.canary.seen import Seen
 from plimsoll_operator.canary.state import Canary, State, canary_fields, mark_of, read_canary, read_mark
-from plimsoll_operator.canary.terms import Terms, read_terms
+from plimsoll_operator.spec.canary import Terms, read_terms
 
 GOOD, ENOUGH = Seen(450, 0), Seen(50, 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from plimsoll_operator.canary.sizes import canary_pods, kept_pods, stable_pods
-from plimsoll_operator.rollout import Rollout
+from plimsoll_operator.spec.rollout import Rollout
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from operator_support.world import SimulatedPod, State, World, fits_of
 
 from plimsoll_operator.canary.rule import begin, taken_back
 from plimsoll_operator.canary.sizes import canary_pods
-from plimsoll_operator.canary.stage import Sides, Stage, plan_stage, stage_of
+from plimsoll_operator.canary.split import Sides, Stage, plan_stage, stage_of
 from plimsoll_operator.canary.state import Canary
 from plimsoll_operator.canary.state import State as Phase
-from plimsoll_operator.canary.terms import Terms, read_terms
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.observe import ServiceState
-from plimsoll_operator.plan import DeletePod
-from plimsoll_operator.rollout import Rollout
-from plimsoll_operator.spec import Spec
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.planning.plan import DeletePod
+from plimsoll_operator.planning.pods import ServiceState
+from plimsoll_operator.spec.canary import Terms, read_terms
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.spec.rollout import Rollout
 
 STABLE, CANARY, OTHER = "a-i-1", "b-i-1", "c-i-1"
 FOUND = read_terms({"steps": [{"weight": weight} for weight in (1, 10, 34, 50, 100)]})

@@ -8,16 +8,16 @@ import pytest
 from operator_support.objects import EPOCH, spec_of
 from operator_support.world import SimulatedPod, State, World, fits_of
 
-from plimsoll_operator.build.revision import user_part
+from plimsoll_operator.build.pod_revision import user_part
 from plimsoll_operator.canary.rule import begin, taken_back
-from plimsoll_operator.canary.stage import Sides, stage_of
+from plimsoll_operator.canary.split import Sides, stage_of
 from plimsoll_operator.canary.state import Canary
-from plimsoll_operator.canary.terms import read_terms
-from plimsoll_operator.canary.told import describe_stage
-from plimsoll_operator.conditions import LOADED, Condition
-from plimsoll_operator.observe import ServiceState
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.status import Fields, Rejections
+from plimsoll_operator.canary.status import describe_stage
+from plimsoll_operator.planning.pods import ServiceState
+from plimsoll_operator.spec.canary import read_terms
+from plimsoll_operator.status.conditions import LOADED, Condition
+from plimsoll_operator.status.reasons import Reason
+from plimsoll_operator.status.status import Fields, Rejections
 
 TERMS = read_terms({"steps": [{"weight": 50}]})
 assert TERMS is not None

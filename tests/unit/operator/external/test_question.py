@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_operator.external.question import ACTIVE_SECONDS, TARGET, Question, QuestionError, read_question
-from plimsoll_operator.identity import ObjectKey
+from plimsoll_operator.scaling.keda.trigger import ACTIVE_SECONDS, TARGET, Question, QuestionError, read_question
+from plimsoll_operator.spec.identity import ObjectKey
 
 
 def test_a_trigger_that_says_nothing_asks_for_the_model_of_the_scaled_objects_name() -> None:

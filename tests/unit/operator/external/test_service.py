@@ -13,10 +13,9 @@ import grpc
 import pytest
 from operator_support.stub_gateway import StubGateway, serve
 
-from plimsoll_operator.external.load import Load, Loads
-from plimsoll_operator.external.run import external_scaler, serving_scaler
-from plimsoll_operator.external.service import ExternalScaler
-from plimsoll_operator.external.wire import (
+from plimsoll_operator.kube.health import ListenError
+from plimsoll_operator.scaling.gateways import HEARD_SECONDS, KEPT_SECONDS, GatewayBook
+from plimsoll_operator.scaling.keda.messages import (
     SERVICE,
     GetMetricSpecResponse,
     GetMetricsRequest,
@@ -24,10 +23,9 @@ from plimsoll_operator.external.wire import (
     IsActiveResponse,
     ScaledObjectRef,
 )
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.listening import ListenError
-from plimsoll_operator.scaling.book import HEARD_SECONDS, KEPT_SECONDS, GatewayBook
-from plimsoll_operator.scaling.options import Gateways
+from plimsoll_operator.scaling.keda.server import ExternalScaler, Load, Loads, external_scaler, serving_scaler
+from plimsoll_operator.scaling.poller import Gateways
+from plimsoll_operator.spec.identity import ObjectKey
 
 NOW = 1767225600.0
 KEY = ObjectKey("team", "gemma")
@@ -225,5 +223,6 @@ async def test_it_finds_gateways_by_itself() -> None:
 
 def test_nobody_pays_for_it_who_does_not_want_it() -> None:
     """gRPC takes some 10 MiB."""
-    code = "import sys, plimsoll_operator.main; sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
+    grpc_loaded = "'grpc' in sys.modules or 'google.protobuf' in sys.modules"
+    code = f"import sys, plimsoll_operator.controller.main; sys.exit({grpc_loaded})"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

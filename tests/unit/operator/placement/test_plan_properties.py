@@ -13,11 +13,11 @@ from placement_support.pools import pools
 from placement_support.world import World
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.action import Because, Move, Place
 from plimsoll_operator.placement.journal import Journal
-from plimsoll_operator.placement.level import Condition, Level, State
 from plimsoll_operator.placement.planner import draft, plan
-from plimsoll_operator.placement.pool import PoolState
+from plimsoll_operator.placement.records.action import Because, Move, Place
+from plimsoll_operator.placement.records.level import Condition, Level, State
+from plimsoll_operator.placement.records.pool import PoolState
 
 ROUNDS = 12
 sometimes = settings(max_examples=50, deadline=None)

@@ -8,15 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
-from plimsoll_operator.placement.decision import Refused
 from plimsoll_operator.placement.explain import explain
-from plimsoll_operator.placement.host import Copy, Host, Sleepers
 from plimsoll_operator.placement.ledger import MODELS_PER_HOST
-from plimsoll_operator.placement.level import Condition, Level, Pressure, State
-from plimsoll_operator.placement.model import Model, Need, Replicas
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.placement.pool import Demand, PoolState
+from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.records.host import Copy, Host, Sleepers
+from plimsoll_operator.placement.records.level import Condition, Level, Pressure, State
+from plimsoll_operator.placement.records.model import Model, Need, Replicas
+from plimsoll_operator.placement.records.plan import Refused
+from plimsoll_operator.placement.records.pool import Demand, PoolState
 
 NOW, OLD = 10_000.0, 9_000.0
 

@@ -10,10 +10,10 @@ from placement_support.pools import HOSTS, MODELS, NOW, models
 from placement_support.world import World
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.host import Host, Sleepers
-from plimsoll_operator.placement.level import Condition, State
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.placement.pool import Demand, PoolState
+from plimsoll_operator.placement.records.host import Host, Sleepers
+from plimsoll_operator.placement.records.level import Condition, State
+from plimsoll_operator.placement.records.pool import Demand, PoolState
 
 SETTLE = 40
 

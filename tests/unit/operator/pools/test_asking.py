@@ -11,16 +11,16 @@ import pytest
 from operator_support.objects import EPOCH, model
 from operator_support.stub_host import StubClient, StubHost, StubModel
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.placement.action import Action, Because, First, Move, Place, Sleep, Unload
-from plimsoll_operator.placement.level import Level
-from plimsoll_operator.pools.asking import Asker
-from plimsoll_operator.pools.book import HostBook, HostPod, Known
-from plimsoll_operator.pools.client import HostClient, HostError
-from plimsoll_operator.pools.remembered import Pool, Refused
-from plimsoll_operator.pools.wanted import Wanted, wanted
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload
+from plimsoll_operator.placement.records.level import Level
+from plimsoll_operator.pools.host_executor import Asker
+from plimsoll_operator.pools.host_model_spec import Wanted, wanted
+from plimsoll_operator.pools.hosts.client import HostClient, HostError
+from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod, Known
+from plimsoll_operator.pools.placer_state import Pool, Refused
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.status.reasons import Reason
 
 POOL = ObjectKey("team", "shared")
 POD = HostPod(POOL, "h", "uid-h", "n", "198.18.0.9", 0)

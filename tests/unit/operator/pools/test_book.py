@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from operator_support.stub_host import MIB, StubHost
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.book import HostBook, HostPod, Known
-from plimsoll_operator.pools.report import BadReportError, Report, decode_report
+from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod, Known
+from plimsoll_operator.pools.hosts.report import BadReportError, Report, decode_report
+from plimsoll_operator.spec.identity import ObjectKey
 
 POOL = ObjectKey("team", "shared")
 NOW = 1767225600.0

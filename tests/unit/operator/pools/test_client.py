@@ -11,10 +11,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from operator_support.stub_host import StubHost
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.lease import MARGIN
-from plimsoll_operator.outstanding import Outstanding
-from plimsoll_operator.pools.client import HostClient, HostError, host_session
+from plimsoll_operator.kube.api import Outstanding
+from plimsoll_operator.kube.leader_election import MARGIN
+from plimsoll_operator.pools.hosts.client import HostClient, HostError, host_session
+from plimsoll_operator.spec.identity import ObjectKey
 
 MODEL = ObjectKey("team", "a")
 HOSTS = 150
@@ -75,7 +75,7 @@ async def test_a_change_has_ended_before_another_operator_may_act() -> None:
 
 
 async def test_a_change_that_is_under_way_is_waited_for_and_a_question_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("plimsoll_operator.pools.client.WRITE_SECONDS", 600.0)
+    monkeypatch.setattr("plimsoll_operator.pools.hosts.client.WRITE_SECONDS", 600.0)
     went, go = asyncio.Event(), asyncio.Event()
 
     async def change(_: web.Request) -> web.Response:

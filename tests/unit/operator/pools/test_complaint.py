@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from operator_support.stub_host import MIB, StubHost, StubModel
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.pools.complaint import complaint
-from plimsoll_operator.pools.report import Report
+from plimsoll_operator.pools.hosts.host_registry import complaint
+from plimsoll_operator.pools.hosts.report import Report
+from plimsoll_operator.spec.identity import ObjectKey
 
 NOW = 1767225600.0
 NAMES = "abc"

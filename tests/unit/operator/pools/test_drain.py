@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from operator_support.objects import EPOCH
 from operator_support.world import SimulatedPod, State
 
-from plimsoll_operator.observe import Pod, observe_pods, read_pod
-from plimsoll_operator.plan import Action, CreatePod, DeletePod
+from plimsoll_operator.planning.plan import Action, CreatePod, DeletePod
+from plimsoll_operator.planning.pods import Pod, observe_pods, read_pod
 from plimsoll_operator.pools.drain import drain
 
 PATIENCE = timedelta(seconds=600)

@@ -10,7 +10,7 @@ from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
 from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PODS, table_of
-from plimsoll_operator.identity import HOST_KIND, KIND, ObjectKey
+from plimsoll_operator.spec.identity import HOST_KIND, KIND, ObjectKey
 
 BY_NAME = {"matchLabels": {"kubernetes.io/metadata.name": "guests"}}
 GOLD = {"matchLabels": {"tier": "gold"}}

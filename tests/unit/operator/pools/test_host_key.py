@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_operator.build.host import build_host
+from plimsoll_operator.build.host import FILE, HostKey, HostKeyError, build_host, read_key
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.identity import POOL_KIND, ObjectKey, Owner
-from plimsoll_operator.pools.host_key import FILE, HostKey, HostKeyError, read_key
-from plimsoll_operator.pools.spec import PoolSpec, read_pool
+from plimsoll_operator.spec.identity import POOL_KIND, ObjectKey, Owner
+from plimsoll_operator.spec.runtime_pool import PoolSpec, read_pool
 
 KEY = HostKey(b"operator's " * 4)
 SHARED = ObjectKey("team", "shared")

@@ -11,15 +11,15 @@ from operator_support.objects import EPOCH
 from operator_support.stub_host import MIB, StubHost
 from operator_support.world import SimulatedPod, State
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.observe import Pod, observe_pods, read_pod
-from plimsoll_operator.placement.level import Condition
-from plimsoll_operator.placement.level import State as Level
-from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.inventory import PATIENCE_SECONDS, Asked, host_of
-from plimsoll_operator.pools.modelhost import host_status, says_the_same
-from plimsoll_operator.pools.report import Needs
+from plimsoll_operator.placement.records.level import Condition
+from plimsoll_operator.placement.records.level import State as Level
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.planning.pods import Pod, observe_pods, read_pod
+from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
+from plimsoll_operator.pools.hosts.inventory import PATIENCE_SECONDS, Asked, host_of
+from plimsoll_operator.pools.hosts.model_host import host_status, says_the_same
+from plimsoll_operator.pools.hosts.report import Needs
+from plimsoll_operator.spec.identity import ObjectKey
 
 MODEL = ObjectKey("team", "m")
 NOW = EPOCH.timestamp()

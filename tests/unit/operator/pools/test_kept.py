@@ -6,8 +6,8 @@ from typing import Any
 
 from operator_support.pooled import POOL, Process, World, run
 
-from plimsoll_operator.identity import KEEPER_LABEL, KIND, POOL_KIND
-from plimsoll_operator.pools.pools import PLACEMENT
+from plimsoll_operator.pools.pool_controller import PLACEMENT
+from plimsoll_operator.spec.identity import KEEPER_LABEL, KIND, POOL_KIND
 
 KEPT: dict[str, Any] = {"responses": {"claim": "kept"}, "files": {"claim": "shared"}}
 

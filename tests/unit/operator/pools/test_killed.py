@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.pooled import POOL, Process, World, run
 
-from plimsoll_operator.identity import HOST_KIND, KIND, POOL_KIND
-from plimsoll_operator.pools.pools import PLACEMENT
+from plimsoll_operator.pools.pool_controller import PLACEMENT
+from plimsoll_operator.spec.identity import HOST_KIND, KIND, POOL_KIND
 
 NAMES = st.sampled_from(["a", "b", "c"])
 HOSTS = 2

@@ -16,12 +16,12 @@ from operator_support.largest import largest, stored_bytes
 from operator_support.objects import EPOCH
 from operator_support.stub_host import StubHost, StubModel
 
-from plimsoll_operator.conditions import MESSAGE_LIMIT
-from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.placement.ledger import MODELS_PER_HOST
-from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.modelhost import TEXT_LIMITS, host_status
-from plimsoll_operator.pools.report import BadReportError, Report, decode_report
+from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
+from plimsoll_operator.pools.hosts.model_host import TEXT_LIMITS, host_status
+from plimsoll_operator.pools.hosts.report import BadReportError, Report, decode_report
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.status.conditions import MESSAGE_LIMIT
 
 CRD = yaml.safe_load((Path(__file__).parents[4] / "crds/modelhosts.yaml").read_text())
 STATUS = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]

@@ -10,10 +10,10 @@ from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.identity import HOST_KIND, KIND, POOL_KIND, ObjectKey
-from plimsoll_operator.nodes import Node
-from plimsoll_operator.pools.pools import PLACEMENT
-from plimsoll_operator.reasons import Reason
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.pools.pool_controller import PLACEMENT
+from plimsoll_operator.spec.identity import HOST_KIND, KIND, POOL_KIND, ObjectKey
+from plimsoll_operator.status.reasons import Reason
 
 
 def where(world: World) -> dict[str, set[str]]:

@@ -8,12 +8,12 @@ import msgspec
 from operator_support.objects import EPOCH
 from operator_support.stub_host import MIB, StubHost
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.placement.model import Need
-from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.inventory import stored_needs
-from plimsoll_operator.pools.modelhost import host_status
-from plimsoll_operator.pools.remembered import Pool
+from plimsoll_operator.placement.records.model import Need
+from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
+from plimsoll_operator.pools.hosts.inventory import stored_needs
+from plimsoll_operator.pools.hosts.model_host import host_status
+from plimsoll_operator.pools.placer_state import Pool
+from plimsoll_operator.spec.identity import ObjectKey
 
 MODEL = ObjectKey("team", "m")
 PLACE = (MODEL, "r1")

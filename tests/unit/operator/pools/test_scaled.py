@@ -5,10 +5,10 @@ from __future__ import annotations
 from operator_support.objects import Json, model
 from operator_support.pooled import Process, World, run
 
-from plimsoll_operator.identity import KIND
-from plimsoll_operator.placement.model import Replicas
-from plimsoll_operator.pools.wanted import Wanted, planned_model
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.placement.records.model import Replicas
+from plimsoll_operator.pools.host_model_spec import Wanted, planned_model
+from plimsoll_operator.spec.identity import KIND
+from plimsoll_operator.spec.model_deployment import read_spec
 
 SCALING = {"minReplicas": 0, "maxReplicas": 2, "idleSeconds": 10}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
-from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.placement.explain import explain
-from plimsoll_operator.pools.survey import _state
+from plimsoll_operator.pools.snapshot import _state
+from plimsoll_operator.spec.identity import ObjectKey
 
 MODEL = ObjectKey(NAMESPACE, "m")
 

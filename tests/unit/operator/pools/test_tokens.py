@@ -12,13 +12,13 @@ import pytest
 from operator_support.pooled import POOL, Process, World, run
 from operator_support.server import NAMESPACE
 
-from plimsoll_operator.api import ApiError
-from plimsoll_operator.identity import KIND, Object, ObjectKey
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.problem import Problem
-from plimsoll_operator.pools.tokens import LONGEST, LOOK_AGAIN_SECONDS, Token, Tokens, decode
-from plimsoll_operator.reasons import Reason
-from plimsoll_operator.spec import SecretItem
+from plimsoll_operator.build.host import HostKey
+from plimsoll_operator.kube.api import ApiError
+from plimsoll_operator.pools.model_placement import Problem
+from plimsoll_operator.pools.source_tokens import LONGEST, LOOK_AGAIN_SECONDS, Token, Tokens, decode
+from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
+from plimsoll_operator.spec.model_deployment import SecretItem
+from plimsoll_operator.status.reasons import Reason
 
 SECRET, ITEM = ObjectKey("team", "hub"), SecretItem("team", "hub", "token")
 OLD, NEW = "hf_OldOldOldOldOldOld", "hf_NewNewNewNewNewNew"

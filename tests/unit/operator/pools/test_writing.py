@@ -11,14 +11,14 @@ from operator_support.objects import EPOCH
 from operator_support.server import Server, ServerApi
 from operator_support.stub_host import StubHost
 
-from plimsoll_operator.actor import NotLeaderError
-from plimsoll_operator.api import ApiError
-from plimsoll_operator.identity import HOST_KIND, Object, ObjectKey
-from plimsoll_operator.kinds import Caches
-from plimsoll_operator.pools.book import HostBook, HostPod
-from plimsoll_operator.pools.modelhost import load_bar
-from plimsoll_operator.pools.pace import Pace
-from plimsoll_operator.pools.writer import AT_A_TIME, HostWriter
+from plimsoll_operator.kube.api import ApiError
+from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod
+from plimsoll_operator.pools.hosts.model_host import load_bar
+from plimsoll_operator.pools.hosts.model_host_writer import AT_A_TIME, HostWriter
+from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.spec.identity import HOST_KIND, Object, ObjectKey
 
 POOL = ObjectKey("team", "shared")
 

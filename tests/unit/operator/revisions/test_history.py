@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_operator.revisions.history import CreateRevision, ForgetRevision, StoreRevision, plan_history
-from plimsoll_operator.revisions.stored import Revision
+from plimsoll_operator.build.controller_revision import Revision
+from plimsoll_operator.planning.revision_history import CreateRevision, ForgetRevision, StoreRevision, plan_history
 
 
 def revision(label: str, number: int = 0, mark: str = "") -> Revision:

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from operator_support.objects import FULL, Json, model
 
-from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import user_part
-from plimsoll_operator.identity import REVISION_LABEL, controller_of
-from plimsoll_operator.revisions.stored import (
+from plimsoll_operator.build.controller_revision import (
     Revision,
     build_revision,
     present_revision,
     read_revision,
     spec_of_revision,
 )
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.model import build_pod
+from plimsoll_operator.build.pod_revision import user_part
+from plimsoll_operator.spec.identity import REVISION_LABEL, controller_of
+from plimsoll_operator.spec.model_deployment import read_spec
 
 IMAGE = Image("registry.example/runtime:1", allowed=("registry.example/ai",))
 

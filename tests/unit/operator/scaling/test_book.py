@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_support.stub_gateway import StubGateway
 
-from plimsoll_operator.scaling.book import FIRST_SECONDS, HEARD_SECONDS, KEPT_SECONDS, GatewayBook
 from plimsoll_operator.scaling.demand import Demand, decode_demand
+from plimsoll_operator.scaling.gateways import FIRST_SECONDS, HEARD_SECONDS, KEPT_SECONDS, GatewayBook
 
 NOW = 1767225600.0
 

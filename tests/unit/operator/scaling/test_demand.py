@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from operator_support.stub_gateway import StubGateway
 
-from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.scaling.demand import BadDemandError, Demand, complaint, decode_demand
+from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "m")
 NOW = 1767225600.0

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.line import DRAW_SECONDS, FORGET_SECONDS, UNKNOWN_SLOTS, Line, alone, miss
-from plimsoll_operator.scaling.spec import Target
+from plimsoll_operator.scaling.load_line import DRAW_SECONDS, FORGET_SECONDS, UNKNOWN_SLOTS, Line, alone, miss
+from plimsoll_operator.spec.scaling import Target
 
 NOW = 10_000.0
 TARGET = Target(None, ttft=1.0)

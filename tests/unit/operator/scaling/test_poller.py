@@ -8,10 +8,9 @@ from collections.abc import Callable
 from operator_support import virtual_time
 from operator_support.stub_gateway import StubGateway, StubGatewayClient
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.scaling.book import GatewayBook
-from plimsoll_operator.scaling.options import Gateways
-from plimsoll_operator.scaling.poller import DemandPoller
+from plimsoll_operator.scaling.gateways import GatewayBook
+from plimsoll_operator.scaling.poller import DemandPoller, Gateways
+from plimsoll_operator.spec.identity import ObjectKey
 
 NOW = 1767225600.0
 KEY = ObjectKey("team", "m")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.line import Line
-from plimsoll_operator.scaling.loading import Loading
+from plimsoll_operator.scaling.load_line import Line
 from plimsoll_operator.scaling.rule import FACTOR, STEP, Why, Wish, decide, needed
-from plimsoll_operator.scaling.spec import Scaling, Target
-from plimsoll_operator.scaling.windows import Extremes
+from plimsoll_operator.scaling.stabilization import Extremes
+from plimsoll_operator.spec.scaling import Scaling, Target
+from plimsoll_operator.status.load_progress import Loading
 
 NOW = 10_000.0
 CALM = Facts(now=NOW, ready=1, slots=8.0, asked=NOW, carried=0.0)

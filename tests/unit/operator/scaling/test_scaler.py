@@ -17,15 +17,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from operator_support.objects import EPOCH
 from operator_support.stub_gateway import StubGateway
 
-from plimsoll_operator.identity import ObjectKey
-from plimsoll_operator.observe import Pod
-from plimsoll_operator.scaling.book import GatewayBook
-from plimsoll_operator.scaling.client import GatewayError
+from plimsoll_operator.planning.pods import Pod
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
-from plimsoll_operator.scaling.memory import Standing, read_standing, write_standing
+from plimsoll_operator.scaling.gateways import GatewayBook
+from plimsoll_operator.scaling.history import Standing, read_standing, write_standing
+from plimsoll_operator.scaling.poller import GatewayError
 from plimsoll_operator.scaling.scaler import Decision, Scaler
-from plimsoll_operator.scaling.spec import Scaling, Target
-from plimsoll_operator.scaling.told import news, scaling_fields
+from plimsoll_operator.scaling.status import news, scaling_fields
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.scaling import Scaling, Target
 
 KEY = ObjectKey("team", "m")
 TICK = 5.0

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from operator_support.objects import model, spec_of
 
-from plimsoll_operator.build.revision import user_part
-from plimsoll_operator.scaling.spec import Scaling, Target, read_scaling
-from plimsoll_operator.spec import read_spec
+from plimsoll_operator.build.pod_revision import user_part
+from plimsoll_operator.spec.model_deployment import read_spec
+from plimsoll_operator.spec.scaling import Scaling, Target, read_scaling
 
 CRD = Path(__file__).parents[4] / "crds/modeldeployments.yaml"
 

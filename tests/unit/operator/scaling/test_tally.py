@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from operator_support.stub_gateway import StubGateway
 
-from plimsoll_operator.identity import ObjectKey
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
+from plimsoll_operator.scaling.demand_window import BIN_SECONDS, BINS, TAIL_COUNT, Reading, Tally, read_off
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.tally import BIN_SECONDS, BINS, TAIL_COUNT, Reading, Tally, read_off
+from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "m")
 NOW = 1767225600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_operator.scaling.windows import Extremes
+from plimsoll_operator.scaling.stabilization import Extremes
 
 SAID = st.lists(st.tuples(st.floats(0, 30), st.integers(0, 9)), min_size=1, max_size=40)
 

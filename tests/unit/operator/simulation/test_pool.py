@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.level import State
-from plimsoll_operator.placement.model import Model, Need
-from plimsoll_operator.simulation.planned import Planned
+from plimsoll_operator.placement.records.level import State
+from plimsoll_operator.placement.records.model import Model, Need
+from plimsoll_operator.simulation.commands import percentile, table
+from plimsoll_operator.simulation.placement_policy import Planned
 from plimsoll_operator.simulation.pool import Host, Pool
-from plimsoll_operator.simulation.report import percentile, table
 from plimsoll_operator.simulation.trace import KINDS, Request, Shape, Trace, TraceError, make, read
 
 A, B = ObjectKey("t", "a"), ObjectKey("t", "b")

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from plimsoll_operator.scaling.spec import Scaling, Target
 from plimsoll_operator.simulation.day import Day, Request
 from plimsoll_operator.simulation.replica import Device, Replica
-from plimsoll_operator.simulation.scaled import Fixed, Hpa, Scaled
+from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, Scaled
 from plimsoll_operator.simulation.service import Outcome, Policy, Service
+from plimsoll_operator.spec.scaling import Scaling, Target
 
 DEVICE = Device(slots=2, prefill=1000.0, step=0.1, share=0.0)
 

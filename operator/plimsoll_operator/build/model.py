@@ -1,0 +1,54 @@
+"""A pod of a model of its own: `plimsoll serve`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plimsoll_operator.build.arguments import claim_name, device_arguments, serve_arguments
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.persistence import group_variable, keeper_label, stores
+from plimsoll_operator.build.pod_revision import revision, user_part
+from plimsoll_operator.build.runtime_pod import Parts, build_runtime_pod
+from plimsoll_operator.spec.identity import REVISION_LABEL, SERVING, selector_labels
+from plimsoll_operator.spec.model_deployment import Spec
+
+
+def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[str, Any]:
+    """One replica. Two pods of one spec and image differ in `suffix` and `group` only."""
+    claim = claim_name(spec.source)
+    parts = Parts(
+        role=SERVING,
+        group=group,
+        revision=revision(spec, image),
+        arguments=[*serve_arguments(spec), *device_arguments(spec)],
+        environment=_token(spec) | group_variable(spec),
+        claims={claim: "model"} if claim else {},
+        stores=stores(spec),
+        labels={REVISION_LABEL: user_part(spec), **keeper_label(spec, group)},
+    )
+    return build_runtime_pod(spec, image, suffix, parts)
+
+
+def _token(spec: Spec) -> dict[str, Any]:
+    """The kubelet reads the Secret: the operator has no part in it."""
+    if spec.token is None:
+        return {}
+    return {"HF_TOKEN": {"secretKeyRef": {"name": spec.token.name, "key": spec.token.key}}}
+
+
+def build_service(spec: Spec, uid: str | None) -> dict[str, Any]:
+    """Port 80 to the runtime's http port; `uid` is the owner's where all pods carry it as a label."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": spec.key.name,
+            "namespace": spec.key.namespace,
+            "labels": selector_labels(spec.key.name),
+            "ownerReferences": [spec.owner.reference()],
+        },
+        "spec": {
+            "selector": selector_labels(spec.key.name, uid),
+            "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }

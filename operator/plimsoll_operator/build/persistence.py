@@ -1,0 +1,104 @@
+"""What pods are told of the stores that they keep things in: options, volumes, and under which names they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from plimsoll_operator.spec.identity import FILES_VOLUME, GROUP_LABEL, KEEPER_LABEL, POOL_KIND, RESPONSES_VOLUME, Owner
+from plimsoll_operator.spec.persistence import Files, Responses
+
+STORES = "/var/lib/plimsoll"
+FILES, RESPONSES = f"{STORES}/files", f"{STORES}/responses"
+GROUP_VARIABLE = "PLIMSOLL_GROUP"
+"""Of a pod that keeps its responses on a claim: its group, by which its file is found again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A claim that pods write to, as a volume of that name at this path."""
+
+    volume: str
+    claim: str
+    path: str
+
+
+class Keeping(Protocol):
+    """A spec whose pods keep things. Implementations are frozen dataclasses."""
+
+    @property
+    def owner(self) -> Owner:
+        """The object that the pods belong to."""
+
+    @property
+    def responses(self) -> Responses | None:
+        """`spec.responses`."""
+
+    @property
+    def files(self) -> Files | None:
+        """`spec.files`."""
+
+
+def store_arguments(spec: Keeping) -> list[str]:
+    """Options of `plimsoll serve` and `plimsoll host`."""
+    return [*_responses(spec), *_files(spec)]
+
+
+def stores(spec: Keeping) -> tuple[Store, ...]:
+    """The claims that each pod writes to. One that has both is one volume: a kubelet mounts no claim twice in a pod."""
+    responses, files = _responses_claim(spec), spec.files
+    volume = FILES_VOLUME if files is not None and responses == files.claim else RESPONSES_VOLUME
+    return (
+        *((Store(volume, responses, RESPONSES),) if responses else ()),
+        *((Store(FILES_VOLUME, files.claim, FILES),) if files else ()),
+    )
+
+
+def group_variable(spec: Keeping) -> dict[str, Any]:
+    """The pod's own label: two pods of one spec and image are to differ in nothing but labels and names."""
+    if _responses_claim(spec) is None:
+        return {}
+    return {GROUP_VARIABLE: {"fieldRef": {"fieldPath": f"metadata.labels['{GROUP_LABEL}']"}}}
+
+
+def keeper_label(spec: Keeping, group: str) -> dict[str, str]:
+    """Under which name gateways find what the pod keeps, which the one in its place keeps after it."""
+    return {} if _responses_claim(spec) is None else {KEEPER_LABEL: f"{_name(spec)}-{group}"}
+
+
+def _name(spec: Keeping) -> str:
+    """That of no other object of the namespace: a pool and a model may be called alike, and no model has a dot."""
+    name = spec.owner.key.name
+    return f"pool.{name}" if spec.owner.kind == POOL_KIND else name
+
+
+def _responses(spec: Keeping) -> list[str]:
+    found = spec.responses
+    if found is None:
+        return []
+    file = None if found.claim is None else f"{RESPONSES}/{_name(spec)}-$({GROUP_VARIABLE}).sqlite"
+    options = {
+        "--response-store": file,
+        "--max-responses": found.count,
+        "--max-response-bytes": found.size,
+        "--response-days": found.days,
+        "--response-tenant-share": found.tenant_share,
+    }
+    return _said(options)
+
+
+def _files(spec: Keeping) -> list[str]:
+    found = spec.files
+    if found is None:
+        return []
+    options = {"--files-size": found.size, "--batch-lines": found.batch_lines}
+    return ["--files-dir", FILES, "--files-shared", *_said(options)]
+
+
+def _said(options: Mapping[str, str | int | None]) -> list[str]:
+    return [word for option, value in options.items() if value is not None for word in (option, str(value))]
+
+
+def _responses_claim(spec: Keeping) -> str | None:
+    return None if spec.responses is None else spec.responses.claim

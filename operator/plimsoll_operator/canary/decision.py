@@ -1,0 +1,174 @@
+"""Decides in each pass over a model whether it has a canary, and how far that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from plimsoll_operator.build.controller_revision import Revision, spec_of_revision
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.build.pod_revision import Fit, fits, user_part
+from plimsoll_operator.canary.evidence import Evidence, Totals
+from plimsoll_operator.canary.rule import Facts, begin, counted, judge, taken_back, under, words_of
+from plimsoll_operator.canary.split import Sides, Stage, stage_of
+from plimsoll_operator.canary.state import Canary, State, canary_fields, read_canary, read_mark
+from plimsoll_operator.planning.pods import Observed
+from plimsoll_operator.spec.canary import Terms
+from plimsoll_operator.spec.identity import Object, ObjectKey
+from plimsoll_operator.spec.model_deployment import Spec, SpecError
+from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+
+Sightings = Callable[[ObjectKey], Totals | None]
+"""What every gateway process has counted of a model; None where nobody tells."""
+NEVER_MIND = "the spec is that of the stable revision again"
+NO_ROOM = "there is no place for a pod beside the only one: raise replicas or rollout.maxSurge"
+
+
+def nobody_tells(_: ObjectKey) -> Totals | None:
+    """For an operator that asks no gateways."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Rolling:
+    """`stage` is None where all pods are to be of the present spec; `stable`: the revision to go back to, "" for none.
+
+    `wait`: when to decide again.
+    """
+
+    stage: Stage | None
+    stable: str
+    wait: timedelta | None = None
+
+    @property
+    def canary(self) -> Canary | None:
+        """How far its canary is."""
+        return self.stage.canary if self.stage is not None else None
+
+    def fields(self) -> dict[str, Any]:
+        """Of the status."""
+        fields: dict[str, Any] = {"stableRevision": self.stable} if self.stable else {}
+        return fields | ({"canary": canary_fields(self.canary)} if self.canary is not None else {})
+
+
+class Conductor:
+    """Remembers what gateways saw since a step began, and nothing else.
+
+    `check` raises SpecError for a spec of which this installation makes no pods.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        check: Callable[[Spec], None],
+        sightings: Sightings = nobody_tells,
+        profiles: Profiles = NO_PROFILES,
+    ) -> None:
+        self._image = image
+        self._check = check
+        self._sightings = sightings
+        self._profiles = profiles
+        self._evidence = Evidence()
+
+    def forget(self, key: ObjectKey) -> None:
+        """A model is gone, or has no pods of its own."""
+        self._evidence.forget(key)
+
+    def decide(self, item: Object, spec: Spec, known: Sequence[Revision], observed: Observed) -> Rolling:
+        """How far the canary of a model is now."""
+        status, present, terms = item.get("status") or {}, user_part(spec), spec.rollout.canary
+        stable = str(status.get("stableRevision", ""))
+        canary = None if terms is None else self._present(status, present, terms, stable, known, observed)
+        sides = None if canary is None else self._sides(item, spec, canary.stable, known)
+        if terms is None or canary is None or sides is None:
+            self._evidence.forget(spec.key)
+            return Rolling(None, present if self._serves_alone(spec, observed) else stable)
+        canary = under(terms, canary, observed.now)
+        stage = stage_of(canary, terms, sides, observed)
+        canary = counted(canary, stage.wanted, stage.ready, observed.now)
+        verdict = judge(canary, terms, self._facts(spec, canary, stage, observed.now))
+        if verdict.canary is None:
+            self._evidence.forget(spec.key)
+            return Rolling(None, present)
+        return Rolling(stage_of(verdict.canary, terms, sides, observed), verdict.canary.stable, verdict.wait)
+
+    def _present(
+        self,
+        status: Object,
+        present: str,
+        terms: Terms,
+        stable: str,
+        known: Sequence[Revision],
+        observed: Observed,
+    ) -> Canary | None:
+        """The canary that is under way, or begins; None where there is nothing to compare the present spec with."""
+        canary = read_canary(status)
+        if canary is not None and canary.revision != present and canary.stable == present:
+            there = any(pod.revision == canary.revision and not pod.stopping for pod in observed.pods)
+            return taken_back(canary, NEVER_MIND, canary.since) if there else None
+        if canary is not None and canary.revision == present:
+            again = canary.state is State.TAKEN_BACK and (canary.terms != terms.fingerprint or _was_left(canary))
+            return begin(present, canary.stable, terms, observed.now) if again else self._marked(canary, terms, known)
+        if present == stable or not stable:
+            return None
+        return self._marked(begin(present, stable, terms, observed.now), terms, known)
+
+    def _marked(self, canary: Canary, terms: Terms, known: Sequence[Revision]) -> Canary:
+        """What the present revision carries counts, wherever the status was. One that comes again is a new one."""
+        latest = max(known, key=lambda revision: revision.number, default=None)
+        mark = read_mark(latest.mark) if latest is not None and latest.label == canary.revision else None
+        if canary.state is State.TAKEN_BACK or mark is None or mark.terms != terms.fingerprint:
+            return canary
+        return replace(
+            canary, stable=mark.stable, weight=0, state=State.TAKEN_BACK, terms=mark.terms, message=mark.message
+        )
+
+    def _sides(self, item: Object, spec: Spec, stable: str, known: Sequence[Revision]) -> Sides | None:
+        """None where no pod of the stable revision could be made: the roll then goes as without a canary."""
+        stored = next((revision for revision in known if revision.label == stable), None)
+        found = None if stored is None else spec_of_revision(item, stored, self._profiles)
+        if found is None:
+            return None
+        found = replace(found, replicas=spec.replicas)
+        try:
+            self._check(found)
+        except SpecError:
+            return None
+        return Sides(spec, found, fits(spec, self._image), fits(found, self._image))
+
+    def _serves_alone(self, spec: Spec, observed: Observed) -> bool:
+        """A revision is one to go back to once all that serves is of it."""
+        fit, live = fits(spec, self._image), [pod for pod in observed.pods if pod.live]
+        return len(live) >= spec.replicas > 0 and all(pod.ready and fit(pod.hash) is not Fit.OLDER for pod in live)
+
+    def _facts(self, spec: Spec, canary: Canary, stage: Stage, now: datetime) -> Facts:
+        totals = self._sightings(spec.key)
+        seen = None if totals is None else self._evidence.since(spec.key, canary, totals)
+        failure = next((p.failure for p in stage.canary_view.observed.pods if p.live and p.failure is not None), None)
+        hindrance = failure.message if failure is not None else ""
+        if not stage.wanted:
+            hindrance = NO_ROOM if spec.replicas else "0 replicas are wanted"
+        return Facts(
+            wanted=stage.wanted,
+            ready=stage.ready,
+            deadline=_deadline(spec, canary, stage),
+            now=now,
+            hindrance=hindrance,
+            canary=None if seen is None else seen[0],
+            stable=None if seen is None else seen[1],
+        )
+
+
+def _was_left(canary: Canary) -> bool:
+    """Whether it went because somebody wrote another spec, and not for anything that was seen of it."""
+    return canary.message == words_of(NEVER_MIND)
+
+
+def _deadline(spec: Spec, canary: Canary, stage: Stage) -> datetime:
+    """When pods of the canary that do not serve never will: nothing has moved, and what loads had its time."""
+    pods = stage.canary_view.observed.pods
+    moved = max((canary.lacking or canary.since, *(p.ended if p.dead else p.moved for p in pods)))
+    loaded_by = [p.loads_since + timedelta(seconds=spec.startup_seconds) for p in pods if p.loads_since is not None]
+    return max((moved + timedelta(seconds=spec.rollout.progress_seconds), *loaded_by))

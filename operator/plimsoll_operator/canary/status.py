@@ -1,0 +1,67 @@
+"""What people hear of a canary: conditions while it is there, and an event for each of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_operator.canary.split import Stage
+from plimsoll_operator.canary.state import Canary, State
+from plimsoll_operator.status.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
+from plimsoll_operator.status.reasons import Reason
+from plimsoll_operator.status.status import Fields, Rejections, describe, ready_of, standard_of
+
+
+def describe_stage(
+    stage: Stage, rejections: Rejections, before: Sequence[Mapping[str, Any]]
+) -> tuple[Fields, list[Condition]]:
+    """The status of a model between two revisions, as `describe` has it of one."""
+    merged = stage.merged()
+    fields, conditions = describe(merged, rejections, before)
+    of = {condition.type: condition for condition in conditions}
+    loaded = of[LOADED]
+    if loaded.reason in (Reason.LOADED, Reason.LOADING):
+        loaded = replace(loaded, message=_loaded(stage))
+    parts = [of[PLACED], loaded, of[ROUTABLE]]
+    ready = ready_of(replace(merged, spec=stage.sides.present), parts) if stage.replicas else of[READY]
+    fields |= {
+        "updatedReplicas": len(stage.canary_view.current),
+        "desiredReplicas": stage.replicas,
+        "source": stage.sides.stable.source,
+    }
+    progressing = of[PROGRESSING]
+    if stage.is_present:
+        over = stage.canary.state is State.TAKEN_BACK
+        progressing = _progressing(stage.canary, over=over)
+        if stage.replicas:
+            fields["phase"] = "Degraded" if over else "Updating"
+    return fields, [ready, progressing, *parts, *standard_of(progressing)]
+
+
+def _loaded(stage: Stage) -> str:
+    """How many replicas have loaded the source of either revision; of one without replicas nothing is said."""
+    sides = [side for side in (stage.stable_view, stage.canary_view) if side.spec.replicas]
+    said = [f"{side.good_ready} of {side.spec.replicas} replicas have loaded {side.spec.source}" for side in sides]
+    return ", ".join(said)
+
+
+def step_event(before: Canary | None, now: Canary | None, stable: str) -> tuple[Reason, str] | None:
+    """The event of a change; None for one that a condition tells of, or that is none."""
+    if now is None:
+        if before is None or before.state is State.TAKEN_BACK or before.revision != stable:
+            return None
+        return Reason.PROMOTED, f"revision {stable} gets all requests"
+    if now.state is State.TAKEN_BACK:
+        return None
+    if before is None or before.revision != now.revision:
+        return Reason.CANARY, f"revision {now.revision} begins as a canary beside {now.stable}: {now.message}"
+    if before.weight != now.weight:
+        return Reason.CANARY, f"revision {now.revision} gets {now.weight}% of requests (step {now.step} of {now.steps})"
+    return None
+
+
+def _progressing(canary: Canary, *, over: bool) -> Condition:
+    if over:
+        return Condition(PROGRESSING, False, Reason.TAKEN_BACK, f"revision {canary.revision} was {canary.message}")
+    return Condition(PROGRESSING, True, Reason.CANARY, f"revision {canary.revision}: {canary.message}")

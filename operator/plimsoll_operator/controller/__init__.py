@@ -1,0 +1,1 @@
+"""The process: options, kopf's setup, the work queue, and the reconcilers of ModelDeployments."""

@@ -1,0 +1,285 @@
+"""The operator's work from start to stop: wait for the Lease, read the cluster, make passes.
+
+kopf (`handlers.py`) calls `start`, hands over each event of a ModelDeployment or RuntimePool, and calls `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+
+from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.keys import Key
+from plimsoll_cluster.kubernetes_source import follow, list_on_doubt
+from plimsoll_cluster.served_names.policy import NamePolicy
+from plimsoll_operator.build.disruption_budget import Budgets
+from plimsoll_operator.build.host import read_key
+from plimsoll_operator.canary.counts import Seen
+from plimsoll_operator.canary.decision import Sightings
+from plimsoll_operator.canary.evidence import Totals
+from plimsoll_operator.controller.event_routing import merge_event, wake
+from plimsoll_operator.controller.model_reconciler import Reconciler
+from plimsoll_operator.controller.name_recorder import NameRecorder
+from plimsoll_operator.controller.options import Options
+from plimsoll_operator.controller.work_queue import RESYNC_SECONDS, WORKERS, WorkQueue
+from plimsoll_operator.kube.api import Api, Outstanding
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.health import serve_health
+from plimsoll_operator.kube.leader_election import MARGIN, Lease, LeaseLostError
+from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.kube.prerequisites import await_prerequisites, may_see_namespaces, may_see_nodes
+from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.pools.hosts.client import HostClient, host_session, host_url
+from plimsoll_operator.pools.hosts.host_registry import HostPod
+from plimsoll_operator.pools.pool_controller import PLACEMENT, Pools
+from plimsoll_operator.scaling.demand import Demand, RevisionDemand
+from plimsoll_operator.scaling.gateways import GatewayBook
+from plimsoll_operator.scaling.poller import DemandPoller, connect_to
+from plimsoll_operator.scaling.scaler import Scaler
+from plimsoll_operator.spec.identity import KIND, POOL_KIND, ObjectKey
+
+
+def sightings_of(book: GatewayBook, clock: Callable[[], float]) -> Sightings:
+    """Totals by gateway process and revision; None while no gateway is heard."""
+
+    def totals(key: ObjectKey) -> Totals | None:
+        answers = book.believed(clock())
+        return {answer.instance: _of_model(answer, key) for answer in answers} if answers else None
+
+    return totals
+
+
+def _of_model(answer: Demand, key: ObjectKey) -> dict[str, Seen]:
+    found = (m for m in answer.models if m.name == key.name and m.namespace == key.namespace)
+    return {entry.revision: _seen(entry) for model in found for entry in model.revisions}
+
+
+def _seen(entry: RevisionDemand) -> Seen:
+    """What gave no answer, and what broke off, has failed."""
+    return Seen(entry.requests, entry.errors + entry.broken, entry.first_byte.count, entry.first_byte.buckets)
+
+
+logger = logging.getLogger(__name__)
+
+STALE_SECONDS = 5 * RESYNC_SECONDS
+LEADERLESS_SECONDS = 60.0
+"""Three times what a Lease takes to expire: an operator that sees no leader for so long knows that there is none."""
+ENDS = (LeaseLostError, NotLeaderError)
+"""What ends an operator for good: its pod is started again, and stands by."""
+TROUBLED = 8
+"""Failures in a row of a list or a watch: about a minute of a reflector's, 20 s of kopf's, which tries more often."""
+Follow = Callable[[Caches], Coroutine[Any, Any, None]]
+"""Keeps all stores of the caches up to date, for ever; events of primaries come from kopf."""
+
+
+async def follow_cluster(connection: Connection, caches: Caches) -> None:
+    """Secondaries by reflectors of our own; primaries by a list whenever kopf's events leave doubt."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(follow(connection, *caches.secondaries()))
+        group.create_task(list_on_doubt(connection, *caches.primaries()))
+
+
+class Controller:
+    """One process that is, or may become, the one that acts.
+
+    `on_end` is called when the work has ended by itself, as when the Lease is lost; `end` then has the reason.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        api: Api,
+        follow: Follow,
+        identities: tuple[str, str],
+        outstanding: Outstanding | None = None,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`identities`: names in events and in the Lease. `outstanding`: the writes of `api` that are under way."""
+        self._options = options
+        self._api = api
+        self._follow = follow
+        self._instance, identity = identities
+        self._outstanding = outstanding or Outstanding(MARGIN)
+        self._on_end = on_end
+        self._names = NameRegistry(NamePolicy(options.name_rules))
+        self._nodes = NodeRegistry()
+        self._host_key = read_key(options.host_keys) if options.host_keys is not None else None
+        self._turns = Turns(options.max_rolling)
+        self._queue = WorkQueue(first=frozenset({PLACEMENT, POOL_KIND}))
+        self._acting = False
+        self._able = False
+        self._work: asyncio.Task[None] | None = None
+        self._health: web.AppRunner | None = None
+        self.caches: Caches | None = None
+        self.end: BaseException | None = None
+        self.lease = Lease(api, options.lease, identity, deployment=options.deployment)
+        LEADERLESS.set_function(lambda: self.lease.leaderless_seconds)
+
+    def is_live(self) -> bool:
+        """Standing by, or a pass has succeeded lately."""
+        return not self._acting or time.monotonic() - self._queue.last_success < STALE_SECONDS
+
+    def trouble(self) -> str:
+        """Why no operator brings objects to their specs, "" while one does."""
+        if not self._able:
+            return "it is not known yet whether the operator can work here"
+        seconds = self.lease.leaderless_seconds
+        if seconds > LEADERLESS_SECONDS:
+            return f"no operator has been seen to hold the Lease {self._options.lease} for {seconds:.0f} s"
+        if troubles := self.caches.troubles(TROUBLED) if self.caches is not None else []:
+            return f"changes are not heard of: {'; '.join(troubles)}"
+        return "" if self.is_live() else "no pass has succeeded lately"
+
+    async def start(self) -> None:
+        """Answer probes, wait for the Lease, then begin to work. kopf watches nothing before this has returned.
+
+        Raises PrerequisiteError and ListenError.
+        """
+        try:
+            self._health = await serve_health(self._options.health_port, self.is_live, self.trouble)
+            await self._until_leader()
+        except BaseException as error:
+            self.end = error if isinstance(error, Exception) else None
+            await self.stop()
+            raise
+
+    async def _until_leader(self) -> None:
+        options = self._options
+        await await_prerequisites(self._api, options.namespaces, options.lease, options.name_record)
+        self._able = True
+        await self.lease.acquire()
+        # Only what is listed from now on is sure to show what the last holder wrote.
+        self.caches = Caches(
+            options.namespaces,
+            with_nodes=await may_see_nodes(self._api),
+            with_namespaces=await may_see_namespaces(self._api),
+            name_record=options.name_record,
+        )
+        self._work = asyncio.create_task(self._act(self.caches))
+        self._work.add_done_callback(self._note_end)
+
+    async def stop(self) -> None:
+        """End the work, wait for the writes that are under way, and give the Lease back. Twice is no error."""
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait({self._work})
+        await self._outstanding.wait()
+        await self.lease.release()
+        if self._health is not None:
+            await self._health.cleanup()
+            self._health = None
+
+    def merge_event(self, kind: str, event: Mapping[str, Any]) -> None:
+        """Take in an event that kopf received of a ModelDeployment or a RuntimePool."""
+        caches = self.caches
+        if caches is not None and caches.watches(event["object"]["metadata"]["namespace"]):
+            merge_event(caches.of(kind), self._queue, event)
+
+    async def _act(self, caches: Caches) -> None:
+        """For ever. What ends it is raised in a group; see ENDS."""
+        async with host_session() as session, asyncio.TaskGroup() as group:
+            group.create_task(self.lease.keep())
+            UNFOLLOWED.set_function(lambda: len(caches.troubles()))
+            common = self._common(caches)
+            wake(caches, self._queue, common.expectations, self._nodes)
+            pools = self._make_pools(common, session)
+            scaler = Scaler(wake=self._wake)
+            self._names.follow(caches.models, self._wake)
+            if (record := self._options.name_record) is not None:
+                group.create_task(NameRecorder(common, record, self._options.name_grace, self._wake).run())
+            group.create_task(self._follow(caches))
+            await caches.wait_synced()  # every claim to a name is known before the first pass decides by them
+            for model in caches.models:  # and every turn
+                self._turns.learn(model.value)
+            self._queue.last_success = time.monotonic()
+            self._acting = True
+            LEADER.set(1)
+            reconciler = Reconciler(
+                common,
+                self._turns,
+                wake=self._wake,
+                pooled=pools.placer,
+                scaler=scaler,
+                sightings=sightings_of(scaler.book, time.time),
+            )
+
+            async def make_pass(key: Key) -> Outcome:
+                return await (reconciler.reconcile(key.object) if key.kind == KIND else pools.reconcile(key))
+
+            group.create_task(pools.run())
+            group.create_task(scaler.run())
+            if (gateways := self._options.gateways) is not None:
+                asked = connect_to(session, gateways.port)
+                group.create_task(DemandPoller(scaler.book, gateways, asked, clock=time.time).run())
+            group.create_task(self._queue.resync())
+            for _ in range(WORKERS):
+                group.create_task(self._queue.work(make_pass))
+
+    def _common(self, caches: Caches) -> Common:
+        return Common(
+            self._api,
+            caches,
+            Expectations(),
+            self._options.image,
+            self._names,
+            self._nodes,
+            self._instance,
+            may_act=lambda: self.lease.held,
+            budgets=Budgets(self._options.budgets, of_one=caches.nodes is not None),
+            remote_code=self._options.remote_code,
+            profiles=self._options.profiles,
+        )
+
+    def _make_pools(self, common: Common, session: aiohttp.ClientSession) -> Pools:
+        host_key = self._host_key
+
+        def connect_to(pod: HostPod) -> HostClient:
+            token = host_key.token(pod.pool) if host_key is not None else ""
+            return HostClient(session, host_url(pod.address), token, self._outstanding)
+
+        return Pools(common, Turns(self._options.max_rolling), host_key=host_key, connect=connect_to, queue=self._queue)
+
+    def _wake(self, key: ObjectKey) -> None:
+        self._queue.add(key.of(KIND))
+
+    def _note_end(self, work: asyncio.Task[None]) -> None:
+        if not work.cancelled():
+            self.end = work.exception()
+            self._on_end()
+
+
+def controller_of(
+    options: Options,
+    connection: Connection,
+    on_end: Callable[[], None],
+    identities: tuple[str, str] | None = None,
+) -> Controller:
+    """Of the cluster at the other end of a connection."""
+    outstanding = Outstanding(MARGIN)
+    api = Api(connection, outstanding)
+    return Controller(
+        options, api, partial(follow_cluster, connection), identities or _identities(), outstanding, on_end
+    )
+
+
+def _identities() -> tuple[str, str]:
+    """Our name in events, and in the Lease: a pod's name is its own, so that a restarted container goes on at once."""
+    pod = os.environ.get("POD_NAME")
+    host = socket.gethostname()
+    return (pod, pod) if pod else (host, f"{host}_{uuid.uuid4().hex[:8]}")

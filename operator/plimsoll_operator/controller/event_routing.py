@@ -1,0 +1,99 @@
+"""Which objects get a pass when the caches change, and how kopf's events get into the caches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from plimsoll_cluster.keys import Key, Object
+from plimsoll_cluster.store import Change, Listener, Store
+from plimsoll_operator.controller.work_queue import WorkQueue
+from plimsoll_operator.kube.expectations import Expectations
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.planning.nodes import Node, NodeRegistry
+from plimsoll_operator.spec.identity import KIND, POOL_KIND
+
+logger = logging.getLogger(__name__)
+
+
+def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: NodeRegistry) -> None:
+    """From now on, tell the queue which objects need a pass, and `nodes` what becomes of nodes."""
+
+    def concerns(change: Change[Any], keys: Iterable[Key]) -> None:
+        waiting = expectations.put_off
+        queue.add_all(key for key in keys if key in waiting or _differs(change))
+
+    def changed(store: Store[Object]) -> Listener[Object]:
+        """What people or we wrote into the objects themselves."""
+
+        def told(changes: Sequence[Change[Object]]) -> None:
+            for change in changes:
+                key, after = change.key.of(store.resource.kind), change.after
+                if after is None or not expectations.is_own(key, store, after.version):
+                    concerns(change, [key])
+
+        return told
+
+    def namesakes_changed(changes: Sequence[Change[Any]]) -> None:
+        for change in changes:
+            concerns(change, {change.key.of(KIND)} | _owners(change))
+
+    def nodes_changed(changes: Sequence[Change[Node]]) -> None:
+        for change in changes:
+            name, after = change.key.name, change.after
+            queue.add_all(nodes.forget(name) if after is None else nodes.note(name, after.value))
+
+    def listed() -> None:
+        queue.add_all(expectations.put_off)
+
+    def children_changed(changes: Sequence[Change[Any]]) -> None:
+        for change in changes:
+            concerns(change, _owners(change))
+
+    caches.models.listen(changed(caches.models), listed)
+    caches.pools.listen(changed(caches.pools), listed)
+    caches.pods.listen(children_changed, listed)
+    caches.revisions.listen(children_changed, listed)
+    caches.services.listen(namesakes_changed, listed)
+    caches.budgets.listen(namesakes_changed, listed)
+    if caches.nodes is not None:
+        caches.nodes.listen(nodes_changed)
+
+
+def merge_event(store: Store[Object], queue: WorkQueue, event: Mapping[str, Any]) -> None:
+    """Take in an event that kopf received. If that fails, the object gets a pass and its collection a list.
+
+    kopf only logs an error of a handler and goes on: without a list the event would be lost.
+    """
+    metadata = event["object"]["metadata"]
+    part = store.part_of(metadata["namespace"])
+    try:
+        part.merge(event)
+    except Exception:  # whatever it is, the event must not be lost
+        logger.exception("%s %s/%s: the event broke", store.resource.kind, metadata["namespace"], metadata["name"])
+        queue.add(Key(store.resource.kind, metadata["namespace"], metadata["name"]))
+        part.doubt()
+
+
+def _differs(change: Change[Any]) -> bool:
+    """Whether it is one for us: much of an object we do not keep."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return True
+    return (before.uid, before.deleting, before.owner, before.value) != (
+        after.uid,
+        after.deleting,
+        after.owner,
+        after.value,
+    )
+
+
+def _owners(change: Change[Any]) -> set[Key]:
+    """The ModelDeployments and RuntimePools that an object belongs to, or did."""
+    entries = [entry for entry in (change.before, change.after) if entry is not None]
+    return {
+        Key(entry.owner.kind, entry.key.namespace, entry.owner.name)
+        for entry in entries
+        if entry.owner is not None and entry.owner.kind in (KIND, POOL_KIND)
+    }

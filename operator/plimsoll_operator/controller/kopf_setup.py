@@ -1,0 +1,124 @@
+"""How kopf is set up for this operator."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import chain, repeat
+from typing import Any
+
+import aiohttp
+import kopf
+
+from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.store import Part
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.status.events import CONTROLLER
+
+LONGEST_BACKOFF = 3.0
+
+
+class Backoffs(Iterable[float]):
+    """Seconds between two tries of a request: endless, since kopf ends the operator when they run out.
+
+    kopf cannot be woken while it waits, so the longest wait bounds how late it notices that the API server is back.
+    """
+
+    def __iter__(self) -> Iterator[float]:
+        return chain((0.2, 0.5, 1.0, 2.0), repeat(LONGEST_BACKOFF))
+
+
+class NoDiffBase(kopf.DiffBaseStorage):
+    """Keeps no last state of objects: only handlers of changes need one, and its copies cost half of each event."""
+
+    def build(self, **_: object) -> kopf.BodyEssence:
+        """Nothing."""
+        return kopf.BodyEssence({})
+
+    def fetch(self, **_: object) -> None:
+        """Nothing."""
+
+    def store(self, **_: object) -> None:
+        """Store nothing."""
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Set everything that differs from kopf's defaults."""
+    # Our own Lease decides which process acts: kopf's peering compares clocks of machines and fences no writes.
+    settings.peering.standalone = True
+    # Our kinds are there (prerequisites.py asks); watching definitions and namespaces would need rights for it.
+    settings.scanning.disabled = True
+    settings.watching.chunk_size = 500
+    settings.watching.server_timeout = 300
+    settings.networking.error_backoffs = Backoffs()
+    settings.networking.connect_timeout = 10
+    settings.networking.request_timeout = 30
+    # kopf keeps an object's last event for this long. 0 makes it spin on Python 3.11.
+    settings.queueing.idle_timeout = 0.2
+    settings.persistence.diffbase_storage = NoDiffBase()
+    settings.process.ultimate_exiting_timeout = None
+    # Events are events.py's: kopf's have no action and no reporting instance, and cannot be posted from a worker.
+    settings.posting.enabled = False
+    settings.posting.reporting_component = CONTROLLER
+    # kopf says at INFO that each handler has succeeded.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+
+
+LOGIN_SECONDS = 3.0
+"""At least, between two logins: kopf logs in again after each 401, at once."""
+
+
+class Login:
+    """Makes sessions for kopf. `caches` is asked at each request; None before there are any."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        caches: Callable[[], Caches | None],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._sleep = sleep
+        self._connection = connection
+        self._caches = caches
+        self._clock = clock
+        self._last = float("-inf")
+
+    async def session(self) -> kopf.AiohttpSession:
+        """A new session; kopf closes it."""
+        wait, self._last = self._last + LOGIN_SECONDS - self._clock(), self._clock()
+        if wait > 0:
+            await self._sleep(wait)
+        session = self._connection.session(self._watch_requests)
+        return kopf.AiohttpSession(server=self._connection.host, aiohttp_session=session)
+
+    async def _watch_requests(
+        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Note which collections cannot be read, and doubt one that kopf has listed.
+
+        kopf does not say which objects are gone when it lists. A list of our own that begins after kopf's has been
+        answered shows each object that was gone before it; of those that go later kopf's watch tells.
+        """
+        part = next((part for part in self._parts() if part.resource.path(part.namespace) == request.url.path), None)
+        if part is None:
+            return await handler(request)
+        try:
+            response = await handler(request)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            part.fail(f"{part.resource.plural}: {error or type(error).__name__}")
+            raise
+        if response.status >= 400:
+            part.fail(f"{part.resource.plural}: the API server answered {response.status}: {response.reason}")
+        elif "watch" in request.url.query:
+            part.succeed()
+        elif "continue" not in request.url.query:
+            part.doubt()
+        return response
+
+    def _parts(self) -> Iterator[Part[Any]]:
+        caches = self._caches()
+        for store in caches.primaries() if caches is not None else ():
+            yield from store.parts.values()

@@ -1,0 +1,84 @@
+"""The operator's process: kopf, with our handlers, until a signal or the loss of the Lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+
+import kopf
+
+from plimsoll_cluster.connection import Connection, NoClusterError, connect
+from plimsoll_operator.build.host import HostKeyError
+from plimsoll_operator.controller.controller import ENDS, controller_of
+from plimsoll_operator.controller.options import Options, parse_options
+from plimsoll_operator.handlers import register
+from plimsoll_operator.kube.health import ListenError
+from plimsoll_operator.kube.prerequisites import PrerequisiteError
+
+logger = logging.getLogger(__name__)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal: 0. Without a cluster or what is needed of it, or once the Lease is lost: 1."""
+    options = parse_options(arguments)
+    logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        return asyncio.run(_run(options))
+    except (NoClusterError, ListenError, HostKeyError, PrerequisiteError) as error:
+        print(f"plimsoll-operator: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+async def operate(
+    options: Options, connection: Connection, stop: asyncio.Event, identities: tuple[str, str] | None = None
+) -> int:
+    """Run kopf until a signal, `stop`, or the end of the work; the exit code. Raises what else has ended the work."""
+    controller = controller_of(options, connection, on_end=stop.set, identities=identities)
+    registry = kopf.OperatorRegistry()
+    register(controller, connection, registry)
+    try:
+        await kopf.operator(
+            registry=registry,
+            clusterwide=options.namespaces is None,
+            namespaces=options.namespaces or (),
+            standalone=True,
+            stop_flag=stop,
+        )
+    except Exception:
+        if controller.end is None:
+            raise
+    finally:
+        await controller.stop()  # kopf calls no cleanup where its start was not finished
+    return _code_of(controller.end)
+
+
+async def _run(options: Options) -> int:
+    async with await connect() as connection, _external_scaler(options):
+        return await operate(options, connection, asyncio.Event())
+
+
+def _external_scaler(options: Options) -> AbstractAsyncContextManager[object]:
+    port, gateways = options.external_scaler_port, options.gateways
+    if port is None or gateways is None:
+        return nullcontext()
+    # Imported here: gRPC takes memory, which only those need who want it.
+    from plimsoll_operator.scaling.keda.server import external_scaler
+
+    return external_scaler(gateways, port)
+
+
+def _code_of(end: BaseException | None) -> int:
+    """0 after a signal, 1 after one of ENDS; anything else is raised."""
+    if end is None:
+        return 0
+    if not isinstance(end, BaseExceptionGroup) or end.split(ENDS)[1] is not None:
+        raise end
+    logger.error("ending: %s", "; ".join(map(str, end.exceptions)))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""The operator's command line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from plimsoll_cluster.served_names.options import add_name_options
+from plimsoll_cluster.served_names.rules import NameRules
+from plimsoll_operator.build.image import Image
+from plimsoll_operator.scaling.poller import Gateways, gateways
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.spec.profiles_file import ProfilesError, read_profiles
+
+MAX_ROLLING = 4
+GRACE, MOST_GRACE = 86_400, 2_592_000
+"""Seconds."""
+PULL_POLICIES = ("Always", "IfNotPresent", "Never")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the operator is started with. `namespaces` None means all.
+
+    `name_rules` and `name_record` say which namespace may have which served name; `name_grace`: how long a name stays
+    with its namespace without an object.
+    """
+
+    image: Image
+    remote_code: bool
+    max_rolling: int
+    namespaces: tuple[str, ...] | None
+    name_rules: NameRules
+    name_record: ObjectKey | None
+    name_grace: timedelta
+    lease: ObjectKey
+    deployment: str | None
+    health_port: int
+    budgets: bool
+    host_keys: Path | None
+    gateways: Gateways | None
+    external_scaler_port: int | None
+    log_level: str
+    profiles: Profiles = NO_PROFILES
+
+
+def parse_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read a command line; exits with 2 and a usage message when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="plimsoll-operator",
+        description="Turns ModelDeployments into runtime pods, and reports what came of it.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--runtime-image", required=True, metavar="IMAGE", help="image of the runtime pods")
+    parser.add_argument(
+        "--image-pull-policy", choices=PULL_POLICIES, default="IfNotPresent", help="when the kubelet pulls it"
+    )
+    parser.add_argument(
+        "--allowed-image",
+        action="append",
+        default=[],
+        metavar="PLACE",
+        help="a registry, a path in it or an image from which template.image may be; repeat for more (default: none)",
+    )
+    parser.add_argument(
+        "--no-fixed-user",
+        action="store_true",
+        help="leave runAsUser, runAsGroup and fsGroup out of pods, for clusters that assign them (default: 65532)",
+    )
+    parser.add_argument(
+        "--trust-remote-code",
+        action="store_true",
+        help="let models ask for code that comes with them to run (spec.model.trustRemoteCode; default: none may)",
+    )
+    parser.add_argument(
+        "--max-rolling-models",
+        type=_count,
+        default=MAX_ROLLING,
+        metavar="N",
+        help="models that take a new runtime image at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--namespace", action="append", metavar="NS", help="watch this namespace; repeat for more (default: all)"
+    )
+    parser.add_argument("--all-namespaces", action="store_true", help="watch all namespaces")
+    add_name_options(parser)
+    parser.add_argument(
+        "--name-grace-seconds",
+        type=_seconds,
+        default=GRACE,
+        metavar="S",
+        help="how long a name in --name-record stays with its namespace after no object of it claims it (%(default)s)",
+    )
+    parser.add_argument("--lease-namespace", required=True, metavar="NS", help="namespace of the Lease")
+    parser.add_argument("--lease-name", default="plimsoll-operator", metavar="NAME", help="name of the Lease")
+    parser.add_argument(
+        "--deployment", metavar="NAME", help="the operator's own Deployment: it owns the Lease where that must be made"
+    )
+    parser.add_argument("--health-port", type=_port, default=8080, metavar="PORT", help="/live, /health and /metrics")
+    parser.add_argument(
+        "--no-disruption-budgets",
+        action="store_true",
+        help="make no PodDisruptionBudgets; delete ours",
+    )
+    parser.add_argument(
+        "--host-keys",
+        type=Path,
+        metavar="FOLDER",
+        help="its file operator has the key from which tokens for the pods of RuntimePools are made (default: none, "
+        "and RuntimePools are not served)",
+    )
+    parser.add_argument(
+        "--gateways",
+        type=gateways,
+        metavar="NAME:PORT",
+        help="a headless Service that names every gateway, and their metrics port: they are asked for the demand that "
+        "models with spec.scaling scale by (default: none, and those stay as they are)",
+    )
+    parser.add_argument(
+        "--external-scaler-port",
+        type=_port,
+        metavar="PORT",
+        help="answer KEDA there, as an external scaler, how much each model is asked for by --gateways (default: none)",
+    )
+    parser.add_argument(
+        "--profiles",
+        type=_profiles,
+        default=NO_PROFILES,
+        metavar="FILE",
+        help="JSON with defaults for the pods of models and pools, and the profiles that resources.profile may name; "
+        "read once (default: none)",
+    )
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    args = parser.parse_args(arguments)
+    if args.namespace and args.all_namespaces:
+        parser.error("give either --namespace or --all-namespaces")
+    if args.external_scaler_port is not None and args.gateways is None:
+        parser.error("--external-scaler-port needs --gateways: they know what models are asked for")
+    return Options(
+        image=Image(
+            args.runtime_image,
+            args.image_pull_policy,
+            tuple(args.allowed_image),
+            fixed_user=not args.no_fixed_user,
+        ),
+        remote_code=args.trust_remote_code,
+        max_rolling=args.max_rolling_models,
+        namespaces=tuple(args.namespace) if args.namespace else None,
+        name_rules=NameRules(args.name_rules),
+        name_record=args.name_record,
+        name_grace=timedelta(seconds=args.name_grace_seconds),
+        lease=ObjectKey(args.lease_namespace, args.lease_name),
+        deployment=args.deployment,
+        health_port=args.health_port,
+        budgets=not args.no_disruption_budgets,
+        host_keys=args.host_keys,
+        gateways=args.gateways,
+        external_scaler_port=args.external_scaler_port,
+        log_level=args.log_level,
+        profiles=args.profiles,
+    )
+
+
+def _count(text: str) -> int:
+    if re.fullmatch("[1-9][0-9]{0,5}", text) is None:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from 1 to 999999")
+    return int(text)
+
+
+def _profiles(text: str) -> Profiles:
+    try:
+        return read_profiles(Path(text))
+    except ProfilesError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> int:
+    if re.fullmatch("[0-9]{1,7}", text) is None or int(text) > MOST_GRACE:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number of seconds from 0 to {MOST_GRACE}")
+    return int(text)
+
+
+def _port(text: str) -> int:
+    if re.fullmatch("[0-9]{1,5}", text) is None or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a port, a whole number from 0 to 65535")
+    return int(text)

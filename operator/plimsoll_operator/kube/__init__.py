@@ -1,0 +1,1 @@
+"""The cluster: API requests, stores of watched objects, writes with expectations, leader election."""

@@ -1,0 +1,43 @@
+"""Whether the operator is well: /live (a pass has succeeded lately, or it stands by), /health (it, or another that it
+sees, does the work), /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+
+class ListenError(Exception):
+    """The port cannot be listened on; the message says which, and which option chooses another."""
+
+
+async def serve_health(port: int, is_live: Callable[[], bool], trouble: Callable[[], str]) -> web.AppRunner:
+    """Listen until the runner that is returned is cleaned up. `trouble` says why nothing is done, "" when all is well.
+
+    Raises ListenError.
+    """
+
+    async def live(_: web.Request) -> web.Response:
+        return (
+            web.Response(text="ok\n") if is_live() else web.Response(status=503, text="no pass has succeeded lately\n")
+        )
+
+    async def health(_: web.Request) -> web.Response:
+        found = trouble()
+        return web.Response(status=503, text=f"{found}\n") if found else web.Response(text="ok\n")
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/live", live), web.get("/health", health), web.get("/metrics", metrics)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, port=port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise ListenError(f"cannot listen on port {port} ({error.strerror}); choose another --health-port") from error
+    return runner

@@ -1,0 +1,228 @@
+"""Carries out what a plan says about one object, and writes down what came of it: status, then events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from plimsoll_operator.build.controller_revision import build_revision
+from plimsoll_operator.build.disruption_budget import budget_name
+from plimsoll_operator.kube.api import ApiError
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.writer import Make, Writes
+from plimsoll_operator.planning.disruption_budget import (
+    ApplyBudget,
+    CreateBudget,
+    DeleteBudget,
+    FoundBudget,
+    plan_budget,
+    read_budget,
+)
+from plimsoll_operator.planning.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
+from plimsoll_operator.planning.pods import FoundService, Pod, read_service
+from plimsoll_operator.planning.revision_history import CreateRevision, ForgetRevision, HistoryAction, StoreRevision
+from plimsoll_operator.spec.identity import Object, ObjectKey, Owner, key_of
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.status.conditions import OURS, Condition, news, with_times
+from plimsoll_operator.status.events import build_event
+from plimsoll_operator.status.reasons import Reason
+from plimsoll_operator.status.status import Rejections
+
+logger = logging.getLogger(__name__)
+
+
+class NotLeaderError(Exception):
+    """The Lease was lost in the middle of a pass: nothing more may be written."""
+
+
+class Actor:
+    """For objects of one kind."""
+
+    def __init__(self, common: Common, writes: Writes) -> None:
+        self._api = common.api
+        self._caches = common.caches
+        self._instance = common.instance
+        self._may_act = common.may_act
+        self._clock = common.clock
+        self._writes = writes
+
+    def check_lease(self) -> None:
+        """Raise NotLeaderError where nothing may be written any more."""
+        if not self._may_act():
+            raise NotLeaderError("the Lease is lost")
+
+    async def apply(
+        self,
+        item: Object,
+        key: ObjectKey,
+        actions: Sequence[Action],
+        make: Make | None = None,
+        service: Object | None = None,
+    ) -> tuple[Rejections, ApiError | None]:
+        """Carry a plan out as far as the API server lets us; one without pods to make needs no `make`.
+
+        Returns its words where it refuses something for what it is, and the error that a later try may not meet. An
+        outage or a conflict is raised at once.
+        """
+        rejections, failure = Rejections(), None
+        for action in actions:
+            if isinstance(action, CreatePod) and rejections.pod is not None:
+                continue  # it would be refused in the same words
+            self.check_lease()
+            logger.info("%s: %s", key, action)
+            try:
+                await self._act(item, key, action, make, service)
+            except ApiError as error:
+                if error.is_passing or error.namespace_ends:
+                    raise
+                if isinstance(action, CreateService | ApplyService):
+                    rejections = replace(rejections, service=str(error))
+                elif isinstance(action, CreatePod):
+                    rejections = replace(rejections, pod=str(error))
+                if not error.is_refusal or isinstance(action, DeletePod):
+                    failure = error
+        return rejections, failure
+
+    async def _act(
+        self, item: Object, key: ObjectKey, action: Action, make: Make | None, service: Object | None
+    ) -> None:
+        match action:
+            case CreatePod(why, group):
+                assert make is not None
+                name = await self._writes.create_pod(key, make, group)
+                await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
+            case DeletePod(name, uid, why):
+                await self._writes.delete_pod(key, name, uid)
+                await self.tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
+            case CreateService(why):
+                assert service is not None
+                if await self._writes.create_service(key, service) and not _is_new(item):
+                    await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
+            case ApplyService(why):
+                assert service is not None
+                await self._writes.apply_service(key, service)
+                await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
+
+    async def keep_budget(
+        self, item: Object, owner: Owner, wanted: Object | None, pods: Iterable[Pod] = ()
+    ) -> ApiError | None:
+        """Before the status says that `pods` serve. A budget that is refused costs a line in the log.
+
+        Returns the error that a later try may not meet; an outage or a conflict is raised at once.
+        """
+        key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
+        try:
+            found = await self._found_budget(key, budget, wanted is not None)
+            action = plan_budget(owner, found, wanted, serves=any(pod.ready for pod in pods))
+            if action is not None:
+                self.check_lease()
+            match action:
+                case CreateBudget(body):
+                    await self._writes.create_budget(key, body)
+                case ApplyBudget(body, why):
+                    await self._writes.apply_budget(key, body)
+                    await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {budget.name}: {why}")
+                case DeleteBudget(uid, why):
+                    await self._writes.delete_budget(key, budget, uid)
+                    await self.tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {budget.name}: {why}")
+        except ApiError as error:
+            if error.is_passing or error.namespace_ends:
+                raise
+            if not error.is_refusal:
+                return error
+            logger.warning("%s: its PodDisruptionBudget is refused: %s", key, error)
+        return None
+
+    async def keep_history(self, spec: Spec, actions: Sequence[HistoryAction]) -> None:
+        """What is refused costs a line in the log: the model serves, and only has no canaries, until it is stored."""
+        key = spec.key
+        for action in actions:
+            self.check_lease()
+            logger.info("%s: %s", key, action)
+            try:
+                match action:
+                    case CreateRevision(revision):
+                        await self._writes.create_revision(key, build_revision(spec, revision))
+                    case StoreRevision(revision):
+                        await self._writes.apply_revision(key, build_revision(spec, revision))
+                    case ForgetRevision(name, uid):
+                        await self._writes.delete_revision(key, name, uid)
+            except ApiError as error:
+                if not error.is_refusal or error.namespace_ends:
+                    raise
+                logger.warning("%s: its history is refused: %s", key, error)
+
+    async def found_service(self, key: ObjectKey) -> tuple[FoundService | None, bool]:
+        """The Service of an object, and whether we hear of its changes.
+
+        Only ours are watched: of one that was in the way of ours it is asked whose it is.
+        """
+        entry = self._caches.services.get(key)
+        if entry is not None:
+            return entry.value, True
+        item = await self._api.service(key) if self.is_service_taken(key) else None
+        return (None, True) if item is None else (read_service(item), False)
+
+    def is_service_taken(self, key: ObjectKey) -> bool:
+        """Whether a Service that is not known as ours was in the way of ours."""
+        return self._writes.is_taken(key, self._caches.services)
+
+    async def _found_budget(self, owner: ObjectKey, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
+        """As with Services."""
+        entry = self._caches.budgets.get(key)
+        if entry is not None:
+            return entry.value
+        item = await self._api.budget(key) if is_wanted and self._writes.is_taken(owner, self._caches.budgets) else None
+        return None if item is None else read_budget(item)
+
+    async def write_fields(self, item: Object, fields: Mapping[str, Any]) -> Object:
+        """Write some fields of the status before anything is done for them; returns the object with them.
+
+        None takes a field away.
+        """
+        before = item.get("status") or {}
+        ours = [c for c in before.get("conditions") or () if c["type"] in OURS]
+        status = {k: v for k, v in {**before, "conditions": ours, **fields}.items() if v is not None}
+        self.check_lease()
+        await self._writes.apply_status(key_of(item), item, status)
+        return {**item, "status": {**status, "conditions": before.get("conditions") or []}}
+
+    async def write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> Object:
+        """Write the status if it says anything new, and an event for each transition; returns the object with it."""
+        before = item.get("status") or {}
+        known = before.get("conditions") or []
+        status = {**fields, "conditions": with_times(conditions, known, item["metadata"]["generation"], self._clock())}
+        if _same(status, before):
+            return item
+        self.check_lease()
+        await self._writes.apply_status(key_of(item), item, status)
+        for condition in news(conditions, known):
+            note = f"{condition.type} is {condition.word}: {condition.message}"
+            await self.tell(item, condition.reason, note, warning=condition.is_warning)
+        others = [c for c in known if c["type"] not in OURS]
+        return {**item, "status": {**status, "conditions": [*status["conditions"], *others]}}
+
+    async def tell(self, item: Object, reason: Reason, note: str, *, warning: bool = False) -> None:
+        """Events inform people; one that cannot be written stops nothing."""
+        try:
+            event = build_event(item, self._instance, reason, note, self._clock(), warning=warning)
+            await self._api.create_event(event)
+        except ApiError as error:
+            logger.warning("the event %r could not be written: %s", note, error)
+
+
+def _is_new(item: Object) -> bool:
+    """Whether nothing has been said of it yet: what it needs beside pods is then no news to people."""
+    return not (item.get("status") or {}).get("conditions")
+
+
+def _same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Equal, but for the order of conditions, and for those of other managers."""
+
+    def ordered(value: Mapping[str, Any]) -> dict[str, Any]:
+        ours = [c for c in value.get("conditions") or [] if c["type"] in OURS]
+        return {**value, "conditions": sorted(ours, key=lambda c: str(c["type"]))}
+
+    return ordered(status) == ordered(before)

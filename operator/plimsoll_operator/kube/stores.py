@@ -1,0 +1,171 @@
+"""The kinds that the operator watches, what it keeps of each, and its copies of them.
+
+Another kind is a `Resource` here, a store in `Caches`, its rights in rights.py, and in watch.py the objects that get a
+pass when it changes. A kind that people write has a handler in handlers.py as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plimsoll_cluster.keys import Object
+from plimsoll_cluster.resource import Entry, Resource
+from plimsoll_cluster.served_names.record import record_store
+from plimsoll_cluster.store import Store
+from plimsoll_operator.build import controller_revision
+from plimsoll_operator.build.controller_revision import Revision, read_revision
+from plimsoll_operator.planning.disruption_budget import FoundBudget, read_budget
+from plimsoll_operator.planning.nodes import Node, read_node
+from plimsoll_operator.planning.pods import FoundService, Pod, read_pod, read_service
+from plimsoll_operator.spec.identity import (
+    API_VERSION,
+    GROUP,
+    HOST_KIND,
+    HOSTS_PLURAL,
+    KIND,
+    MANAGED_LABEL,
+    MANAGER,
+    NAME_LABEL,
+    PLURAL,
+    POOL_KIND,
+    POOLS_PLURAL,
+    RUNTIME_NAME,
+    VERSION,
+    ObjectKey,
+    Owner,
+)
+from plimsoll_operator.spec.namespace_selector import NAMESPACE_LABEL, Labels
+
+CHILDREN = f"{NAME_LABEL}={RUNTIME_NAME},{MANAGED_LABEL}={MANAGER}"
+"""Of pods, Services, budgets and revisions, only those that carry our labels are sent to us."""
+UNUSED = frozenset({"annotations", "managedFields", "resourceVersion"})
+
+
+def read_model(item: Object) -> Object:
+    """All of a ModelDeployment but what nobody here reads."""
+    return _without_unused(item, KIND)
+
+
+def read_runtime_pool(item: Object) -> Object:
+    """The same of a RuntimePool."""
+    return _without_unused(item, POOL_KIND)
+
+
+def read_labels(item: Object) -> Mapping[str, str]:
+    """The labels of a Namespace."""
+    return item["metadata"].get("labels") or {}
+
+
+def read_host(item: Object) -> Object:
+    """The same of a ModelHost."""
+    return _without_unused(item, HOST_KIND)
+
+
+def _without_unused(item: Object, kind: str) -> Object:
+    """Lists do not say of what kind their items are."""
+    metadata = {name: value for name, value in item["metadata"].items() if name not in UNUSED}
+    return {"apiVersion": API_VERSION, "kind": kind, **item, "metadata": metadata}
+
+
+MODELS: Resource[Object] = Resource(
+    KIND, f"/apis/{GROUP}/{VERSION}", PLURAL, read_model, hint="apply the crds/ of this release"
+)
+POOLS: Resource[Object] = Resource(
+    POOL_KIND, f"/apis/{GROUP}/{VERSION}", POOLS_PLURAL, read_runtime_pool, hint="apply the crds/ of this release"
+)
+HOSTS: Resource[Object] = Resource(
+    HOST_KIND, f"/apis/{GROUP}/{VERSION}", HOSTS_PLURAL, read_host, hint="apply the crds/ of this release"
+)
+PODS: Resource[Pod] = Resource("Pod", "/api/v1", "pods", read_pod, CHILDREN)
+SERVICES: Resource[FoundService] = Resource("Service", "/api/v1", "services", read_service, CHILDREN)
+BUDGETS: Resource[FoundBudget] = Resource(
+    "PodDisruptionBudget", "/apis/policy/v1", "poddisruptionbudgets", read_budget, CHILDREN
+)
+REVISIONS: Resource[Revision] = Resource(
+    controller_revision.KIND, f"/apis/{controller_revision.API}", controller_revision.PLURAL, read_revision, CHILDREN
+)
+NAMESPACES: Resource[Mapping[str, str]] = Resource("Namespace", "/api/v1", "namespaces", read_labels, namespaced=False)
+NODES: Resource[Node] = Resource("Node", "/api/v1", "nodes", read_node, namespaced=False)
+
+
+class Caches:
+    """What the operator knows of some namespaces; `namespaces` None means all.
+
+    `with_nodes`, `with_namespaces`: whether those may be watched. They belong to no namespace, so the right to them is
+    one of its own. `name_record`: the ConfigMap that is the record of served names, if there is one.
+    """
+
+    def __init__(
+        self,
+        namespaces: Sequence[str] | None,
+        *,
+        with_nodes: bool = False,
+        with_namespaces: bool = False,
+        name_record: ObjectKey | None = None,
+    ) -> None:
+        self.watched = None if namespaces is None else frozenset(namespaces)
+        self.models = Store(MODELS, namespaces)
+        self.pools = Store(POOLS, namespaces)
+        self.hosts = Store(HOSTS, namespaces)
+        self.pods = Store(PODS, namespaces)
+        self.services = Store(SERVICES, namespaces)
+        self.budgets = Store(BUDGETS, namespaces)
+        self.revisions = Store(REVISIONS, namespaces)
+        self.nodes = Store(NODES, None) if with_nodes else None
+        self.namespaces = Store(NAMESPACES, None) if with_namespaces else None
+        self.name_record = None if name_record is None else record_store(name_record)
+
+    def primaries(self) -> tuple[Store[Object], ...]:
+        """Of the kinds that people write. kopf watches them."""
+        return self.models, self.pools
+
+    def all(self) -> tuple[Store[Any], ...]:
+        """Each store."""
+        return *self.primaries(), *self.secondaries()
+
+    def secondaries(self) -> tuple[Store[Any], ...]:
+        """Of the kinds that the operator makes or only reads. Reflectors watch them."""
+        stores: tuple[Store[Any], ...] = (
+            self.hosts,
+            self.pods,
+            self.services,
+            self.budgets,
+            self.revisions,
+        )
+        more = [store for store in (self.nodes, self.namespaces, self.name_record) if store is not None]
+        return (*stores, *more)
+
+    def watches(self, namespace: str) -> bool:
+        """Whether objects of a namespace are seen."""
+        return self.watched is None or namespace in self.watched
+
+    def labels_of(self, namespace: str) -> Labels:
+        """The labels of a namespace, as far as they can be seen."""
+        if self.namespaces is None:
+            return Labels.of_name(namespace)
+        entry = self.namespaces.get(ObjectKey("", namespace))
+        return Labels({NAMESPACE_LABEL: namespace} if entry is None else entry.value)
+
+    def of(self, kind: str) -> Store[Any]:
+        """The store of a kind."""
+        return next(store for store in self.all() if store.resource.kind == kind)
+
+    def troubles(self, failures: int = 1) -> list[str]:
+        """Collections that could not be followed at least so many times in a row, and why."""
+        parts = [part for store in self.all() for part in store.parts.values()]
+        return [part.trouble for part in parts if part.failures >= failures]
+
+    def pods_of(self, owner: Entry[Object]) -> list[Pod]:
+        """The pods that an object made. One without its label is no replica: its Service does not find it."""
+        owned = self.pods.owned(owner.key.namespace, owner.uid)
+        return [entry.value for entry in owned if entry.value.model == owner.key.name]
+
+    def revisions_of(self, owner: Owner) -> list[Revision]:
+        """What is stored of an object's pods."""
+        return [entry.value for entry in self.revisions.owned(owner.key.namespace, owner.uid)]
+
+    async def wait_synced(self) -> None:
+        """Return once everything has been listed."""
+        await asyncio.gather(*(store.wait_synced() for store in self.all()))

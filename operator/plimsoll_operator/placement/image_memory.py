@@ -1,0 +1,77 @@
+"""Where a model that gives its device memory away sleeps, and which images give way to its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+
+from plimsoll_operator.placement.ledger import Slot, fewest
+from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.records.level import State
+from plimsoll_operator.placement.retention_value import HALF_LIFE, chance
+
+LOWEST = -(2**31)
+
+
+class Beds:
+    """Host memory for images: an image goes for another one, or for several, that is worth more."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def find(self, slot: Slot, free: int, besides: Iterable[Slot] = ()) -> tuple[Slot, ...] | None:
+        """Images that give way to that of a model where `free` bytes are left; None where it sleeps on disk.
+
+        Those in `besides` are gone already.
+        """
+        known, ledger = slot.known, slot.ledger
+        if known is None or known.image > ledger.host.sleepers.capacity:
+            return None
+        if known.image <= free:
+            return ()
+        gone = set(besides)
+        images = [other for other in ledger.slots.values() if other.state is State.IN_HOST and other not in gone]
+        images = [other for other in images if not other.touched and not _wanted(other)]
+        images = [other for other in images if _priority(other) <= known.model.priority]
+        images.sort(key=lambda other: (self._book.value(other), other.copy.last_used, other.copy.model))
+        chosen = fewest(images, known.image - free, attrgetter("image"))
+        if chosen is None or sum(map(self._saved, chosen)) > self._saved(slot):
+            return None
+        return chosen
+
+    def lost(self, victims: Sequence[Slot]) -> float:
+        """Seconds of loading that are expected within a half-life when these give their device memory away."""
+        if not victims:
+            return 0.0
+        seconds, free, gone = 0.0, victims[0].ledger.free_images, set[Slot]()
+        for slot in victims:
+            if slot.known is None:
+                continue
+            images = self.find(slot, free, gone)
+            if images is None:
+                seconds += _expected(slot, slot.known.load)
+                continue
+            seconds += _expected(slot, slot.known.wake) + sum(
+                _expected(image, image.known.load - image.known.wake) for image in images if image.known is not None
+            )
+            free += sum(image.image for image in images) - slot.known.image
+            gone.update(images)
+        return seconds
+
+    def _saved(self, slot: Slot) -> float:
+        """Seconds of loading a second that an image saves."""
+        known = slot.known
+        return 0.0 if known is None else slot.rate * (known.load - known.wake) * known.model.weight
+
+
+def _expected(slot: Slot, seconds: float) -> float:
+    weight = slot.known.model.weight if slot.known is not None else 0.0
+    return chance(slot.rate, HALF_LIFE) * seconds * weight
+
+
+def _wanted(slot: Slot) -> bool:
+    return slot.copy.waiting > 0 or (slot.known is not None and slot.known.waiting > 0)
+
+
+def _priority(slot: Slot) -> int:
+    return slot.known.model.priority if slot.known is not None else LOWEST

@@ -1,0 +1,116 @@
+"""Every model lies on as many hosts as it should: lost copies are replaced, and what has to leave a host moves."""
+
+from __future__ import annotations
+
+from plimsoll_operator.placement.host_selection import Choice, closed, unfit
+from plimsoll_operator.placement.journal import Journal
+from plimsoll_operator.placement.ledger import Known, Ledger, Slot
+from plimsoll_operator.placement.phases.removal import reduce
+from plimsoll_operator.placement.plan_builder import Draft
+from plimsoll_operator.placement.records.action import Because
+from plimsoll_operator.placement.records.level import Condition, Level, State
+from plimsoll_operator.placement.records.plan import Refused
+
+TOLD = 4
+"""Hosts that a message names."""
+NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUPS)
+
+
+def cover(draft: Draft, choice: Choice, journal: Journal) -> None:
+    """Move, place and unload until it is so. Nothing is loaded that nobody asked for: files are enough."""
+    unsettled = [known for known in draft.book.models.values() if not known.model.stopped and not _covered(known)]
+    for known in sorted(unsettled, key=Known.order):
+        refusal = draft.lasting.get(known.model.key)
+        if refusal is None or refusal.reason not in NOWHERE:
+            _replace(draft, choice, known, journal)
+        _leave(draft, known)
+        reduce(draft, known)
+
+
+def _replace(draft: Draft, choice: Choice, known: Known, journal: Journal) -> None:
+    while (lies := _good(known)) < known.model.placed:
+        leaving = [slot for slot in known.slots if _may_leave(draft, slot)]
+        source = min(leaving, key=lambda slot: (not slot.state.awake, slot.ledger.key), default=None)
+        if source is not None and source.ledger.keeps and unfit(known, source.ledger) is None:
+            level = Level.RESIDENT if _refills(source, known) else _rest(source, source.ledger, source.image)
+            if level is Level.RESIDENT:
+                draft.refusals.pop(known.model.key, None)
+            return draft.move(source, source.ledger, level, Because.REVISION, "its spec has another revision")
+        options = choice.files(known)
+        journal.listed(known, options)
+        if not options:
+            if lies == 0:
+                _refuse(draft, known)
+            return None
+        target = options[0].ledger
+        if source is None:
+            why = f"{lies} of {known.model.placed} hosts have it" if lies else "no host has it yet"
+            draft.place(known, target, Level.ON_DISK, Because.MISSING, why)
+        else:
+            why = f"{source.ledger.key} is {_condition(source)}, or not what its spec asks for"
+            draft.move(source, target, _rest(source, target, 0), Because.DRAINING, why)
+    return None
+
+
+def _refuse(draft: Draft, known: Known) -> None:
+    """Say why no host takes a model. One that is not ready, or is replaced, may do so later."""
+    ledgers = list(draft.book.ledgers.values())
+    later = [ledger for ledger in ledgers if ledger.host.condition is not Condition.READY and not unfit(known, ledger)]
+    told = ", ".join(f"{ledger.key.name} ({_obstacle(known, ledger)})" for ledger in (later or ledgers)[:TOLD])
+    more = f" and {len(later or ledgers) - TOLD} more" if (later or ledgers)[TOLD:] else ""
+    if later:
+        draft.refuse(known, Refused.WAITS_FOR_HOST, f"it waits for hosts: {told}{more}", {"hosts": len(later)})
+    else:
+        message = f"none of the {len(ledgers)} hosts takes it: {told}{more}"
+        draft.refuse(known, Refused.NO_ROOM, message, {"hosts": len(ledgers)})
+
+
+def _obstacle(known: Known, ledger: Ledger) -> str:
+    """Why a host takes no new copy of a model."""
+    if (note := unfit(known, ledger)) is not None:
+        return note[1]
+    return "has a copy that is to leave" if known.model.key in ledger.slots else closed(ledger)
+
+
+def _leave(draft: Draft, known: Known) -> None:
+    """Unload copies whose replacements are there."""
+    if _good(known) < known.model.placed:
+        return
+    for slot in [slot for slot in known.slots if _may_leave(draft, slot)]:
+        revision = slot.ledger.keeps
+        why = "is of an older spec" if revision else f"lies on a host that is {_condition(slot)}"
+        draft.unload(slot, Because.REVISION if revision else Because.DRAINING, f"it {why}, and is replaced")
+
+
+def _covered(known: Known) -> bool:
+    """Whether a model lies where it should already, and nowhere else."""
+    slots = known.slots
+    if len(slots) != known.model.placed:
+        return False
+    return all(slot.stays for slot in slots)
+
+
+def _condition(slot: Slot) -> str:
+    return slot.ledger.host.condition.value.lower()
+
+
+def _may_leave(draft: Draft, slot: Slot) -> bool:
+    return not slot.stays and slot.idle and not draft.stuck(slot)
+
+
+def _good(known: Known) -> int:
+    """Hosts on which it lies and stays: what drains to sleep does, what drains to go is not current."""
+    return sum(slot.stays for slot in known.slots)
+
+
+def _refills(source: Slot, known: Known) -> bool:
+    """Whether a copy that is awake can be so again in its place."""
+    return source.state is State.RESIDENT and source.ledger.free + source.device >= known.device
+
+
+def _rest(source: Slot, target: Ledger, freed: int) -> Level:
+    """An image where there was one, or an engine that was used, as long as host memory is free for it."""
+    known = source.known
+    assert known is not None
+    used = source.state is State.IN_HOST or (source.state is State.RESIDENT and source.rate > 0)
+    return Level.IN_HOST if used and target.free_images + freed >= known.image else Level.ON_DISK

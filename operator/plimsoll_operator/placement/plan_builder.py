@@ -1,0 +1,153 @@
+"""A plan that is being made: every action is entered in the ledgers at once, so that the next one sees what it left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.eviction import Victims
+from plimsoll_operator.placement.image_memory import Beds
+from plimsoll_operator.placement.ledger import LEVELS, Known, Ledger, Slot
+from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.records.host import Copy
+from plimsoll_operator.placement.records.level import Level, State
+from plimsoll_operator.placement.records.plan import Placement, Plan, Refusal, Refused
+
+
+class Draft:
+    """Actions so far, in order, and what they leave in the book's ledgers."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.victims, self.beds = Victims(book), Beds(book)
+        self.actions: list[Action] = []
+        self.lasting: dict[ObjectKey, Refusal] = {}
+        self.refusals: dict[ObjectKey, Refusal] = {}
+        self.entered: set[tuple[ObjectKey, ObjectKey]] = set()
+        self.moves = 0
+        self.truncated = False
+        self._whys: dict[tuple[ObjectKey, ObjectKey], str] = {}
+        self._waits: list[float] = []
+
+    def begin(self) -> None:
+        """Another round: what the last one told hosts counts as done; wishes that it left open are looked at anew."""
+        self.refusals = dict(self.lasting)
+        self._waits, self.truncated = [], False
+        for ledger in self.book.ledgers.values():
+            for slot in ledger.slots.values():
+                slot.touched = False
+            self.victims.forget(ledger)
+
+    def stuck(self, slot: Slot) -> bool:
+        """Whether this plan has just put a copy where it is, or told it something: it is not moved on at once."""
+        return slot.touched or (slot.copy.model, slot.ledger.key) in self.entered
+
+    def later(self, seconds: float) -> None:
+        """There may be more to do then."""
+        if seconds > 0:
+            self._waits.append(seconds)
+
+    def lately(self, known: Known) -> float:
+        """Seconds for which a model is not to be moved again."""
+        moved, interval = known.model.moved, self.book.rules.move_interval
+        return 0.0 if moved is None else max(0.0, moved + interval - self.book.now)
+
+    def refuse(self, known: Known, reason: Refused, message: str, numbers: Mapping[str, float]) -> None:
+        """Leave a wish of a model open. The first reason is the one that counts."""
+        self.refusals.setdefault(known.model.key, Refusal(known.model.key, reason, message, numbers))
+
+    def sleep(self, slot: Slot, because: Because, why: str) -> None:
+        """Take a copy's device memory: it stays as an image where that has room, or is worth more than other images."""
+        level = Level.IN_HOST if slot.state is State.RESIDENT and self._bed(slot) else Level.ON_DISK
+        image = slot.known.image if slot.known is not None and level is Level.IN_HOST else 0
+        slot.ledger.set(slot, level, 0, image)
+        slot.copy = replace(slot.copy, since=self.book.now)
+        self._note(slot, why)
+        self.actions.append(Sleep(slot.copy.model, slot.ledger.key, level, because, why, slot.copy.pod))
+
+    def wake(self, slot: Slot, because: Because, why: str) -> None:
+        """Bring a copy that sleeps to the device. Its host must have room."""
+        slot.ledger.set(slot, Level.RESIDENT, _known(slot).device, 0)
+        slot.copy = replace(slot.copy, since=self.book.now)
+        self._note(slot, why)
+        self.actions.append(Wake(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
+
+    def place(self, known: Known, ledger: Ledger, level: Level, because: Because, why: str) -> None:
+        """Put a model on a host that does not have it. The host must have room for the level."""
+        self._enter(known, ledger, level, why)
+        self.actions.append(Place(known.model.key, ledger.key, level, because, why))
+
+    def unload(self, slot: Slot, because: Because, why: str) -> None:
+        """Take a copy from its host."""
+        self._leave(slot)
+        self.actions.append(Unload(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
+
+    def move(self, slot: Slot, ledger: Ledger, level: Level, because: Because, why: str) -> None:
+        """Bring a model from one host to another, or, for a new revision, out of its host and back in.
+
+        The target must have room; on one and the same host that is the room that unloading makes.
+        """
+        known, first = _known(slot), First.UNLOAD if slot.ledger is ledger else First.PLACE
+        self.moves += slot.state.awake
+        if first is First.UNLOAD:
+            self._leave(slot)
+        self._enter(known, ledger, level, why)
+        if first is First.PLACE:
+            self._leave(slot)
+        source, pod = slot.ledger.key, slot.copy.pod
+        self.actions.append(Move(known.model.key, source, ledger.key, level, first, because, why, pod))
+
+    def plan(self) -> Plan:
+        """What came of it."""
+        placements = [
+            Placement(slot.copy.model, ledger.key, slot.level, self._why(slot), slot.copy.pod)
+            for ledger in self.book.ledgers.values()
+            for slot in ledger.slots.values()
+            if slot.known is not None and slot.state is not State.DRAINING
+        ]
+        placements.sort(key=lambda placement: (placement.model, placement.host))
+        refusals = tuple(self.refusals[key] for key in sorted(self.refusals))
+        wait = min(self._waits, default=None)
+        return Plan(tuple(self.actions), tuple(placements), refusals, wait, self.truncated)
+
+    def _bed(self, slot: Slot) -> bool:
+        """Make room for an image, if need be by sending images of less value to disk; or say that there is none."""
+        images = self.beds.find(slot, slot.ledger.free_images)
+        for other in images or ():
+            why = f"its image makes room for that of {slot.copy.model}, worth more"
+            self.sleep(other, Because.EVICTED, why)
+        return images is not None
+
+    def _enter(self, known: Known, ledger: Ledger, level: Level, why: str) -> None:
+        device = known.device if level is Level.RESIDENT else 0
+        image = known.image if level is Level.IN_HOST else 0
+        copy = Copy(known.model.key, known.model.revision, LEVELS[level], since=self.book.now)
+        slot = Slot(ledger, copy, known, LEVELS[level], device, image, 0.0, current=True)
+        ledger.add(slot)
+        self.entered.add((known.model.key, ledger.key))
+        known.slots.append(slot)
+        self._note(slot, why)
+
+    def _leave(self, slot: Slot) -> None:
+        slot.touched = True
+        slot.ledger.remove(slot)
+        if slot.known is not None:
+            slot.known.slots.remove(slot)
+        self.victims.forget(slot.ledger)
+
+    def _note(self, slot: Slot, why: str) -> None:
+        slot.touched = True
+        self._whys[slot.copy.model, slot.ledger.key] = why
+        self.victims.forget(slot.ledger)
+
+    def _why(self, slot: Slot) -> str:
+        told = self._whys.get((slot.copy.model, slot.ledger.key))
+        return told or (f"it is {slot.state} there" if slot.stays else "it is about to leave this host")
+
+
+def _known(slot: Slot) -> Known:
+    assert slot.known is not None, f"nothing is known of {slot.copy.model}"
+    return slot.known

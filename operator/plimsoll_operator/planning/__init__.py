@@ -1,0 +1,1 @@
+"""What is there and what to do next: pure functions with reasons."""

@@ -1,0 +1,141 @@
+"""The pods of one object, sorted by what they mean to it: what plans and statuses are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+from plimsoll_operator.build.pod_revision import Fit, Fits
+from plimsoll_operator.planning.pods import LONG_AGO, Observed, Pod
+from plimsoll_operator.spec.workload import Workload
+from plimsoll_operator.status.conditions import PROGRESSING
+from plimsoll_operator.status.pod_failure import Failure
+from plimsoll_operator.status.reasons import Reason
+
+
+def deadline(spec: Workload, pods: Sequence[Pod], before: Sequence[Mapping[str, Any]], now: datetime) -> datetime:
+    """When the change counts as stalled, unless something moves; `pods` are those that have to do with it.
+
+    A pod that loads, or drains, is progress until its own limit has passed.
+    """
+    moved = [
+        *_begun(spec.generation, before, now),
+        *(p.ended if p.dead else p.moved for p in pods),
+        *(p.gone_by for p in pods if p.gone_by is not None),
+    ]
+    patience, startup = timedelta(seconds=spec.rollout.progress_seconds), timedelta(seconds=spec.startup_seconds)
+    loaded_by = [p.loads_since + startup for p in pods if p.loads_since is not None]
+    return max((max(moved, default=LONG_AGO) + patience, *loaded_by))
+
+
+def _begun(generation: int, before: Sequence[Mapping[str, Any]], now: datetime) -> list[datetime]:
+    """When the change began, as the last status says; nothing where that one says that it is stalled."""
+    known = next((c for c in before if c["type"] == PROGRESSING), None)
+    if known is None:
+        return [now]
+    if known["status"] == "True":
+        return [datetime.fromisoformat(known["lastTransitionTime"])]
+    stalled = known["reason"] == Reason.PROGRESS_DEADLINE_EXCEEDED
+    return [] if stalled and known.get("observedGeneration") == generation else [now]
+
+
+CORDON = "node.kubernetes.io/unschedulable"
+W_co = TypeVar("W_co", bound=Workload, covariant=True)
+W = TypeVar("W", bound=Workload)
+
+
+@dataclass(frozen=True, slots=True)
+class View(Generic[W_co]):
+    """`live` pods count as replicas. Each of them is one of these:
+
+    `current`: of the present spec and image. `held`: of the present spec, and it is not this model's turn to take what
+    an upgrade of Plimsoll brought. `older`: to be replaced. `ended` were current, and will not run again. `needs_turn`:
+    whether pods serve that only an upgrade of Plimsoll has outdated.
+    """
+
+    spec: W_co
+    observed: Observed
+    live: tuple[Pod, ...]
+    current: tuple[Pod, ...]
+    held: tuple[Pod, ...]
+    older: tuple[Pod, ...]
+    ended: tuple[Pod, ...]
+    needs_turn: bool
+
+    @property
+    def good(self) -> tuple[Pod, ...]:
+        """Pods that nothing is wrong with, wherever they are."""
+        return self.current + self.held
+
+    @property
+    def leaving(self) -> tuple[Pod, ...]:
+        """Those of them whose node is being drained."""
+        return tuple(p for p in self.good if p.leaving) if moves_off_nodes(self.spec) else ()
+
+    @property
+    def staying(self) -> tuple[Pod, ...]:
+        """The others."""
+        return tuple(p for p in self.good if not p.leaving) if moves_off_nodes(self.spec) else self.good
+
+    @property
+    def ready(self) -> int:
+        """Pods that serve, whatever their spec."""
+        return sum(p.ready for p in self.live)
+
+    @property
+    def good_ready(self) -> int:
+        """Pods that serve and need no replacing for their spec."""
+        return sum(p.ready for p in self.good)
+
+    @property
+    def stopping(self) -> int:
+        """Pods that drain."""
+        return sum(p.stopping and not p.lost for p in self.observed.pods)
+
+    def deadline(self, before: Sequence[Mapping[str, Any]]) -> datetime:
+        """When what is under way counts as stalled; `before` are the conditions of the last status. See progress.py."""
+        stopping = tuple(p for p in self.observed.pods if p.stopping)
+        return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
+
+    def stalls_in(self, before: Sequence[Mapping[str, Any]]) -> timedelta | None:
+        """How long until then; None where that was before: what only waits for its turn never counts as stalled."""
+        left = self.deadline(before) - self.observed.now
+        return left if left > timedelta(0) else None
+
+    def failure(self, reasons: frozenset[Reason]) -> Failure | None:
+        """The first failure of one of these kinds among good pods; dead ones count until replaced."""
+        missing = len(self.good) < self.spec.replicas
+        for pod in (*self.good, *(self.ended[-1:] if missing else ())):
+            if not pod.ready and pod.failure is not None and pod.failure.reason in reasons:
+                return Failure(pod.failure.reason, f"{pod.name}: {pod.failure.message}")
+        return None
+
+
+def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> View[W]:
+    """Sort what is there. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated stay as they are."""
+    of = {p.uid: fits(p.hash) for p in observed.pods}
+    live = tuple(p for p in observed.pods if p.live)
+    outdated = tuple(p for p in live if of[p.uid] is Fit.OUTDATED)
+    others = tuple(p for p in live if of[p.uid] is Fit.OLDER)
+    ended = [p for p in observed.pods if p.dead and not p.stopping and of[p.uid] is Fit.CURRENT]
+    return View(
+        spec,
+        observed,
+        live=live,
+        current=tuple(p for p in live if of[p.uid] is Fit.CURRENT),
+        held=() if may_roll else outdated,
+        older=others + outdated if may_roll else others,
+        ended=tuple(sorted(ended, key=lambda p: (p.ended, p.name))),
+        needs_turn=any(p.ready for p in outdated),
+    )
+
+
+def moves_off_nodes(spec: Workload) -> bool:
+    """Whether pods are moved off a node that is drained: not where they would be put there again."""
+    return not any(_tolerates_cordon(toleration) for toleration in spec.template.tolerations)
+
+
+def _tolerates_cordon(toleration: Mapping[str, Any]) -> bool:
+    return toleration.get("key") in (None, "", CORDON) and toleration.get("effect") in (None, "", "NoSchedule")

@@ -1,0 +1,230 @@
+"""What is there: pods and the Service of one ModelDeployment, as plain records.
+
+A record is read once, when the API server tells of an object; what also depends on the time is added in each pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from plimsoll_cluster.pod_status import conditions_of, is_unheard
+from plimsoll_cluster.resource import Controller
+from plimsoll_operator.planning.nodes import Node
+from plimsoll_operator.spec.identity import (
+    GROUP_LABEL,
+    HASH_LABEL,
+    KIND,
+    OWNER_LABEL,
+    POOL_LABEL,
+    POOL_UID_LABEL,
+    UID_LABEL,
+    Object,
+    controller_of,
+)
+from plimsoll_operator.status.name_conflicts import Loss
+from plimsoll_operator.status.pod_failure import Failure, failure_of, node_failure
+
+LOST_AFTER = timedelta(seconds=60)
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+NO_NODES: Mapping[str, Node] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One runtime pod.
+
+    `model` is the ModelDeployment or RuntimePool that its label names, which the Service goes by, too. `gone_by`: it
+    has been deleted and drains until then at the latest. `lost`: it should be gone for long, but its node does not say
+    so. `dead`: it will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`
+    and `address`: "" while it has none. `cut_off`: it was ready when its node was last heard of, and may serve still.
+    `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to. `loads_since`:
+    when it began to load, None when it does not. `worth`: what would be lost with it, in the measure of whoever decides
+    which of several goes. `group`: which of its owner's groups it is.
+    """
+
+    name: str
+    uid: str
+    model: str
+    hash: str
+    created: datetime
+    scheduled: bool
+    ready: bool
+    gone_by: datetime | None
+    dead: bool
+    ended: datetime
+    failure: Failure | None = None
+    marked: bool = False
+    node: str = ""
+    moved: datetime = LONG_AGO
+    loads_since: datetime | None = None
+    cut_off: bool = False
+    leaving: bool = False
+    lost: bool = False
+    address: str = ""
+    worth: float = 0.0
+    group: str = ""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it has been deleted."""
+        return self.gone_by is not None
+
+    @property
+    def revision(self) -> str:
+        """What the user says of it, by its label."""
+        return self.hash.partition("-")[0]
+
+    @property
+    def live(self) -> bool:
+        """Whether it counts as a replica."""
+        return not self.stopping and not self.dead
+
+
+class ServiceState(Enum):
+    """The Service of a model, as found."""
+
+    MISSING = "missing"
+    OURS = "as it should be"
+    CHANGED = "not as it should be"
+    LEFT_OVER = "of an object of this name that was deleted, and about to go"
+    FOREIGN = "somebody else's"
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Everything that a plan is made from, beside the spec. `lost_names`: served names that other objects have.
+
+    `gave_up`: why the model has no replicas, if it was scaled to zero before one of its revision was ready.
+    """
+
+    pods: tuple[Pod, ...]
+    service: ServiceState
+    now: datetime
+    lost_names: tuple[Loss, ...] = ()
+    gave_up: Failure | None = None
+
+
+def observe_pods(pods: Iterable[Pod], now: datetime, nodes: Mapping[str, Node] = NO_NODES) -> tuple[Pod, ...]:
+    """Pods as they are now, oldest first; `nodes` are those that are known of."""
+    found = (_on(_at(pod, now), nodes.get(pod.node)) for pod in pods)
+    return tuple(sorted(found, key=lambda pod: (pod.created, pod.name)))
+
+
+def lost_in(pods: Iterable[Pod], now: datetime) -> timedelta | None:
+    """How long until a pod that stops counts as lost, if nothing is heard of it before; None where none stops."""
+    return min((p.gone_by + LOST_AFTER - now for p in pods if p.gone_by is not None and not p.lost), default=None)
+
+
+def selecting_uid(pods: Iterable[Pod], owner_uid: str) -> str | None:
+    """The uid for selectors to name: None while a replica lives that an operator of before this label has made."""
+    return owner_uid if all(pod.marked for pod in pods if pod.live) else None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundService:
+    """A Service, whoever's it is. `ports` are (name, port, target) of each."""
+
+    owner: Controller | None
+    labels: Mapping[str, str]
+    selector: Mapping[str, str]
+    ports: frozenset[tuple[Any, ...]]
+
+
+def read_service(item: Object) -> FoundService:
+    """What is kept of a Service."""
+    owner = controller_of(item)
+    return FoundService(
+        owner=Controller(owner["kind"], owner["name"], owner["uid"]) if owner else None,
+        labels=item["metadata"].get("labels") or {},
+        selector=item["spec"].get("selector") or {},
+        ports=frozenset((p.get("name"), p["port"], p.get("targetPort")) for p in item["spec"].get("ports", ())),
+    )
+
+
+def observe_service(found: FoundService | None, wanted: Object) -> ServiceState:
+    """Whether the Service is there, is ours, and says what it should."""
+    if found is None:
+        return ServiceState.MISSING
+    ours = read_service(wanted)
+    assert ours.owner is not None
+    if found.owner is None or found.owner.uid != ours.owner.uid:
+        same_name = found.owner is not None and (found.owner.kind, found.owner.name) == (KIND, ours.owner.name)
+        return ServiceState.LEFT_OVER if same_name else ServiceState.FOREIGN
+    same = (
+        found.selector == ours.selector
+        and all(found.labels.get(key) == value for key, value in ours.labels.items())
+        and ours.ports <= found.ports
+    )
+    return ServiceState.OURS if same else ServiceState.CHANGED
+
+
+def read_pod(item: Object) -> Pod:
+    """What is kept of a pod."""
+    meta, status = item["metadata"], item.get("status") or {}
+    conditions = conditions_of(item)
+    gone_by = meta.get("deletionTimestamp")
+    dead = status.get("phase") in ("Failed", "Succeeded")
+    labels = meta.get("labels") or {}
+    created = _time(meta["creationTimestamp"])
+    node = str(item["spec"].get("nodeName") or "")
+    ready = gone_by is None and not dead and conditions.get("Ready", {}).get("status") == "True"
+    cut_off = bool(node) and gone_by is None and not dead and is_unheard(conditions)
+    failure = node_failure(node) if cut_off else failure_of(status, conditions)
+    placed_at = _transition(conditions, "PodScheduled") or created
+    return Pod(
+        name=meta["name"],
+        uid=meta["uid"],
+        model=labels.get(OWNER_LABEL) or labels.get(POOL_LABEL, ""),
+        hash=labels.get(HASH_LABEL, ""),
+        created=created,
+        scheduled=bool(node),
+        ready=ready,
+        gone_by=_time(gone_by) if gone_by is not None else None,
+        dead=dead,
+        ended=max([created, *_ends(status, conditions)]),
+        marked=(labels.get(UID_LABEL) or labels.get(POOL_UID_LABEL)) == controller_of(item).get("uid"),
+        failure=failure,
+        node=node,
+        address=str(status.get("podIP") or ""),
+        group=labels.get(GROUP_LABEL, ""),
+        cut_off=cut_off,
+        moved=max(placed_at, _transition(conditions, "Ready") or created),
+        loads_since=placed_at if node and not ready and not dead and failure is None else None,
+    )
+
+
+def _at(pod: Pod, now: datetime) -> Pod:
+    """A pod, with what the time makes of it."""
+    return replace(pod, lost=True) if pod.gone_by is not None and now > pod.gone_by + LOST_AFTER else pod
+
+
+def _on(pod: Pod, node: Node | None) -> Pod:
+    """A pod, with what is known of its node."""
+    if node is None:
+        return pod
+    silent = node.lost and pod.live and not pod.ready
+    failure = node_failure(pod.node) if silent else pod.failure
+    return replace(pod, leaving=node.cordoned, failure=failure, loads_since=None if silent else pod.loads_since)
+
+
+def _transition(conditions: Mapping[str, Any], kind: str) -> datetime | None:
+    stamp = conditions.get(kind, {}).get("lastTransitionTime")
+    return _time(stamp) if stamp else None
+
+
+def _ends(status: Object, conditions: Mapping[str, Any]) -> list[datetime]:
+    """Times at which a pod that has ended may have done so: the latest is near enough."""
+    stamps = [c.get("lastTransitionTime") for c in conditions.values()]
+    stamps += [
+        ((c.get("state") or {}).get("terminated") or {}).get("finishedAt")
+        for c in status.get("containerStatuses") or ()
+    ]
+    return [_time(stamp) for stamp in stamps if stamp]
+
+
+def _time(stamp: str) -> datetime:
+    return datetime.fromisoformat(stamp)

@@ -1,0 +1,89 @@
+"""Whose turn it is to take what an upgrade of Plimsoll brings: a new image does not roll all models at once.
+
+A turn lasts until the model serves with pods of the new image alone. One that is stalled gives its turn up, so that it
+holds up nobody, and goes on without. It is all in memory: what has begun before a restart is known by its status.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from plimsoll_operator.build.pod_revision import Fits
+from plimsoll_operator.planning.pod_view import View, view
+from plimsoll_operator.planning.pods import Observed
+from plimsoll_operator.spec.identity import Object, ObjectKey, key_of
+from plimsoll_operator.spec.workload import Workload
+from plimsoll_operator.status.conditions import PROGRESSING
+from plimsoll_operator.status.reasons import Reason
+
+W = TypeVar("W", bound=Workload)
+
+
+class Turns:
+    """At most `limit` models have one at a time."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._taken: set[ObjectKey] = set()
+        self._stalled: set[ObjectKey] = set()
+        self._waiting: dict[ObjectKey, None] = {}
+
+    def learn(self, item: Object) -> None:
+        """Before the first pass: an object that rolls has its turn already."""
+        conditions = (item.get("status") or {}).get("conditions") or ()
+        if any(c["type"] == PROGRESSING and c["reason"] == Reason.ROLLING for c in conditions):
+            self._taken.add(key_of(item))
+
+    def take(self, key: ObjectKey) -> bool:
+        """Whether a model may roll now; else it waits, and hears of it."""
+        if key not in self._taken and key not in self._stalled:
+            if len(self._taken) >= self._limit:
+                self._waiting[key] = None
+                return False
+            self._taken.add(key)
+        self._waiting.pop(key, None)
+        return True
+
+    def stall(self, key: ObjectKey) -> list[ObjectKey]:
+        """A model does not get on; returns those that may take its turn."""
+        if key not in self._taken:
+            return []
+        self._taken.discard(key)
+        self._stalled.add(key)
+        return self._next()
+
+    def end(self, key: ObjectKey) -> list[ObjectKey]:
+        """A model has rolled, or is gone; returns those that may take its turn."""
+        self._stalled.discard(key)
+        if key not in self._taken:
+            return self.decline(key)
+        self._taken.discard(key)
+        return self._next()
+
+    def decline(self, key: ObjectKey) -> list[ObjectKey]:
+        """A model that waits needs no turn now; returns those that may take the one that it was offered."""
+        if key not in self._waiting:
+            return []
+        del self._waiting[key]
+        return self._next()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where a model is in two places at once."""
+        assert not self._taken & self._stalled
+        assert not self._waiting.keys() & (self._taken | self._stalled)
+
+    def _next(self) -> list[ObjectKey]:
+        return list(self._waiting)[: max(0, self._limit - len(self._taken))]
+
+
+def view_in_turn(spec: W, fit: Fits, observed: Observed, turns: Turns) -> tuple[View[W], list[ObjectKey]]:
+    """What is there, sorted; what an upgrade of Plimsoll would roll waits for its turn.
+
+    And those that may take the turn which ends here.
+    """
+    seen = view(spec, fit, observed)
+    if seen.needs_turn and not turns.take(spec.key):
+        return view(spec, fit, observed, may_roll=False), []
+    if seen.needs_turn:
+        return seen, []
+    return seen, turns.decline(spec.key) if seen.older else turns.end(spec.key)

@@ -1,0 +1,189 @@
+"""Has hosts do what a plan says: hosts side by side, on each one action after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.pools.host_model_spec import Wanted
+from plimsoll_operator.pools.hosts.client import HostClient, HostError
+from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
+from plimsoll_operator.pools.hosts.inventory import Asked
+from plimsoll_operator.pools.hosts.report import Report
+from plimsoll_operator.pools.placer_state import Pool, Refused
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.status.reasons import Reason
+
+logger = logging.getLogger(__name__)
+
+REFUSED_SECONDS = 30.0
+"""How long a host is not asked again for what it has refused."""
+
+Connect = Callable[[HostPod], HostClient]
+"""A client for the host API of a pod."""
+Tell = Callable[[ObjectKey, Reason, str], None]
+
+
+class Asker:
+    """`tell` is told of what hosts have accepted or refused, for people."""
+
+    def __init__(
+        self, connect: Connect, tell: Tell, *, may_act: Callable[[], bool], clock: Callable[[], datetime]
+    ) -> None:
+        self._connect = connect
+        self._tell = tell
+        self._may_act = may_act
+        self._clock = clock
+
+    async def carry_out(
+        self, pool: Pool, hosts: Sequence[Known], actions: Sequence[Action], wishes: Mapping[ObjectKey, Wanted]
+    ) -> None:
+        """Hosts side by side; on each, an action waits until those before it have ended, maybe for a later pass.
+
+        A host that refuses to place a model is asked for what comes after it: that may free what the model needs.
+        """
+        by_host: dict[ObjectKey, list[Action]] = {}
+        for action in actions:
+            by_host.setdefault(_target(action), []).append(action)
+        known = {known.pod.key: known for known in hosts}
+        asking = [self._on_host(pool, known[host], theirs, wishes) for host, theirs in by_host.items() if host in known]
+        await asyncio.gather(*asking)
+
+    async def _on_host(
+        self, pool: Pool, known: Known, actions: Sequence[Action], wishes: Mapping[ObjectKey, Wanted]
+    ) -> None:
+        client = self._connect(known.pod)
+        for action in actions:
+            report = known.report
+            if report is None:
+                return
+            refused = pool.refused.get((known.pod.uid, action.model))
+            nobody_knows_what = isinstance(action, Place | Move) and action.model not in wishes
+            if refused is not None or nobody_knows_what:  # it stays as it is
+                if _only_adds(action):
+                    continue
+                return
+            if not self._may_act():
+                raise NotLeaderError("the Lease is lost")
+            try:
+                done = await self._act(client, known, action, wishes)
+            except HostError as error:
+                self._failed(pool, known, action, wishes, error)
+                if error.is_refusal and _only_adds(action):
+                    continue
+                return
+            self._accepted(pool, known, action, wishes)
+            if not done:
+                return
+
+    async def _act(self, client: HostClient, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted]) -> bool:
+        """Whether it is done; what nobody can do any more is."""
+        report, model, wish = known.report, action.model, wishes.get(action.model)
+        assert report is not None
+        logger.info("%s: %s", known.pod.key, action)
+        operation = _operation(report, action, wish.revision if wish is not None else "")
+        match action:
+            case Move(source=source, first=First.UNLOAD, host=host) if source != host:
+                return await client.remove(model, operation)
+            case Place(level=level) | Move(level=level):
+                assert wish is not None
+                return await client.place(model, operation, wish.body, level.value)
+            case Unload():
+                return await client.remove(model, operation)
+            case Sleep(level=level):
+                return await client.sleep(model, operation, level.value)
+            case Wake():
+                return await client.wake(model, operation)
+
+    def _accepted(self, pool: Pool, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted]) -> None:
+        """A host does it: the planner hears of it until the report shows it, people at once."""
+        report, wish, now = known.report, wishes.get(action.model), self._clock().timestamp()
+        assert report is not None
+        going = isinstance(action, Unload) or (isinstance(action, Move) and _target(action) != action.host)
+        if going or isinstance(action, Place | Move):
+            revision = wish.revision if wish is not None else ""
+            asked = Asked(report.instance, report.sequence, revision, going, now)
+            pool.asked.setdefault(known.pod.uid, {})[action.model] = asked
+        if isinstance(action, Move):
+            pool.moved[action.model] = now
+        reason = _reason(action)
+        again = isinstance(action, Place) and known.failure(action.model, wish.revision if wish is not None else "")
+        if reason is not None and not again:
+            words = f"on {known.pod.name}: {action.why}" if isinstance(action, Place) else action.why
+            self._tell(action.model, reason, words)
+
+    def _failed(
+        self, pool: Pool, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted], error: HostError
+    ) -> None:
+        wish, now = wishes.get(action.model), self._clock().timestamp()
+        words = str(error) if wish is None else wish.hide(str(error))
+        logger.warning("%s: %s came to nothing: %s", known.pod.key, action, words)
+        if not error.is_refusal:
+            return
+        revision = wish.revision if wish is not None else ""
+        message = f"{known.pod.name}: {words}"
+        pool.refused[known.pod.uid, action.model] = Refused(revision, now + REFUSED_SECONDS, message)
+        self._tell(action.model, Reason.REFUSED, message)
+
+    async def pin(self, hosts: Sequence[Known], wishes: Mapping[ObjectKey, Wanted]) -> None:
+        """What a model is worth may change without another revision of it."""
+        for known in hosts:
+            for model, entry in known.entries.items():
+                wish = wishes.get(model)
+                if wish is None or known.trouble or known.report is None:
+                    continue
+                placement = wish.spec.placement
+                assert placement is not None
+                worth = (placement.pinned, float(placement.weight), placement.priority)
+                if (entry.pinned, entry.weight, entry.priority) == worth:
+                    continue
+                if not self._may_act():
+                    raise NotLeaderError("the Lease is lost")
+                content = f"{known.report.instance}/{model}/{entry.pinned, entry.weight, entry.priority}/{worth}"
+                operation = hashlib.sha256(content.encode()).hexdigest()[:32]
+                pinned, weight, priority = worth
+                try:
+                    await self._connect(known.pod).pin(
+                        model, operation, pinned=pinned, weight=weight, priority=priority
+                    )
+                except HostError as error:
+                    logger.warning("%s: the worth of %s is not told: %s", known.pod.key, model, error)
+
+
+def _target(action: Action) -> ObjectKey:
+    """The host that is asked first."""
+    if isinstance(action, Move) and action.first is First.UNLOAD:
+        return action.source
+    return action.host
+
+
+def _only_adds(action: Action) -> bool:
+    """Whether no later action on its host counts on room that it makes."""
+    return isinstance(action, Place) or (isinstance(action, Move) and action.source == action.host)
+
+
+def _reason(action: Action) -> Reason | None:
+    """As which event people hear of it, if they do."""
+    if action.because is Because.EVICTED and isinstance(action, Sleep | Unload):
+        return Reason.EVICTED
+    if isinstance(action, Unload):
+        return None
+    return {Place: Reason.PLACED, Move: Reason.MOVED, Wake: Reason.WOKEN, Sleep: Reason.ASLEEP}[type(action)]
+
+
+def _operation(report: Report, action: Action, revision: str) -> str:
+    """The same for the same action over the same state of the host, whoever asks for it, and another one after that."""
+    content = (
+        report.instance,
+        str(report.sequence),
+        type(action).__name__,
+        str(action.model),
+        str(getattr(action, "level", "")),
+        revision,
+    )
+    return hashlib.sha256("/".join(content).encode()).hexdigest()[:32]

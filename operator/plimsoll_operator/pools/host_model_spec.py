@@ -1,0 +1,80 @@
+"""What a host is told of a model, and what the planner is: pure functions of a ModelDeployment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plimsoll_operator.build.arguments import claim_name, model_argument
+from plimsoll_operator.placement.records.model import Model, Need, Replicas
+from plimsoll_operator.pools.source_tokens import Token
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.spec.quantity import byte_count
+
+HASH_LENGTH = 16
+NOT_THE_HOSTS = frozenset({"kvMemory", "threads"})
+"""Fields of `spec.runtime` that a host is told otherwise, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model as its hosts are to have it. `body` is the `spec` of the host API's PUT, a token included."""
+
+    spec: Spec
+    revision: str
+    body: Mapping[str, Any] = field(repr=False)
+
+    def hide(self, text: str) -> str:
+        """What a host says of it, without the token that it was told."""
+        token = self.body.get("token")
+        return text.replace(token, "***") if token else text
+
+
+def wanted(spec: Spec, served_names: Collection[str], token: Token | None = None) -> Wanted:
+    """What is to be on the hosts of a pool. `served_names` are those that no older model has.
+
+    Another token is another revision, so that hosts are told of it; a revision gives nobody the token. A model of
+    another namespace without one is fetched with none at all, and not with the pool's own.
+    """
+    assert spec.placement is not None
+    claim = claim_name(spec.source)
+    runtime = {name: value for name, value in spec.options.items() if name not in NOT_THE_HOSTS}
+    said: dict[str, Any] = {
+        "source": f"file://{model_argument(spec.source)}" if claim is not None else spec.source,
+        "modelRevision": spec.revision,
+        "servedNames": sorted(served_names),
+        "runtime": runtime,
+        "minimumKv": spec.options.get("kvMemory"),
+    }
+    marked = said if token is None else {**said, "token": token.mark}
+    revision = hashlib.sha256(json.dumps(marked, sort_keys=True).encode()).hexdigest()[:HASH_LENGTH]
+    counted = {
+        "weight": float(spec.placement.weight),
+        "priority": spec.placement.priority,
+        "pinned": spec.placement.pinned,
+    }
+    apart = spec.placement.namespace != spec.key.namespace
+    secret = {"token": token.value} if token is not None else {"token": ""} if apart else {}
+    return Wanted(spec, revision, {"revision": revision, **said, **counted, **secret})
+
+
+def planned_model(found: Wanted, size: Need | None, moved: float | None) -> Model:
+    """The same for the planner. Before a host has had it nobody knows its size: it counts as its least KV cache."""
+    spec, placement = found.spec, found.spec.placement
+    assert placement is not None
+    kv = spec.options.get("kvMemory")
+    least = byte_count(str(kv)) if kv is not None else 0
+    count = spec.replicas
+    return Model(
+        key=spec.key,
+        revision=found.revision,
+        needs=(size or Need(weights=0, kv=least),),
+        replicas=Replicas(desired=count, least=0 if spec.scaling is None else spec.scaling.least, most=count),
+        priority=placement.priority,
+        weight=float(placement.weight),
+        pinned=placement.pinned,
+        moved=moved,
+    )

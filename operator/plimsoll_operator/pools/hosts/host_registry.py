@@ -1,0 +1,185 @@
+"""What is known of each host: its last report that could be believed, and why newer ones are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from plimsoll_operator.kube.clock import AHEAD_SECONDS, FROM_THE_FUTURE
+from plimsoll_operator.pools.hosts.report import ModelEntry, Report
+from plimsoll_operator.spec.identity import ObjectKey
+
+
+def complaint(before: Report | None, report: Report, now: float, memory: int | None = None) -> str | None:
+    """Why a report cannot be true, None where nothing speaks against it; in the same words as long as that lasts.
+
+    `before` is the last one of this process that was believed, `memory` the limit of a pod whose device is a CPU; None
+    of one that has an accelerator of its own.
+    """
+    return next(_complaints(before, report, now, memory), None)
+
+
+def _complaints(before: Report | None, report: Report, now: float, memory: int | None) -> Iterator[str]:
+    device, sleepers = report.device, report.sleepers
+    if before is not None and before.instance == report.instance:
+        if report.sequence < before.sequence:
+            yield "it goes back: its sequence is below that of an earlier report"
+        if report.time < before.time - 1:
+            yield "it goes back in time: it is older than an earlier report of the same process"
+    if report.time > now + AHEAD_SECONDS:
+        yield FROM_THE_FUTURE
+    if device.line > device.capacity:
+        yield f"its line of {device.line} bytes is above its capacity of {device.capacity}"
+    if memory is not None and device.kind != "cpu":
+        yield (
+            f"it uses an accelerator ({device.kind}) that its pool has not claimed, and that another pool on the node "
+            "may have: set resources.accelerator in the RuntimePool, or keep the device from its pods"
+        )
+    if memory is not None and device.kind == "cpu" and device.capacity + sleepers.capacity > memory:
+        taken = device.capacity + sleepers.capacity
+        yield f"its capacity and sleepers are {taken} bytes together, and its pod is limited to {memory}"
+    granted = sum(entry.device for entry in report.models)
+    if granted > device.capacity:
+        yield f"its models are granted {granted} bytes of {device.capacity}"
+    if sleepers.used > sleepers.capacity:
+        yield f"its sleepers take {sleepers.used} bytes of {sleepers.capacity}"
+    if len({entry.key for entry in report.models}) < len(report.models):
+        yield "it names a model twice"
+
+
+INSTANCES_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HostPod:
+    """A runtime pod of a pool. `memory` is its limit in bytes, `address` "" while it has none."""
+
+    pool: ObjectKey
+    name: str
+    uid: str
+    node: str
+    address: str
+    memory: int
+
+    @property
+    def key(self) -> ObjectKey:
+        """The ModelHost's, which is named as the pod."""
+        return ObjectKey(self.pool.namespace, self.name)
+
+
+@dataclass(slots=True)
+class Known:
+    """`heard`: when the report came, by our clock. `trouble`: why no newer one is believed, "" while all is well.
+
+    `asked`: whether this process has asked it at least once, well or not. `past`: the pod's processes of before.
+    """
+
+    pod: HostPod
+    report: Report | None = None
+    heard: float = 0.0
+    trouble: str = ""
+    refused: bool = False
+    asked: bool = False
+    past: list[str] = field(default_factory=list)
+    entries: dict[ObjectKey, ModelEntry] = field(default_factory=dict)
+
+    def failure(self, model: ObjectKey, revision: str | None = None) -> str:
+        """Why a model that was placed is not there, as the host says of it, or of this revision; else ""."""
+        entry = None if self.report is None or model in self.entries else self.report.entry(model)
+        if entry is None or revision not in (None, entry.revision):
+            return ""
+        return entry.error or ""
+
+
+Changed = Callable[[Known, Report | None], None]
+"""Told of a host of which something new is known, and of the report that it had before."""
+
+
+def _nothing(_: Known, __: Report | None) -> None:
+    """What is told where nobody listens."""
+
+
+def refused_reports(hosts: Sequence[Known]) -> str:
+    """Which of the hosts' reports are refused and why, for people; "" if none is."""
+    refused = [known for known in hosts if known.refused]
+    if not refused:
+        return ""
+    more = f" (and those of {len(refused) - 1} more hosts)" if refused[1:] else ""
+    return f"ModelHost {refused[0].pod.name}: {refused[0].trouble}{more}"
+
+
+class HostBook:
+    """Every host of every pool. `changed` is told of each host of which something new is known."""
+
+    def __init__(self, changed: Changed = _nothing) -> None:
+        self._changed = changed
+        self._hosts: dict[str, Known] = {}
+
+    def __iter__(self) -> Iterator[Known]:
+        return iter(self._hosts.values())
+
+    def listen(self, changed: Changed) -> None:
+        """Tell this one from now on."""
+        self._changed = changed
+
+    def get(self, uid: str) -> Known | None:
+        """The host in the pod with this uid."""
+        return self._hosts.get(uid)
+
+    def of(self, pool: ObjectKey) -> list[Known]:
+        """The hosts of a pool, by name."""
+        return sorted((known for known in self._hosts.values() if known.pod.pool == pool), key=lambda k: k.pod.name)
+
+    def holders(self, model: ObjectKey) -> list[Known]:
+        """The hosts that say that they have a model."""
+        return [known for known in self._hosts.values() if model in known.entries]
+
+    def keep(self, pool: ObjectKey, pods: Iterable[HostPod]) -> None:
+        """These are the pods of a pool now; others of it are forgotten."""
+        wanted = {pod.uid: pod for pod in pods}
+        for uid in [uid for uid, known in self._hosts.items() if known.pod.pool == pool and uid not in wanted]:
+            del self._hosts[uid]
+        for uid, pod in wanted.items():
+            self._hosts.setdefault(uid, Known(pod)).pod = pod
+
+    def take(self, uid: str, report: Report, now: float) -> None:
+        """A report has come, at `now`. One that cannot be true changes nothing but what is told about the host."""
+        known = self._hosts.get(uid)
+        if known is None:
+            return
+        known.asked = True
+        memory = known.pod.memory or None
+        wrong = complaint(known.report, report, now, memory)
+        if wrong is None and report.instance in known.past:
+            wrong = f"it comes from the process {report.instance}, which another one has replaced"
+        if wrong is not None:
+            self._tell_trouble(known, f"a report is refused: {wrong}", refused=True)
+            return
+        before = known.report
+        if before is not None and before.instance != report.instance:
+            known.past = [*known.past, before.instance][-INSTANCES_KEPT:]
+        known.report, known.heard, known.trouble, known.refused = report, now, "", False
+        known.entries = {entry.key: entry for entry in report.models if entry.state != "Absent"}
+        self._changed(known, before)
+
+    def fail(self, uid: str, why: str, *, refused: bool = False) -> None:
+        """A host could not be asked; or what it said was no report (`refused`)."""
+        known = self._hosts.get(uid)
+        if known is not None:
+            known.asked = True
+            self._tell_trouble(known, why, refused=refused)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where what is known contradicts itself."""
+        for uid, known in self._hosts.items():
+            assert uid == known.pod.uid
+            assert len(known.past) <= INSTANCES_KEPT
+            if known.report is not None:
+                assert known.asked
+                assert known.report.instance not in known.past
+                assert known.entries.keys() <= {entry.key for entry in known.report.models}
+
+    def _tell_trouble(self, known: Known, why: str, *, refused: bool) -> None:
+        if (known.trouble, known.refused) != (why, refused):
+            known.trouble, known.refused = why, refused
+            self._changed(known, known.report)

@@ -1,0 +1,128 @@
+"""Writes ModelHosts: on change and as a slow heartbeat, never more than so many a second, of each host the newest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.plan_executor import NotLeaderError
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.pools.hosts.host_registry import HostBook, Known
+from plimsoll_operator.pools.hosts.model_host import build_host, host_status, says_the_same
+from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.spec.identity import Object, ObjectKey
+
+logger = logging.getLogger(__name__)
+
+WRITES_A_SECOND = 20.0
+HEARTBEAT_SECONDS = 60.0
+RETRY_SECONDS = 2.0
+AT_A_TIME = 4
+"""Enough for the rate above where a write takes 200 ms."""
+
+
+class HostWriter:
+    """`draining` says of a pod's uid whether it is to go, `admits` whether a pool takes a model, if that is known."""
+
+    def __init__(
+        self,
+        api: Api,
+        caches: Caches,
+        book: HostBook,
+        pace: Pace,
+        *,
+        may_act: Callable[[], bool],
+        draining: Callable[[str], bool],
+        admits: Callable[[ObjectKey, ObjectKey], bool | None],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._api = api
+        self._caches = caches
+        self._book = book
+        self._pace = pace
+        self._may_act = may_act
+        self._draining = draining
+        self._admits = admits
+        self._clock = clock
+        self._pending: dict[str, bool] = {}
+        self._writing: set[str] = set()
+        self._wanted = asyncio.Event()
+        self._written: dict[str, Object] = {}
+
+    def note(self, uid: str, *, beat: bool = False) -> None:
+        """Something is new of the host in this pod; with `beat` it is written even if it is not."""
+        self._pending[uid] = self._pending.get(uid, False) or beat
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Write for ever, some hosts at a time. Raises NotLeaderError, in a group."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_A_TIME):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        """Never two writes of one host at a time: the older one could come last."""
+        while True:
+            uid = next((uid for uid in self._pending if uid not in self._writing), None)
+            if uid is None:
+                self._wanted.clear()
+                await self._wanted.wait()
+                continue
+            beat = self._pending.pop(uid)
+            self._writing.add(uid)
+            try:
+                await self.write(uid, beat=beat)
+            finally:
+                self._writing.discard(uid)
+                self._wanted.set()
+
+    async def beat(self) -> None:
+        """Have each written now and then, for ever."""
+        while True:
+            hosts = [known.pod.uid for known in self._book]
+            for uid in hosts:
+                await asyncio.sleep(HEARTBEAT_SECONDS / len(hosts))
+                self.note(uid, beat=True)
+            if not hosts:
+                await asyncio.sleep(HEARTBEAT_SECONDS)
+            for uid in self._written.keys() - {known.pod.uid for known in self._book}:
+                del self._written[uid]
+
+    async def write(self, uid: str, *, beat: bool = False) -> None:
+        """One host, from what is known of it now, if that says anything new. What fails is tried again later."""
+        known = self._book.get(uid)
+        if known is None:
+            return
+        item = self._stored(known)
+        before = (item or {}).get("status") or {}
+        admits = partial(self._admits, known.pod.pool)
+        status = host_status(known, self._draining(uid), before, self._clock(), admits)
+        if item is not None and not beat and says_the_same(status, before):
+            return
+        await self._pace.take()
+        if not self._may_act():
+            raise NotLeaderError("the Lease is lost")
+        try:
+            if item is None:
+                self._written[uid] = await self._api.create_host(build_host(known.pod))
+                self.note(uid, beat=True)
+            else:
+                self._written[uid] = await self._api.apply_status(item, status)
+        except ApiError as error:
+            self._written.pop(uid, None)
+            logger.warning("ModelHost %s could not be written: %s", known.pod.key, error)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self.note, uid)
+
+    def _stored(self, known: Known) -> Object | None:
+        """What we wrote last, or else what the cache has. One of another pod is not this one's."""
+        written = self._written.get(known.pod.uid)
+        if written is not None:
+            return written
+        entry = self._caches.hosts.get(known.pod.key)
+        if entry is None or entry.owner is None or entry.owner.uid != known.pod.uid:
+            return None
+        return entry.value

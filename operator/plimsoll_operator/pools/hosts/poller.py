@@ -1,0 +1,65 @@
+"""Asks every host for its report, again and again: one task a pod, a question that waits for news, and back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from plimsoll_operator.kube.polling import Polling
+from plimsoll_operator.pools.hosts.client import HostClient, HostError
+from plimsoll_operator.pools.hosts.host_registry import HostBook
+from plimsoll_operator.pools.hosts.report import BadReportError
+
+LONGEST_DELAY = 15.0
+
+
+class Poller:
+    """The tasks. `sleep` and `clock` are the loop's and the machine's."""
+
+    def __init__(
+        self,
+        book: HostBook,
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._book = book
+        self._clock = clock
+        self._polling = Polling((HostError, BadReportError), LONGEST_DELAY, sleep)
+        self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
+
+    def follow(self, uid: str, address: str, client: HostClient) -> None:
+        """Ask the host in the pod with this uid, from now on; again from the start where its address has changed."""
+        known = self._tasks.get(uid)
+        if known is not None and known[0] == address and not known[1].done():
+            return
+        self.leave(uid)
+        self._tasks[uid] = (address, asyncio.create_task(self._ask(uid, client)))
+
+    def leave(self, uid: str) -> None:
+        """Ask it no more."""
+        known = self._tasks.pop(uid, None)
+        if known is not None:
+            known[1].cancel()
+
+    @property
+    def followed(self) -> frozenset[str]:
+        """The uids of the pods that are asked."""
+        return frozenset(self._tasks)
+
+    async def close(self) -> None:
+        """End every task."""
+        tasks = [task for _, task in self._tasks.values()]
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _ask(self, uid: str, client: HostClient) -> None:
+        await self._polling.run(
+            f"the host of pod {uid}",
+            client.report,
+            lambda report: self._book.take(uid, report, self._clock()),
+            lambda error: self._book.fail(uid, str(error), refused=isinstance(error, BadReportError)),
+        )

@@ -1,0 +1,140 @@
+"""The report of a host as it comes over the wire, read strictly: what is no number is no report."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from plimsoll_cluster.decode_errors import UNREADABLE
+from plimsoll_operator.spec.identity import ObjectKey
+from plimsoll_operator.spec.name_patterns import DeviceKind, Instance, NamespaceName, ObjectName, ServedName
+
+LIMIT = 4 * 2**20
+"""Bytes of a report: a thousand models have room."""
+MODELS = 1024
+
+Bytes = Annotated[int, Meta(ge=0, le=2**50)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0, le=1e9)]
+Time = Annotated[float, Meta(ge=0, le=1e11)]
+Number = Annotated[float, Meta(ge=0)]
+Text = Annotated[str, Meta(max_length=4096)]
+State = Literal["Absent", "Fetching", "OnDisk", "InHost", "Waking", "Resident", "Draining"]
+ON_DEVICE = frozenset({"Waking", "Resident", "Draining"})
+ASLEEP = frozenset({"InHost", "OnDisk"})
+
+
+class BadReportError(Exception):
+    """What a host sent is no report; the message says what is wrong with it."""
+
+
+class Device(Struct, frozen=True, rename="camel"):
+    """The device's memory, in bytes. `reserved` is the runtime's own; `used` has that and what models are granted."""
+
+    kind: DeviceKind
+    capacity: Bytes
+    line: Bytes
+    reserved: Bytes
+    used: Bytes
+    free: Bytes
+    pressure: Literal["none", "some", "full"]
+    name: Text = ""
+
+
+class Sleepers(Struct, frozen=True, rename="camel"):
+    """Host memory for models that sleep, in bytes."""
+
+    capacity: Bytes
+    used: Bytes
+
+
+class Needs(Struct, frozen=True, rename="camel"):
+    """Bytes that a model takes once it is awake, at least, and those of its image in host memory."""
+
+    weights: Bytes
+    workspace: Bytes
+    kv: Bytes
+    image: Bytes
+
+
+class ModelEntry(Struct, frozen=True, rename="camel"):
+    """One model on the host."""
+
+    namespace: NamespaceName
+    name: ObjectName
+    revision: Text
+    state: State
+    since: Time
+    served_names: Annotated[tuple[ServedName, ...], Meta(max_length=16)] = ()
+    why: Text = ""
+    weights: Bytes = 0
+    workspace: Bytes = 0
+    kv: Bytes = 0
+    host_bytes: Bytes = 0
+    needs: Needs | None = None
+    active: Count = 0
+    waiting: Count = 0
+    rate: Number = 0.0
+    last_used: Time | None = None
+    value: float = 0.0
+    load_seconds: Seconds | None = None
+    wake_seconds: Seconds | None = None
+    loads: Count = 0
+    wakes: Count = 0
+    loading_seconds: Seconds = 0.0
+    pinned: bool = False
+    weight: Number = 1.0
+    priority: int = 0
+    error: Text | None = None
+
+    @property
+    def key(self) -> ObjectKey:
+        """The ModelDeployment."""
+        return ObjectKey(self.namespace, self.name)
+
+    @property
+    def device(self) -> int:
+        """Bytes of device memory that it is granted."""
+        return self.weights + self.workspace + self.kv if self.state in ON_DEVICE else 0
+
+
+class Decision(Struct, frozen=True, rename="camel"):
+    """Something that the host decided about a model, and why."""
+
+    sequence: Count
+    time: Time
+    namespace: NamespaceName
+    name: ObjectName
+    action: Literal["Woken", "Asleep", "Evicted", "Refused", "Loaded", "Unloaded"]
+    why: Text
+
+    @property
+    def key(self) -> ObjectKey:
+        """The ModelDeployment."""
+        return ObjectKey(self.namespace, self.name)
+
+
+class Report(Struct, frozen=True, rename="camel"):
+    """Everything that a host says of itself. `sequence` grows within an `instance`, a process."""
+
+    instance: Instance
+    sequence: Count
+    time: Time
+    device: Device
+    sleepers: Sleepers
+    models: Annotated[tuple[ModelEntry, ...], Meta(max_length=MODELS)] = ()
+    decisions: Annotated[tuple[Decision, ...], Meta(max_length=256)] = ()
+
+    def entry(self, model: ObjectKey) -> ModelEntry | None:
+        """What it says of a model; None where it does not have it."""
+        return next((entry for entry in self.models if entry.key == model), None)
+
+
+def decode_report(data: bytes) -> Report:
+    """Read what a host sent. Raises BadReportError."""
+    try:
+        return msgspec.json.decode(data, type=Report)
+    except UNREADABLE as error:
+        raise BadReportError(f"it is no report: {error}") from error

@@ -1,0 +1,166 @@
+"""What the status of a model with placement says, from the spec and from where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from plimsoll_operator.pools.model_placement import UNDER_WAY, Copy, Picture, Where
+from plimsoll_operator.spec.identity import POOL_KIND, Object, selector
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.status.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
+from plimsoll_operator.status.name_conflicts import ADVICE, Loss, describe_losses
+from plimsoll_operator.status.reasons import Reason
+from plimsoll_operator.status.status import Fields, describe_unread, standard_of
+
+
+def describe_pooled(
+    spec: Spec, picture: Picture, own_ready: int, lost_names: Sequence[Loss]
+) -> tuple[Fields, list[Condition]]:
+    """The status without its conditions, and the conditions.
+
+    `own_ready` are pods of its own that serve still: it comes from there, and they go once its pool answers for it.
+    """
+    placement = spec.placement
+    assert placement is not None
+    parts = [_placed(spec, picture), _loaded(spec, picture), _routable(spec, picture, own_ready, lost_names)]
+    ready, progressing = _ready(spec, picture, parts), _progressing(spec, picture, parts, own_ready)
+    lost = {loss.name for loss in lost_names}
+    served = [name for name in spec.served_names if name not in lost]
+    fields = {
+        "observedGeneration": spec.generation,
+        "replicas": len(picture.copies) + own_ready,
+        "readyReplicas": picture.answering + own_ready,
+        "updatedReplicas": sum(copy.current and copy.is_there for copy in picture.copies),
+        "selector": selector(placement.pool, kind=POOL_KIND),
+        "desiredReplicas": spec.replicas,
+        "source": spec.source,
+        "phase": _phase(spec, picture, progressing, parts),
+        "where": _where(picture),
+        "why": _why(picture)[:512],
+        "placements": [_placement(copy) for copy in picture.copies],
+        "servedNames": served,
+        "names": ", ".join(served),
+        **_files(picture),
+    }
+    return fields, [ready, progressing, *parts, *standard_of(progressing)]
+
+
+def describe_invalid_pooled(
+    item: Object, picture: Picture, own_ready: int, message: str
+) -> tuple[Fields, list[Condition]]:
+    """The status of one that cannot be read: hosts go on with what they have, under the names that it has."""
+    there, ready = len(picture.copies) + own_ready, picture.answering + own_ready
+    fields, conditions = describe_unread(item, there, ready, 1, message)
+    fields |= {
+        "where": _where(picture),
+        "why": _why(picture)[:512],
+        "placements": [_placement(copy) for copy in picture.copies],
+        **_files(picture),
+    }
+    return fields, conditions
+
+
+def _files(picture: Picture) -> Fields:
+    return {"filesClaim": picture.files} if picture.files else {}
+
+
+def _where(picture: Picture) -> str:
+    return ", ".join(copy.place for copy in picture.copies)[:256]
+
+
+def _placement(copy: Copy) -> dict[str, Any]:
+    found: dict[str, Any] = {"host": copy.host, "state": copy.where.value, "bytes": copy.bytes, "why": copy.why[:512]}
+    if copy.namespace:
+        found["namespace"] = copy.namespace
+    if copy.since is not None:
+        found["since"] = datetime.fromtimestamp(copy.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return found
+
+
+def _why(picture: Picture) -> str:
+    if picture.problem is not None:
+        return picture.problem.message
+    return next((copy.error or copy.why for copy in picture.copies if copy.error or copy.why), "")
+
+
+def _placed(spec: Spec, picture: Picture) -> Condition:
+    there = sum(copy.is_there and copy.where is not Where.UNKNOWN for copy in picture.copies)
+    message = f"it is on {there} of {spec.replicas} hosts of RuntimePool {picture.pool}"
+    doubts = f"; {picture.refused}" if picture.refused else ""
+    if there >= spec.replicas:
+        return Condition(PLACED, True, Reason.PLACED, message + doubts)
+    if picture.problem is not None:
+        return Condition(PLACED, False, picture.problem.reason, f"{message}: {picture.problem.message}{doubts}")
+    if picture.refused:
+        return Condition(PLACED, False, Reason.REPORT_REFUSED, message + doubts)
+    return Condition(PLACED, False, Reason.PLACING, f"{message}; {picture.held}" if picture.held else message)
+
+
+def _loaded(spec: Spec, picture: Picture) -> Condition:
+    awake = sum(copy.where is Where.RESIDENT for copy in picture.copies)
+    message = f"{awake} of {spec.replicas} replicas are in device memory"
+    if awake:
+        return Condition(LOADED, True, Reason.LOADED, message)
+    error = next((copy for copy in picture.copies if copy.error), None)
+    if error is not None:
+        return Condition(LOADED, False, Reason.LOAD_FAILED, f"{error.host}: {error.error}")
+    if picture.asleep:
+        return Condition(LOADED, False, Reason.ASLEEP, f"{message}; a request wakes it")
+    return Condition(LOADED, False, Reason.LOADING, message)
+
+
+def _routable(spec: Spec, picture: Picture, own_ready: int, lost_names: Sequence[Loss]) -> Condition:
+    if lost_names:
+        return Condition(ROUTABLE, False, *describe_losses(lost_names))
+    names = ", ".join(spec.served_names)
+    if picture.answering and picture.asleep:
+        return Condition(ROUTABLE, True, Reason.ASLEEP, f"asleep on {picture.answering} hosts; a request wakes {names}")
+    if answering := picture.answering + own_ready:
+        return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{answering} ready for requests to {names}")
+    reason = Reason.STOPPED if spec.replicas == 0 else Reason.NO_READY_REPLICA
+    return Condition(ROUTABLE, False, reason, "no replica answers requests")
+
+
+def _ready(spec: Spec, picture: Picture, parts: Sequence[Condition]) -> Condition:
+    """Asleep is ready: being in device memory is no need of it."""
+    placed, loaded, routable = parts
+    if spec.replicas == 0:
+        return Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; scale up to serve")
+    if routable.status:
+        reason = Reason.ASLEEP if routable.reason is Reason.ASLEEP else Reason.READY
+        return Condition(READY, True, reason, routable.message)
+    if routable.reason in ADVICE:
+        return Condition(READY, False, routable.reason, routable.message)
+    part = next((part for part in (placed, loaded) if not part.status), routable)
+    return Condition(READY, False, part.reason, part.message)
+
+
+def _progressing(spec: Spec, picture: Picture, parts: Sequence[Condition], own_ready: int) -> Condition:
+    placed, loaded, _ = parts
+    if picture.problem is not None:
+        return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {picture.problem.message}")
+    if loaded.reason is Reason.LOAD_FAILED:
+        return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {loaded.message}")
+    moving = [copy for copy in picture.copies if copy.where in UNDER_WAY or not copy.current]
+    if own_ready:
+        message = f"{own_ready} pods of its own go once RuntimePool {picture.pool} answers for it"
+        return Condition(PROGRESSING, True, Reason.MOVING, message)
+    if not placed.status or len(picture.copies) != spec.replicas:
+        return Condition(PROGRESSING, True, Reason.SCALING, placed.message)
+    if moving:
+        told = ", ".join(copy.place for copy in moving)
+        return Condition(PROGRESSING, True, Reason.LOADING, f"under way: {told}")
+    return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
+
+
+def _phase(spec: Spec, picture: Picture, progressing: Condition, parts: Sequence[Condition]) -> str:
+    placed, loaded, routable = parts
+    if spec.replicas == 0:
+        return "Stopped"
+    if progressing.reason is Reason.FAILING:
+        return "Degraded" if routable.status else "Failed"
+    if routable.status:
+        return "Asleep" if picture.asleep else "Ready"
+    return "Loading" if placed.status and not loaded.status else "Pending"

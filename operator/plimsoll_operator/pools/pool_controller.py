@@ -1,0 +1,256 @@
+"""Everything about pools, put together: who is told of what, and which passes come of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from plimsoll_cluster.keys import Key
+from plimsoll_cluster.store import Change
+from plimsoll_operator.build.host import HostKey
+from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.placement.planner import plan
+from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.pools.host_executor import Connect
+from plimsoll_operator.pools.hosts.host_registry import HostBook, Known
+from plimsoll_operator.pools.hosts.model_host_writer import WRITES_A_SECOND, HostWriter
+from plimsoll_operator.pools.hosts.poller import Poller
+from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.pools.hosts.report import Decision, Report
+from plimsoll_operator.pools.placer import Placer, Planner
+from plimsoll_operator.pools.pool_reconciler import Ears, PoolReconciler
+from plimsoll_operator.pools.source_tokens import Tokens
+from plimsoll_operator.pools.target_models import Members
+from plimsoll_operator.spec.identity import KIND, POOL_KIND, Object, ObjectKey
+from plimsoll_operator.status.reasons import Reason
+
+PLACEMENT = "Placement"
+"""The kind of the keys under which pools are planned, each as a whole."""
+DEBOUNCE_SECONDS = 0.2
+EVENTS = {"Woken": Reason.WOKEN, "Asleep": Reason.ASLEEP, "Evicted": Reason.EVICTED, "Refused": Reason.REFUSED}
+"""What hosts decide by themselves, as far as people hear of it."""
+
+
+class Queue(Protocol):
+    """Where passes are asked for."""
+
+    def add(self, key: Key) -> None:
+        """As soon as may be."""
+
+    def add_within(self, key: Key, seconds: float) -> None:
+        """At the latest after so many seconds."""
+
+
+class Pools:
+    """The parts, and the listeners that join them."""
+
+    def __init__(
+        self,
+        common: Common,
+        turns: Turns,
+        *,
+        host_key: HostKey | None,
+        connect: Connect,
+        queue: Queue,
+        planner: Planner = plan,
+        pace: Pace | None = None,
+        poller: type[Poller] = Poller,
+    ) -> None:
+        caches = common.caches
+        self._queue = queue
+        self._caches = caches
+        self._refused: dict[str, str] = {}
+        self.members = Members()
+        self.book = HostBook(self._host_changed)
+        self.poller = poller(self.book, clock=lambda: common.clock().timestamp())
+        self.placer = self._make_placer(common, host_key, connect, planner)
+        self.writer = HostWriter(
+            common.api,
+            caches,
+            self.book,
+            pace or Pace(WRITES_A_SECOND),
+            may_act=common.may_act,
+            draining=self._is_draining,
+            admits=self.placer.admits,
+            clock=common.clock,
+        )
+        self.reconciler = PoolReconciler(
+            common,
+            turns,
+            host_key=host_key,
+            book=self.book,
+            poller=self.poller,
+            connect=connect,
+            ears=Ears(
+                replan=self._replan,
+                note=self.writer.note,
+                moved=self._wake_models,
+                wake=lambda key: queue.add(key.of(POOL_KIND)),
+            ),
+        )
+        caches.models.listen(self._models_changed)
+        caches.pools.listen(self._pools_changed)
+        if caches.namespaces is not None:
+            caches.namespaces.listen(self._namespaces_changed)
+
+    def _make_placer(self, common: Common, host_key: HostKey | None, connect: Connect, planner: Planner) -> Placer:
+        mark = host_key.mark if host_key is not None else _no_mark
+        return Placer(
+            common.caches,
+            self.book,
+            self.members,
+            common.names,
+            common.nodes,
+            Tokens(common.api.secret, mark, lambda: common.clock().timestamp()),
+            planner,
+            connect,
+            may_act=common.may_act,
+            wake=self._wake_model,
+            note=self._note_host,
+            replan=self._replan,
+            draining=self._is_draining,
+            clock=common.clock,
+            profiles=common.profiles,
+        )
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """A pass over a pool's pods, or over its placements."""
+        if key.kind == PLACEMENT:
+            return await self.placer.reconcile(key.object)
+        outcome = await self.reconciler.reconcile(key.object)
+        if outcome.gone:
+            self._replan(key.object)
+        return outcome
+
+    async def run(self) -> None:
+        """Write ModelHosts for ever."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.writer.run())
+                group.create_task(self.writer.beat())
+        finally:
+            await self.poller.close()
+
+    def _models_changed(self, changes: Sequence[Change[Object]]) -> None:
+        for change in changes:
+            after = change.after
+            if after is None:
+                concerned = self.members.forget(change.key)
+            else:
+                concerned = self.members.note(after.value)
+                if not _asks_otherwise(change):
+                    continue
+            if self.members.pool_of(change.key) is None:
+                self.placer.forget(change.key)
+            for pool in concerned:
+                self._replan(pool)
+
+    def _pools_changed(self, changes: Sequence[Change[Object]]) -> None:
+        """Whom it takes may be others than before."""
+        for change in changes:
+            if _asks_otherwise(change):
+                self._replan(change.key)
+
+    def _namespaces_changed(self, changes: Sequence[Change[Mapping[str, str]]]) -> None:
+        """Other labels may be those that a pool asks for."""
+        for change in changes:
+            before, after = change.before, change.after
+            if before is None or after is None or before.value != after.value:
+                for pool in self.members.of_namespace(change.key.name):
+                    self._replan(pool)
+
+    def _host_changed(self, known: Known, before: Report | None) -> None:
+        """A state, an error, a decision or a refused report is news; numbers alone are not."""
+        self.writer.note(known.pod.uid)
+        self._note_refusal(known)
+        after = known.report
+        if (
+            after is not None
+            and before is not None
+            and (after.instance, after.sequence)
+            == (
+                before.instance,
+                before.sequence,
+            )
+        ):
+            if known.trouble:
+                self._replan(known.pod.pool)
+            return
+        self._replan(known.pod.pool)
+        self._queue.add(known.pod.pool.of(POOL_KIND))
+        told = {entry.key: _shown(entry) for entry in before.models} if before is not None else {}
+        now = {entry.key: _shown(entry) for entry in after.models} if after is not None else {}
+        for model in told.keys() | now.keys():
+            if told.get(model) != now.get(model):
+                self._wake_model(model)
+        if after is not None:
+            self._tell_decisions(known, before, after)
+
+    def _note_refusal(self, known: Known) -> None:
+        """Whether a host's reports are refused stands in the status of its pool and of each model there."""
+        uid, pool, why = known.pod.uid, known.pod.pool, known.trouble if known.refused else ""
+        if self._refused.get(uid, "") == why:
+            return
+        self._refused = {host: words for host, words in self._refused.items() if self.book.get(host) is not None}
+        self._refused[uid] = why
+        self._replan(pool)
+        self._queue.add(pool.of(POOL_KIND))
+        self._wake_models(self.members.of(pool))
+
+    def _tell_decisions(self, known: Known, before: Report | None, report: Report) -> None:
+        """Each once: where this process has not seen the host before, what its ModelHost says was told already."""
+        instance, told = (before.instance, before.sequence) if before is not None else self._stored(known)
+        least = told if instance == report.instance else 0
+        for decision in report.decisions:
+            here = self.members.pool_of(decision.key) == known.pod.pool  # a host may name anybody's model
+            if here and decision.sequence > least and decision.action in EVENTS:
+                self.placer.tell(decision.key, EVENTS[decision.action], _words(known, decision))
+
+    def _stored(self, known: Known) -> tuple[str, int]:
+        entry = self._caches.hosts.get(known.pod.key)
+        status: Any = (entry.value.get("status") or {}) if entry is not None else {}
+        return status.get("instance", ""), status.get("sequence", 0)
+
+    def _note_host(self, uid: str) -> None:
+        self.writer.note(uid)
+
+    def _is_draining(self, uid: str) -> bool:
+        return self.reconciler.is_draining(uid)
+
+    def _replan(self, pool: ObjectKey) -> None:
+        self._queue.add_within(pool.of(PLACEMENT), DEBOUNCE_SECONDS)
+
+    def _wake_models(self, models: Iterable[ObjectKey]) -> None:
+        for model in models:
+            self._wake_model(model)
+
+    def _wake_model(self, model: ObjectKey) -> None:
+        self._queue.add(model.of(KIND))
+
+
+def _no_mark(secret: str) -> str:
+    """Without the key nothing is placed, so nothing has to be told apart."""
+    return ""
+
+
+def _asks_otherwise(change: Change[Object]) -> bool:
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return True
+    return (before.uid, before.deleting, _wanted(before.value)) != (after.uid, after.deleting, _wanted(after.value))
+
+
+def _wanted(item: Object) -> tuple[Any, Any]:
+    """What people have written, and how many replicas the scaler wants."""
+    return item["spec"], (item.get("status") or {}).get("desiredReplicas")
+
+
+def _shown(entry: Any) -> tuple[Any, ...]:
+    """What a model's status shows of it."""
+    return (entry.state, entry.revision, entry.since, entry.why, entry.error, entry.device)
+
+
+def _words(known: Known, decision: Decision) -> str:
+    return f"{known.pod.name}: {decision.why}" if decision.why else f"on {known.pod.name}"

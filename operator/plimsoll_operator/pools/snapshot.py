@@ -1,0 +1,146 @@
+"""A pool's state as the API server has it, for who explains and changes nothing: hosts are as their ModelHosts say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from plimsoll_cluster.connection import Connection
+from plimsoll_cluster.kubernetes_source import KubernetesSource
+from plimsoll_cluster.reflector import Reflector, UnreachableError
+from plimsoll_cluster.store import Part, Store
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.placement.records.model import Model
+from plimsoll_operator.placement.records.plan import Plan
+from plimsoll_operator.placement.records.pool import PoolState
+from plimsoll_operator.planning.nodes import NodeRegistry
+from plimsoll_operator.pools.hosts.client import HostClient
+from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod
+from plimsoll_operator.pools.hosts.inventory import stored_needs
+from plimsoll_operator.pools.placer import Placer
+from plimsoll_operator.pools.source_tokens import Found, Token, Tokens
+from plimsoll_operator.pools.target_models import Members
+from plimsoll_operator.spec.identity import Object, ObjectKey
+from plimsoll_operator.spec.model_deployment import SecretItem, pool_of
+
+
+class SurveyError(Exception):
+    """It cannot be told; the message says why."""
+
+
+async def survey(connection: Connection, model: ObjectKey, namespaces: Sequence[str] | None) -> PoolState:
+    """The state of the pool that a model names, seen in these namespaces, None for all. Raises SurveyError."""
+    caches = Caches(namespaces, with_namespaces=namespaces is None)
+    await _read(connection, caches.models, caches.pools, caches.hosts, caches.pods)
+    if caches.namespaces is not None:
+        await _read(connection, caches.namespaces)
+    entry = caches.models.get(model)
+    if entry is None:
+        raise SurveyError(f"there is no ModelDeployment {model}")
+    key = pool_of(entry.value)
+    if key is None:
+        raise SurveyError(
+            f"{model} has pods of its own, which no planner places: see `kubectl describe mdep {model.name}`"
+        )
+    state = await _state(caches, key)
+    if model not in {one.key for one in state.models}:
+        raise SurveyError(f"{model} is not placed in RuntimePool {key}: {_why(entry.value)}")
+    return state
+
+
+async def _state(caches: Caches, key: ObjectKey) -> PoolState:
+    """Made by the operator's own pass, whose planner here plans nothing and whose hosts are never asked."""
+    pool = caches.pools.get(key)
+    if pool is None:
+        raise SurveyError(f"there is no RuntimePool {key}")
+    members, names, book = Members(), NameRegistry(), HostBook()
+    for entry in caches.models:
+        members.note(entry.value)
+        names.note(entry.value)
+    running = [pod for pod in caches.pods_of(pool) if not pod.dead]
+    book.keep(key, [HostPod(key, pod.name, pod.uid, pod.node, pod.address, 0) for pod in running])
+    for known in book:
+        known.asked = True
+    seen: list[PoolState] = []
+
+    def look(state: PoolState) -> Plan:
+        seen.append(state)
+        return Plan((), ())
+
+    placer = Placer(
+        caches,
+        book,
+        members,
+        names,
+        NodeRegistry(),
+        _Unread(_no_secret, str, lambda: 0.0),
+        look,
+        _no_host,
+        may_act=lambda: False,
+        wake=_ignore,
+        note=_ignore,
+        replan=_ignore,
+        draining=lambda uid: False,
+    )
+    await placer.reconcile(key)
+    if not seen:
+        raise SurveyError(f"RuntimePool {key} cannot be used: see `kubectl describe rp {key.name} -n {key.namespace}`")
+    return _with_unread(seen[0], caches)
+
+
+def _with_unread(state: PoolState, caches: Caches) -> PoolState:
+    """A revision tells tokens apart, which nobody reads here: the one that hosts have is taken for the present one."""
+    placed = {copy.model: copy.revision for host in state.hosts for copy in host.models}
+    secret = {entry.key for entry in caches.models if "tokenSecret" in entry.value["spec"]["model"]}
+    stored = (needs for host in caches.hosts for needs in stored_needs(host.value.get("status") or {}))
+    sizes = {(model, revision): (need,) for model, revision, need in stored}
+
+    def as_placed(model: Model) -> Model:
+        if model.key not in secret or model.key not in placed:
+            return model
+        revision = placed[model.key]
+        return replace(model, revision=revision, needs=sizes.get((model.key, revision), model.needs))
+
+    return replace(state, models=tuple(map(as_placed, state.models)))
+
+
+class _Unread(Tokens):
+    """Secrets are read by the operator alone, and no decision depends on what they have."""
+
+    async def of(self, items: Iterable[SecretItem]) -> Mapping[SecretItem, Found]:
+        """A token that is none."""
+        return {item: Token("", "") for item in items}
+
+
+async def _read(connection: Connection, *stores: Store[Any]) -> None:
+    """Each once, side by side."""
+    parts = [part for store in stores for part in store.parts.values()]
+    try:
+        await asyncio.gather(*(_list(connection, part) for part in parts))
+    except UnreachableError as error:
+        raise SurveyError(str(error)) from error
+
+
+async def _list(connection: Connection, part: Part[Any]) -> None:
+    await Reflector(KubernetesSource(connection, part.resource, part.namespace), part).list()
+
+
+def _why(item: Object) -> str:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((c["message"] for c in conditions if c["type"] == "Placed"), "the operator has not looked at it yet")
+
+
+async def _no_secret(key: ObjectKey) -> Object | None:
+    raise AssertionError(f"nobody reads {key}")
+
+
+def _no_host(pod: HostPod) -> HostClient:
+    raise AssertionError(f"nobody asks {pod.name}")
+
+
+def _ignore(_: object) -> None:
+    """Nobody is told."""

@@ -1,0 +1,213 @@
+"""Which models a pool is to have, as the planner and the hosts are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.placement.records.model import Model, Need, Replicas
+from plimsoll_operator.pools.host_model_spec import Wanted, planned_model, wanted
+from plimsoll_operator.pools.hosts.host_registry import HostBook, Known
+from plimsoll_operator.pools.membership import refuse_namespace, refuse_options, refuse_source
+from plimsoll_operator.pools.model_placement import OF_STATE, Problem, Where
+from plimsoll_operator.pools.placer_state import Pool
+from plimsoll_operator.pools.source_tokens import Found
+from plimsoll_operator.spec.identity import Object, ObjectKey, key_of
+from plimsoll_operator.spec.model_deployment import SecretItem, Spec, pool_of, read_spec
+from plimsoll_operator.spec.runtime_pool import PoolSpec
+from plimsoll_operator.spec.template import SpecError
+from plimsoll_operator.status.name_conflicts import describe_losses
+
+
+class Members:
+    """The wishes of every ModelDeployment that is watched. A pool need not exist."""
+
+    def __init__(self) -> None:
+        self._pool_of: dict[ObjectKey, ObjectKey] = {}
+        self._members: dict[ObjectKey, set[ObjectKey]] = {}
+
+    def note(self, item: Object) -> set[ObjectKey]:
+        """Take note of an object; returns the pools that it concerns, the one that it leaves included."""
+        return self._put(key_of(item), pool_of(item))
+
+    def forget(self, key: ObjectKey) -> set[ObjectKey]:
+        """An object is gone; returns the pool that it was in."""
+        return self._put(key, None)
+
+    def of(self, pool: ObjectKey) -> list[ObjectKey]:
+        """The models that want to be in a pool, in order."""
+        return sorted(self._members.get(pool, ()))
+
+    def pool_of(self, model: ObjectKey) -> ObjectKey | None:
+        """Where a model wants to be; None for one with pods of its own."""
+        return self._pool_of.get(model)
+
+    def of_namespace(self, namespace: str) -> set[ObjectKey]:
+        """The pools in which models of a namespace want to be, and that are of another one."""
+        return {
+            pool
+            for model, pool in self._pool_of.items()
+            if model.namespace == namespace and pool.namespace != namespace
+        }
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where the two directions differ."""
+        assert self._pool_of == {model: pool for pool, models in self._members.items() for model in models}
+        assert all(self._members.values()), "a pool without members is kept"
+
+    def _put(self, key: ObjectKey, pool: ObjectKey | None) -> set[ObjectKey]:
+        before = self._pool_of.pop(key, None)
+        if before is not None:
+            self._members[before].discard(key)
+            if not self._members[before]:
+                del self._members[before]
+        if pool is not None:
+            self._pool_of[key] = pool
+            self._members.setdefault(pool, set()).add(key)
+        return {found for found in (before, pool) if found is not None}
+
+
+@dataclass(slots=True)
+class Wish:
+    """What the planner is to place (`models`), what hosts are told of each, and why others cannot be placed.
+
+    `admitted` are those that may be on the pool's hosts: its own, and those that leave it and answer nowhere else yet.
+    """
+
+    models: list[Model] = field(default_factory=list)
+    told: dict[ObjectKey, Wanted] = field(default_factory=dict)
+    problems: dict[ObjectKey, Problem] = field(default_factory=dict)
+    admitted: set[ObjectKey] = field(default_factory=set)
+
+
+class Wishes:
+    """Of every pool, from the ModelDeployments."""
+
+    def __init__(self, caches: Caches, book: HostBook, members: Members, names: NameRegistry) -> None:
+        self._caches = caches
+        self._book = book
+        self._members = members
+        self._names = names
+
+    def secrets(self, key: ObjectKey, spec: PoolSpec) -> list[SecretItem]:
+        """The items of Secrets that the pool's models name, of those that it takes."""
+        found = []
+        for model in self._members.of(key):
+            entry = self._caches.models.get(model)
+            if entry is None or self._refuse_namespace(model, spec) is not None:
+                continue
+            try:
+                token = read_spec(entry.value).token
+            except SpecError:
+                continue  # what cannot be used is told of with the other problems
+            found += [token] if token is not None else []
+        return found
+
+    def of(
+        self,
+        key: ObjectKey,
+        spec: PoolSpec,
+        pool: Pool,
+        hosts: Sequence[Known],
+        tokens: Mapping[SecretItem, Found],
+    ) -> Wish:
+        """Everything about one pool."""
+        wish = Wish()
+        members = self._members.of(key)
+        for model in members:
+            self._ask(wish, model, spec, pool, hosts, tokens)
+        for model in sorted({model for known in hosts for model in known.entries} - set(members)):
+            if self._is_to_stay(model, spec, hosts):
+                wish.admitted.add(model)
+                wish.models += self._as_they_are(model, hosts)
+        return wish
+
+    def _ask(
+        self,
+        wish: Wish,
+        model: ObjectKey,
+        spec: PoolSpec,
+        pool: Pool,
+        hosts: Sequence[Known],
+        tokens: Mapping[SecretItem, Found],
+    ) -> None:
+        entry = self._caches.models.get(model)
+        if entry is None or entry.deleting:
+            return
+        problem = self._refuse_namespace(model, spec)
+        if problem is not None:
+            wish.problems[model] = problem
+            return
+        try:
+            read = read_spec(entry.value)
+        except SpecError:
+            wish.admitted.add(model)
+            wish.models += self._as_they_are(model, hosts)  # an edit that cannot be used changes nothing that runs
+            return
+        found = self._wanted(read, spec, tokens)
+        if isinstance(found, Wanted):
+            wish.admitted.add(model)
+            wish.told[model] = found
+            wish.models.append(planned_model(found, pool.sizes.get((model, found.revision)), pool.moved.get(model)))
+            return
+        wish.problems[model] = found
+        if found.keeps:
+            wish.admitted.add(model)
+            wish.models += self._as_they_are(model, hosts)
+
+    def _wanted(self, read: Spec, spec: PoolSpec, tokens: Mapping[SecretItem, Found]) -> Wanted | Problem:
+        problem = refuse_source(read, spec) or refuse_options(read, spec)
+        if problem is not None:
+            return problem
+        losses = self._names.losses(read)
+        lost = {loss.name for loss in losses}
+        names = [name for name in read.served_names if name not in lost]
+        if not names:
+            return Problem(*describe_losses(losses))
+        token = tokens.get(read.token) if read.token is not None else None
+        if isinstance(token, Problem):
+            return token
+        return wanted(read, names, token)
+
+    def _refuse_namespace(self, model: ObjectKey, spec: PoolSpec) -> Problem | None:
+        return refuse_namespace(model, spec, self._caches.labels_of(model.namespace))
+
+    def _is_to_stay(self, model: ObjectKey, spec: PoolSpec, hosts: Sequence[Known]) -> bool:
+        """Whether a model that leaves the pool answers nowhere else yet. It must have been here with our knowledge:
+        a host may say that it has anybody's model."""
+        entry = self._caches.models.get(model)
+        if entry is None or entry.deleting:
+            return False
+        if entry.value["spec"].get("replicas", 1) == 0:
+            return False
+        if self._refuse_namespace(model, spec) is not None or not self._was_admitted(model, hosts):
+            return False
+        pool = self._members.pool_of(model)
+        if pool is None:
+            return not any(pod.ready for pod in self._caches.pods_of(entry))
+        there = [known for known in self._book.of(pool) if model in known.entries]
+        return not any(OF_STATE[known.entries[model].state] in (Where.ASLEEP, Where.RESIDENT) for known in there)
+
+    def _was_admitted(self, model: ObjectKey, hosts: Sequence[Known]) -> bool:
+        """What ModelHosts say, which only an operator writes. One of before this was written says nothing."""
+        if any(model.namespace == known.pod.pool.namespace for known in hosts):
+            return True
+        stored = [self._caches.hosts.get(known.pod.key) for known in hosts]
+        return any(
+            entry.get("admitted", False) and ObjectKey(entry["namespace"], entry["name"]) == model
+            for host in stored
+            if host is not None
+            for entry in (host.value.get("status") or {}).get("models") or ()
+        )
+
+    def _as_they_are(self, model: ObjectKey, hosts: Sequence[Known]) -> list[Model]:
+        """A model that is to stay where it is, as it is."""
+        entries = [known.entries[model] for known in hosts if model in known.entries]
+        if not entries:
+            return []
+        first = entries[0]
+        need = Need(weights=first.weights, workspace=first.workspace, kv=first.kv, host=first.host_bytes)
+        count = len(entries)
+        return [Model(model, first.revision, (need,), Replicas(count, 0, count), first.priority)]

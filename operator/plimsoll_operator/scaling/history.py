@@ -1,0 +1,127 @@
+"""What the rule remembers of a model, and what of that stands in its status for the next process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from plimsoll_operator.scaling.load_line import Line
+from plimsoll_operator.scaling.stabilization import Extremes
+from plimsoll_operator.status.load_progress import GaveUp, read_gave_up
+
+START_SECONDS = 60.0
+"""How long a replica takes to start, before one was seen to."""
+NEWS = 0.25
+"""A figure that differs by less from what stands in the status is no reason to write."""
+WHY_LIMIT, MESSAGE_LIMIT = 512, 1024
+MOST_REQUESTS = 1e9
+"""A larger number of requests per replica would not fit the schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the status says: the replicas that are wanted (None: nothing yet), since when and why, what was measured.
+
+    `loaded`: the last revision of which a replica was ready, "" if unknown. `gave_up`: why there is none, if a model
+    went to zero before it loaded.
+    """
+
+    desired: int | None = None
+    since: float = 0.0
+    why: str = ""
+    trouble: str = ""
+    start: float | None = None
+    line: float | None = None
+    loaded: str = ""
+    gave_up: GaveUp | None = None
+
+
+def read_standing(status: Mapping[str, Any]) -> Standing:
+    """Of a ModelDeployment's status, as some process wrote it."""
+    told = status.get("scaling") or {}
+    since, line = told.get("since"), told.get("requestsPerReplica")
+    return Standing(
+        desired=status.get("desiredReplicas"),
+        since=datetime.fromisoformat(since).timestamp() if since else 0.0,
+        why=told.get("why", ""),
+        trouble=told.get("trouble", ""),
+        start=told.get("startSeconds"),
+        line=None if line is None else float(line),
+        loaded=told.get("loadedRevision", ""),
+        gave_up=read_gave_up(told),
+    )
+
+
+def write_standing(standing: Standing) -> dict[str, Any]:
+    """The same as `status.scaling`."""
+    found: dict[str, Any] = {}
+    if standing.since:
+        found["since"] = datetime.fromtimestamp(standing.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for name, text in (("why", standing.why), ("trouble", standing.trouble)):
+        if text:
+            found[name] = text[:WHY_LIMIT]
+    if standing.start is not None:
+        found["startSeconds"] = round(standing.start)
+    if standing.line is not None:
+        found["requestsPerReplica"] = f"{min(standing.line, MOST_REQUESTS):.1f}"
+    if standing.loaded:
+        found["loadedRevision"] = standing.loaded
+    if (gave_up := standing.gave_up) is not None:
+        words = gave_up.failure.message[:MESSAGE_LIMIT]
+        found["failure"] = {"revision": gave_up.revision, "reason": gave_up.failure.reason.value, "message": words}
+    return found
+
+
+def measured(standing: Standing, start: float | None, line: float | None, *, anew: bool) -> Standing:
+    """With what was measured since: as it is now where the status is written `anew`, else only if it is far off."""
+    kept_start = start if anew or _is_news(standing.start, start) else standing.start
+    kept_line = line if anew or _is_news(standing.line, line) else standing.line
+    return replace(standing, start=kept_start, line=kept_line)
+
+
+def _is_news(before: float | None, after: float | None) -> bool:
+    if before is None or after is None:
+        return after is not None
+    return abs(after - before) > NEWS * max(abs(before), 1.0)
+
+
+@dataclass(slots=True)
+class Memory:
+    """Of one model, in one process. `began`: when that first heard of it. `told`: when its trouble was last told.
+
+    `served`: when the first replica of `revision` became ready, since there was none last; None if none has.
+    """
+
+    began: float
+    told: float = 0.0
+    line: Line = field(default_factory=Line)
+    wishes: Extremes = field(default_factory=Extremes)
+    start: float | None = None
+    revision: str = ""
+    served: float | None = None
+
+    @property
+    def ahead(self) -> float:
+        """How long a replica takes to start."""
+        return START_SECONDS if self.start is None else self.start
+
+    def serve(self, revision: str, since: float | None, now: float) -> None:
+        """Note that replicas of a revision have served since then; None if none serves now."""
+        if revision != self.revision:
+            self.revision, self.served = revision, None
+        if since is not None:
+            self.served = min(since, now if self.served is None else self.served)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError where it contradicts itself."""
+        self.wishes.check_integrity()
+        assert self.start is None or self.start >= 0
+        assert self.line.carried == 0 or self.line.missed is not None
+
+
+def remembered(standing: Standing, now: float) -> Memory:
+    """What a new process knows of a model from its status: the line counts as one that a miss has just drawn."""
+    line = Line(standing.line, now, 0.0) if standing.line is not None else Line()
+    return Memory(began=now, told=now, line=line, start=standing.start)

@@ -1,0 +1,209 @@
+"""The four questions of KEDA, answered from what gateways said last.
+
+Where a gateway is not heard a number would be too small, and KEDA would scale down by it: then there is none, and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+
+from plimsoll_operator.kube.health import ListenError
+from plimsoll_operator.pools.hosts.client import host_session
+from plimsoll_operator.scaling.demand import Demand, ModelDemand
+from plimsoll_operator.scaling.gateways import KEPT_SECONDS, GatewayBook
+from plimsoll_operator.scaling.keda.messages import (
+    SERVICE,
+    GetMetricSpecResponse,
+    GetMetricsRequest,
+    GetMetricsResponse,
+    IsActiveResponse,
+    MetricSpec,
+    MetricValue,
+    ScaledObjectRef,
+)
+from plimsoll_operator.scaling.keda.trigger import METRIC, Question, QuestionError, read_question
+from plimsoll_operator.scaling.poller import DemandPoller, Gateways, connect_to
+from plimsoll_operator.spec.identity import ObjectKey
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`requests` are there now, of which some may wait for a replica. `idle`: seconds since the last one came, or was
+    there; None where none ever did, as far as is known.
+    """
+
+    requests: int = 0
+    idle: float | None = None
+
+    def is_active(self, seconds: float) -> bool:
+        """Whether a request is there, or came within so many seconds."""
+        return self.requests > 0 or (self.idle is not None and self.idle <= seconds)
+
+
+class Loads:
+    """Of all models, by the last answer of each gateway that still counts."""
+
+    def __init__(self, book: GatewayBook) -> None:
+        self._book = book
+        self._said: dict[str, dict[ObjectKey, ModelDemand]] = {}  # by the process that said it
+
+    def told(self, answer: Demand) -> None:
+        """A gateway's answer was believed."""
+        self._said[answer.instance] = {entry.key: entry for entry in answer.models}
+        kept = {gateway.answer.instance for gateway in self._book if gateway.answer is not None}
+        for instance in self._said.keys() - kept:
+            del self._said[instance]
+
+    def of(self, model: ObjectKey, now: float) -> Load:
+        """One model's. Clocks need not agree: each answer tells its own time."""
+        requests, idle = 0, None
+        for gateway in self._book:
+            answer = gateway.answer
+            if answer is None or now - gateway.heard > KEPT_SECONDS:
+                continue
+            entry = self._said.get(answer.instance, NOTHING).get(model)
+            if entry is None:
+                continue
+            requests += entry.in_flight
+            if entry.last_asked is not None:
+                since = max(0.0, answer.time - entry.last_asked) + now - gateway.heard
+                idle = since if idle is None else min(idle, since)
+        return Load(requests, 0.0 if requests else idle)
+
+
+NOTHING: Mapping[ObjectKey, ModelDemand] = {}
+
+Context = Any
+"""grpc.aio's ServicerContext, which has no types."""
+
+
+class ExternalScaler:
+    """`book` is kept by somebody else, and tells of each answer; `clock` is the time of day."""
+
+    def __init__(self, book: GatewayBook, clock: Callable[[], float]) -> None:
+        self._book = book
+        self._clock = clock
+        self._loads = Loads(book)
+        self._news = asyncio.Event()
+        book.listen(self._told)
+
+    async def is_active(self, reference: Any, context: Context) -> Any:
+        """Whether the model is asked for, and so should have a replica at least."""
+        question = await _read(reference, context)
+        active = self._load(question).is_active(question.active_seconds)
+        if not active and (unheard := self._unheard()):
+            await _unavailable(context, unheard)
+        return IsActiveResponse(result=active)
+
+    async def stream_is_active(self, reference: Any, context: Context) -> AsyncIterator[Any]:
+        """Says so each time that it begins to be. That it no longer is KEDA hears when it asks: another trigger of the
+        same ScaledObject may still want the replica that it would take away.
+        """
+        question = await _read(reference, context)
+        await context.send_initial_metadata(())  # so that who asks knows that it is listened to
+        before = False
+        while True:
+            news = self._news
+            active = self._load(question).is_active(question.active_seconds)
+            if active and not before:
+                yield IsActiveResponse(result=True)
+            before = active
+            await news.wait()
+
+    async def get_metric_spec(self, reference: Any, context: Context) -> Any:
+        """What the number is to be divided by."""
+        question = await _read(reference, context)
+        return GetMetricSpecResponse(metricSpecs=[MetricSpec(metricName=METRIC, targetSizeFloat=question.target)])
+
+    async def get_metrics(self, request: Any, context: Context) -> Any:
+        """Requests that are there now: running, waiting at replicas, and held until there is one."""
+        question = await _read(request.scaledObjectRef, context)
+        if request.metricName != METRIC:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"there is no metric {request.metricName[:64]!r}, only {METRIC!r}"
+            )
+        if unheard := self._unheard():
+            await _unavailable(context, unheard)
+        value = MetricValue(metricName=METRIC, metricValueFloat=float(self._load(question).requests))
+        return GetMetricsResponse(metricValues=[value])
+
+    def handler(self) -> Any:
+        """For a server of grpc.aio."""
+        asks, one = ScaledObjectRef.FromString, grpc.unary_unary_rpc_method_handler
+        methods = {
+            "IsActive": one(self.is_active, asks, IsActiveResponse.SerializeToString),
+            "StreamIsActive": grpc.unary_stream_rpc_method_handler(
+                self.stream_is_active, asks, IsActiveResponse.SerializeToString
+            ),
+            "GetMetricSpec": one(self.get_metric_spec, asks, GetMetricSpecResponse.SerializeToString),
+            "GetMetrics": one(self.get_metrics, GetMetricsRequest.FromString, GetMetricsResponse.SerializeToString),
+        }
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    def _load(self, question: Question) -> Load:
+        return self._loads.of(question.model, self._clock())
+
+    def _unheard(self) -> str:
+        return self._book.unheard(self._clock())
+
+    def _told(self, address: str, before: Demand | None, answer: Demand) -> None:
+        self._loads.told(answer)
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+async def _read(reference: Any, context: Context) -> Question:
+    try:
+        return read_question(reference.name, reference.namespace, reference.scalerMetadata)
+    except QuestionError as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise
+
+
+async def _unavailable(context: Context, unheard: str) -> NoReturn:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, f"not all requests are known of: {unheard}")
+    raise AssertionError("abort raises")
+
+
+MOST_CALLS = 4096
+"""At a time; KEDA keeps a stream for each ScaledObject."""
+MOST_BYTES = 64 << 10
+"""Of a question."""
+GRACE_SECONDS = 1.0
+_OPTIONS = (("grpc.max_receive_message_length", MOST_BYTES), ("grpc.so_reuseport", 0))
+
+
+@asynccontextmanager
+async def serving_scaler(scaler: ExternalScaler, address: str) -> AsyncIterator[int]:
+    """Answer KEDA at HOST:PORT; yields the port. Raises ListenError."""
+    server = grpc.aio.server(maximum_concurrent_rpcs=MOST_CALLS, options=_OPTIONS)
+    server.add_generic_rpc_handlers([scaler.handler()])
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise ListenError(f"cannot listen on {address}; choose another --external-scaler-port") from error
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(GRACE_SECONDS)
+
+
+@asynccontextmanager
+async def external_scaler(gateways: Gateways, port: int) -> AsyncIterator[int]:
+    """Ask the gateways, and answer KEDA, until the end of the block; yields the port. Raises ListenError."""
+    book = GatewayBook()
+    scaler = ExternalScaler(book, time.time)
+    async with serving_scaler(scaler, f"[::]:{port}") as bound, host_session() as session:
+        poller = DemandPoller(book, gateways, connect_to(session, gateways.port), clock=time.time)
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(poller.run())
+            yield bound
+            asking.cancel()

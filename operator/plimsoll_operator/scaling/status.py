@@ -1,0 +1,28 @@
+"""A decision of the scaler, for people: the event that tells of it, and its part of the status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plimsoll_operator.scaling.history import write_standing
+from plimsoll_operator.scaling.scaler import Decision
+from plimsoll_operator.status.reasons import Reason
+
+
+def news(decision: Decision) -> tuple[Reason, str] | None:
+    """Reason and note of the event; None where nothing has changed, or the model is new."""
+    before, after = decision.before, decision.replicas
+    if not decision.changes or before is None:
+        return None
+    if after == 0:
+        reason = Reason.SCALED_TO_ZERO
+    elif before == 0:
+        reason = Reason.SCALED_FROM_ZERO
+    else:
+        reason = Reason.SCALED_UP if after > before else Reason.SCALED_DOWN
+    return reason, f"from {before} to {after}: {decision.wish.words}"
+
+
+def scaling_fields(decision: Decision | None) -> dict[str, Any]:
+    """What the status says besides `desiredReplicas`."""
+    return {} if decision is None else {"scaling": write_standing(decision.standing)}

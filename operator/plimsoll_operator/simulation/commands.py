@@ -1,0 +1,187 @@
+"""`plimsoll simulate` and `plimsoll explain`: the planner without an operator."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from plimsoll_cluster.decode_errors import UNREADABLE
+from plimsoll_cluster.keys import ObjectKey
+from plimsoll_operator.placement.explain import explain, sentence
+from plimsoll_operator.placement.records.plan import Plan
+from plimsoll_operator.placement.records.pool import PoolState
+from plimsoll_operator.simulation.placement_policy import Planned
+from plimsoll_operator.simulation.pool import Host, Outcome, Pool
+from plimsoll_operator.simulation.trace import KINDS, Shape, Trace, TraceError, make, read
+from plimsoll_operator.spec.quantity import byte_count
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so many per cent do not exceed; 0 of nothing."""
+    ordered = sorted(values)
+    return ordered[max(0, -int(-len(ordered) * share // 100) - 1)] if ordered else 0.0
+
+
+def table(outcome: Outcome) -> str:
+    """Two columns: what, and how much of it."""
+    waits = outcome.waits
+    rows = [
+        ("requests served", f"{outcome.served} of {outcome.requests}"),
+        ("seconds of loading", f"{outcome.seconds:.1f}"),
+        ("loads from files", str(outcome.loads)),
+        ("wakes from images", str(outcome.wakes)),
+        ("moves", str(outcome.moves)),
+        (
+            "waits, p50 / p99 / most",
+            f"{percentile(waits, 50):.1f} / {percentile(waits, 99):.1f} / {max(waits, default=0):.1f} s",
+        ),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {figure}" for name, figure in rows)
+
+
+COMMANDS = ("simulate", "explain")
+
+
+class InputError(Exception):
+    """A file or an argument is of no use; the message says what to change."""
+
+
+def command(arguments: Sequence[str]) -> int:
+    """Run one of COMMANDS, named by the first argument: 0, or 1 for input that is of no use."""
+    args = _parse(arguments)
+    try:
+        _print(_explain(args) if args.command == "explain" else _simulate(args))
+    except (InputError, TraceError) as error:
+        print(f"plimsoll {args.command}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> str:
+    if args.state is None:
+        found = re.fullmatch("(?:(?:mdep|modeldeployments?)/)?([a-z0-9.-]+)", args.model)
+        if found is None:
+            raise InputError(f"{args.model!r} is not like mdep/NAME; give a recorded state before NAMESPACE/NAME")
+        key = ObjectKey(args.namespace, found[1])
+        return explain(asyncio.run(_live(key, args.watched)), key)
+    namespace, slash, name = args.model.partition("/")
+    if not slash or not namespace or not name:
+        raise InputError(f"{args.model!r} is not like NAMESPACE/NAME")
+    try:
+        return explain(_state(args.state), ObjectKey(namespace, name))
+    except KeyError as error:
+        raise InputError(str(error.args[0])) from error
+
+
+async def _live(model: ObjectKey, namespaces: Sequence[str]) -> PoolState:
+    """From the cluster of this process, or of the kubeconfig. Imported here: the planner alone needs no client."""
+    try:
+        from plimsoll_cluster.connection import NoClusterError, connect
+        from plimsoll_operator.pools.snapshot import SurveyError, survey
+    except ModuleNotFoundError as error:
+        what = f"to look at a cluster takes what is not installed ({error.name})"
+        raise InputError(f"{what}: pip install 'plimsoll-serving[operator]', or give a recorded state") from error
+
+    try:
+        async with await connect() as connection:
+            return await survey(connection, model, list(namespaces) or None)
+    except (NoClusterError, SurveyError) as error:
+        raise InputError(str(error)) from error
+
+
+def _simulate(args: argparse.Namespace) -> str:
+    if args.state is not None:
+        state = _state(args.state)
+        hosts = [Host(host.key.name, host.line - host.reserved, host.sleepers.capacity) for host in state.hosts]
+        trace = read(Path(args.trace), state.models)
+    else:
+        hosts = [Host(f"host-{number}", args.line, args.sleepers) for number in range(args.hosts)]
+        trace = _made_up(args)
+    if not hosts:
+        raise InputError("the state has no hosts")
+    lines: list[str] = []
+    policy = Planned(told=lambda at, plan: lines.extend(_told(at, plan)) if args.decisions else None)
+    outcome = Pool(trace, hosts, policy).run()
+    return "\n".join([*lines, *([""] if lines else []), table(outcome)])
+
+
+def _made_up(args: argparse.Namespace) -> Trace:
+    if args.trace not in KINDS:
+        kinds = ", ".join(KINDS)
+        raise InputError(f"--trace is one of {kinds}, or, with --state, a recorded file; not {args.trace!r}")
+    return make(args.trace, Shape(args.models, args.hours, args.rate), args.seed)
+
+
+def _state(path: Path) -> PoolState:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=PoolState)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except UNREADABLE as error:
+        raise InputError(f"{path} is no PoolState: {error}") from error
+
+
+def _told(at: float, plan: Plan) -> list[str]:
+    return [f"{at:10.1f} s  {sentence(action)}" for action in plan.actions]
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="plimsoll", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    told = commands.add_parser("explain", help="the whole decision for one model")
+    told.add_argument("state", type=Path, nargs="?", help="a PoolState as JSON; else of the cluster")
+    told.add_argument("model", metavar="mdep/NAME", help="or NAMESPACE/NAME, with a recorded state")
+    told.add_argument("-n", "--namespace", default="default", metavar="NS", help="of the model (%(default)s)")
+    told.add_argument(
+        "--watched",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="look at this namespace alone; repeat for more, the pool's among them (default: all)",
+    )
+    run = commands.add_parser("simulate", help="run the planner on a trace and tell what it pays")
+    run.add_argument("--trace", default="zipf", help=f"{', '.join(KINDS)}, or a recorded file with --state")
+    run.add_argument("--state", type=Path, help="a PoolState as JSON: models and hosts of a recorded trace")
+    run.add_argument("--hosts", type=_count, default=4, help="hosts of a made-up pool (default 4)")
+    run.add_argument("--line", type=_size, default=80 * 2**30, help="bytes of each for models (default 80Gi)")
+    run.add_argument("--sleepers", type=_size, default=40 * 2**30, help="bytes of each for images (default 40Gi)")
+    run.add_argument("--models", type=_count, default=72, help="models of a made-up trace (default 72)")
+    run.add_argument("--hours", type=_positive, default=1.0, help="of a made-up trace (default 1)")
+    run.add_argument("--rate", type=_positive, default=0.5, help="requests a second of a made-up trace (default 0.5)")
+    run.add_argument("--seed", type=int, default=0)
+    run.add_argument("--decisions", action="store_true", help="print every action and its reason")
+    return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a whole number from 1 to 10000")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    try:
+        return byte_count(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text[:64]!r} is not a number above 0")
+    return number

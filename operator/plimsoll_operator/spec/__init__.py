@@ -1,0 +1,1 @@
+"""ModelDeployments and RuntimePools as frozen records."""

@@ -1,0 +1,241 @@
+"""What a ModelDeployment asks for, as a frozen record; or why it cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from plimsoll_operator.spec.identity import Object, ObjectKey, Owner, key_of
+from plimsoll_operator.spec.persistence import Files, Responses, check_stores, read_files, read_responses, rollout_of
+from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
+from plimsoll_operator.spec.quantity import byte_count
+from plimsoll_operator.spec.rollout import Rollout
+from plimsoll_operator.spec.scaling import Scaling, read_scaling
+from plimsoll_operator.spec.template import (
+    STARTUP_SECONDS,
+    Accelerator,
+    Template,
+    claim_name,
+    read_accelerator,
+    read_template,
+    text_of,
+)
+from plimsoll_operator.spec.template import SpecError as SpecError
+
+HISTORY = 10
+"""Revisions that are kept beside those in use, as of a Deployment."""
+DRAIN_SECONDS = 30
+"""What the runtime takes when it is not told (a contract test compares)."""
+OF_ACCELERATORS = frozenset(
+    {"triton", "flashinfer", "flash-attn-3", "flash-attn", "cudnn-paged", "cudnn", "torch-flash"}
+)
+"""Backends of attention that need an accelerator: of the model, of its profile or of its pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSpec:
+    """In which pool a model is, and what it counts there. `namespace` is the pool's."""
+
+    namespace: str
+    pool: str
+    priority: int = 0
+    weight: int = 1
+    pinned: bool = False
+
+    @property
+    def key(self) -> ObjectKey:
+        """The RuntimePool."""
+        return ObjectKey(self.namespace, self.pool)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretItem:
+    """One item of a Secret."""
+
+    namespace: str
+    name: str
+    key: str
+
+    @property
+    def secret(self) -> ObjectKey:
+        """The Secret."""
+        return ObjectKey(self.namespace, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One ModelDeployment, read.
+
+    `replicas` are wanted: with `scaling`, as many as its status says. A model that is stopped has no `scaling`.
+    `own`: the object's own fields, where profiles and defaults of the installation have added to them.
+    `trust_remote_code`: True where code that comes with the model may run, else None. A pod's revision leaves out what
+    is None, so that pods stay where somebody writes the default down.
+    """
+
+    owner: Owner
+    created: datetime
+    generation: int
+    source: str
+    revision: str | None
+    served_names: tuple[str, ...]
+    replicas: int
+    cpu: str | None
+    memory: str | None
+    accelerator: Accelerator | None
+    cpu_limit: str | None
+    ephemeral_storage: str | None
+    options: Mapping[str, Any]
+    template: Template
+    rollout: Rollout
+    placement: PlacementSpec | None = None
+    history: int = HISTORY
+    scaling: Scaling | None = None
+    token: SecretItem | None = None
+    trust_remote_code: bool | None = None
+    responses: Responses | None = None
+    files: Files | None = None
+    profile: str | None = None
+    own: Spec | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has no replicas because nobody asks for it."""
+        return self.scaling is not None and self.replicas == 0
+
+    def scaled(self, replicas: int) -> Spec:
+        """The same with so many replicas, as the scaler wants them now."""
+        return replace(self, replicas=replicas)
+
+    @property
+    def key(self) -> ObjectKey:
+        """Namespace and name."""
+        return self.owner.key
+
+    @property
+    def drain_seconds(self) -> int:
+        """How long running requests may go on when a pod stops."""
+        return int(self.options.get("drainSeconds", DRAIN_SECONDS))
+
+    @property
+    def startup_seconds(self) -> int:
+        """How long a pod may load its model before its kubelet starts it again."""
+        return self.template.startup_seconds or STARTUP_SECONDS
+
+
+def served_names(item: Object) -> tuple[str, ...]:
+    """Names that requests use for an object, whatever else may be wrong with it."""
+    return tuple(item["spec"]["model"].get("servedNames") or [item["metadata"]["name"]])
+
+
+def created(item: Object) -> datetime:
+    """When an object was made."""
+    return datetime.fromisoformat(item["metadata"]["creationTimestamp"])
+
+
+def read_spec(item: Object, profiles: Profiles = NO_PROFILES) -> Spec:
+    """Read an object that the API server accepted, and complete it from its profile and the installation's defaults.
+
+    One with `placement` stays as it is: the pods are its pool's. Raises SpecError.
+    """
+    spec, key = item["spec"], key_of(item)
+    resources, options = spec.get("resources", {}), spec.get("runtime", {})
+    scaling, template = _scaling(spec), read_template(spec.get("template", {}))
+    responses, files = read_responses(spec.get("responses")), read_files(spec.get("files"))
+    source = claim_name(spec["model"]["source"])
+    check_stores(responses, files, {*template.claims, *({source} if source else ())})
+    own = Spec(
+        owner=Owner(key, item["metadata"]["uid"]),
+        created=created(item),
+        generation=item["metadata"]["generation"],
+        source=spec["model"]["source"],
+        revision=spec["model"].get("revision"),
+        served_names=served_names(item),
+        replicas=_replicas(item, scaling),
+        cpu=text_of(resources.get("cpu")),
+        memory=text_of(resources.get("memory")),
+        accelerator=read_accelerator(resources),
+        cpu_limit=text_of(resources.get("cpuLimit")),
+        ephemeral_storage=text_of(resources.get("ephemeralStorage")),
+        options=options,
+        template=template,
+        rollout=rollout_of(spec.get("rollout", {}), responses),
+        placement=_placement(spec.get("placement"), key, options),
+        history=spec.get("revisionHistoryLimit", HISTORY),
+        scaling=scaling,
+        token=_token(spec["model"].get("tokenSecret"), key),
+        trust_remote_code=spec["model"].get("trustRemoteCode") or None,
+        responses=responses,
+        files=files,
+        profile=resources.get("profile"),
+    )
+    found = profiles.merged(own, ("HF_TOKEN",) if own.token else ()) if own.placement is None else own
+    _check_memory(found)
+    _check_accelerator(found)
+    return found
+
+
+def pool_of(item: Object) -> ObjectKey | None:
+    """The RuntimePool in which an object wants to be, whatever else may be wrong with it; None for pods of its own."""
+    placement = item["spec"].get("placement")
+    if placement is None:
+        return None
+    return ObjectKey(placement.get("namespace", item["metadata"]["namespace"]), placement["pool"])
+
+
+def _token(values: Mapping[str, str] | None, key: ObjectKey) -> SecretItem | None:
+    return None if values is None else SecretItem(key.namespace, values["name"], values["key"])
+
+
+def _scaling(spec: Mapping[str, Any]) -> Scaling | None:
+    """None for a model that is stopped. One in a pool sleeps there when nobody asks: one replica of it stays placed."""
+    found = read_scaling(spec.get("scaling")) if spec.get("replicas", 1) else None
+    return found if found is None or "placement" not in spec else replace(found, placed=1)
+
+
+def _replicas(item: Object, scaling: Scaling | None) -> int:
+    """What the spec says, or what the scaler has said last."""
+    if scaling is None:
+        said: int = item["spec"].get("replicas", 1)
+        return said
+    return scaling.clamped((item.get("status") or {}).get("desiredReplicas", max(1, scaling.least)))
+
+
+def _placement(values: Mapping[str, Any] | None, key: ObjectKey, options: Mapping[str, Any]) -> PlacementSpec | None:
+    if values is None:
+        return None
+    if str(options.get("kvMemory", "")).endswith("%"):
+        raise SpecError(
+            f"with placement, runtime.kvMemory is the least KV cache that the model is given: write an amount such as "
+            f"512Mi, not {options['kvMemory']}"
+        )
+    return PlacementSpec(
+        namespace=values.get("namespace", key.namespace),
+        pool=values["pool"],
+        priority=values.get("priority", 0),
+        weight=values.get("weight", 1),
+        pinned=values.get("pinned", False),
+    )
+
+
+def _check_memory(spec: Spec) -> None:
+    """The KV cache of a model on CPUs is part of the pod's memory; a share (40%) always fits."""
+    kv_memory = spec.options.get("kvMemory")
+    if spec.memory is None or spec.accelerator or kv_memory is None or kv_memory.endswith("%"):
+        return
+    if byte_count(kv_memory) >= byte_count(spec.memory):
+        raise SpecError(
+            f"runtime.kvMemory {kv_memory} leaves nothing of resources.memory {spec.memory} for the weights: "
+            "lower the one or raise the other"
+        )
+
+
+def _check_accelerator(spec: Spec) -> None:
+    """The schema cannot look into a profile."""
+    backend = spec.options.get("attentionBackend")
+    if spec.profile is not None and backend in OF_ACCELERATORS and spec.accelerator is None:
+        raise SpecError(
+            f"runtime.attentionBackend {backend} needs an accelerator, and resources.profile {spec.profile} has none: "
+            "leave it out, or choose a profile with one"
+        )

@@ -1,0 +1,67 @@
+"""How pods may be replaced: how many beyond `replicas`, how many fewer, and how long without any progress."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plimsoll_operator.spec.canary import Terms, read_terms
+
+Amount = int | str
+"""A number of pods, or a share of `replicas` such as 25%."""
+
+SURGE = 1
+UNAVAILABLE = 1
+PROGRESS_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """`spec.rollout`. Without a say, one pod may be missing while others serve, and the only one may not.
+
+    `takes_over`: a pod goes on with what the one before it has kept, so it is made when that one is gone.
+    """
+
+    max_surge: Amount = SURGE
+    max_unavailable: Amount | None = None
+    progress_seconds: int = PROGRESS_SECONDS
+    canary: Terms | None = None
+    takes_over: bool = False
+
+    def surge(self, replicas: int) -> int:
+        """Pods that may be there beyond `replicas`. A share is rounded up."""
+        return _resolved(self.max_surge, replicas, math.ceil)
+
+    def unavailable(self, replicas: int) -> int:
+        """Pods that may be missing. A share is rounded down; one may be where else nothing could move."""
+        if self.max_unavailable is None:
+            found = min(UNAVAILABLE, max(0, replicas - 1))
+        else:
+            found = _resolved(self.max_unavailable, replicas, math.floor)
+        return min(replicas, max(found, 0 if self.surge(replicas) else 1))
+
+    def least_ready(self, replicas: int) -> int:
+        """Pods that must serve for the model to be called ready."""
+        return max(1, replicas - self.unavailable(replicas))
+
+    def one_after_the_other(self) -> Rollout:
+        """The same for pods that take over."""
+        return replace(self, max_surge=0, takes_over=True)
+
+
+def read_rollout(values: Mapping[str, Any]) -> Rollout:
+    """From an object that the API server accepted."""
+    return Rollout(
+        max_surge=values.get("maxSurge", SURGE),
+        max_unavailable=values.get("maxUnavailable"),
+        progress_seconds=values.get("progressDeadlineSeconds", PROGRESS_SECONDS),
+        canary=read_terms(values.get("canary")),
+    )
+
+
+def _resolved(amount: Amount, replicas: int, rounded: Callable[[float], int]) -> int:
+    if isinstance(amount, int):
+        return amount
+    return rounded(int(amount.removesuffix("%")) * replicas / 100)

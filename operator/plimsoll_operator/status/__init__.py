@@ -1,0 +1,1 @@
+"""Conditions, reasons, events and the status of a ModelDeployment."""

@@ -1,0 +1,267 @@
+"""What an object's status says, from the spec and from what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from plimsoll_operator.planning.pod_view import View
+from plimsoll_operator.planning.pods import Pod, ServiceState, selecting_uid
+from plimsoll_operator.spec.identity import Object, selector
+from plimsoll_operator.spec.model_deployment import Spec
+from plimsoll_operator.spec.rollout import read_rollout
+from plimsoll_operator.spec.workload import Workload
+from plimsoll_operator.status.conditions import (
+    LOADED,
+    PLACED,
+    PROGRESSING,
+    READY,
+    RECONCILING,
+    REPLICAS_IGNORED,
+    ROUTABLE,
+    STALLED,
+    Condition,
+)
+from plimsoll_operator.status.load_progress import read_gave_up
+from plimsoll_operator.status.name_conflicts import describe_losses
+from plimsoll_operator.status.reasons import NOT_LOADED, NOT_PLACED, Reason
+
+Fields = dict[str, Any]
+KEPT = ("servedNames", "names", "source", "desiredReplicas", "scaling", "stableRevision", "canary")
+"""What is still true of an object that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejections:
+    """Why the API server would not do what it was asked to; None where it did."""
+
+    pod: str | None = None
+    service: str | None = None
+
+
+def describe(
+    seen: View[Spec], rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
+) -> tuple[Fields, list[Condition]]:
+    """The status without its conditions, and the conditions; `before` are those of the last status."""
+    spec = seen.spec
+    parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
+    ready = _idle_of(parts[1:]) if spec.idle else ready_of(seen, parts)
+    progressing = progressing_of(seen, parts, before)
+    lost = {loss.name for loss in seen.observed.lost_names}
+    served = [name for name in spec.served_names if name not in lost]
+    fields = {
+        "observedGeneration": spec.generation,
+        "replicas": len(seen.live),
+        "readyReplicas": seen.ready,
+        "updatedReplicas": len(seen.current),
+        "selector": selector(spec.key.name, selecting_uid(seen.observed.pods, spec.owner.uid)),
+        "desiredReplicas": spec.replicas,
+        "source": spec.source,
+        "phase": phase_of(seen, progressing, parts),
+        "servedNames": served,
+        "names": ", ".join(served),
+    }
+    return fields, [ready, progressing, *parts, *standard_of(progressing)]
+
+
+def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[Fields, list[Condition]]:
+    """The status of an object that cannot be read: what runs goes on as it is, under the names that it has."""
+    live = [p for p in pods if p.live]
+    least = read_rollout(item["spec"].get("rollout", {})).least_ready(_wanted_before(item))
+    return describe_unread(item, len(live), sum(p.ready for p in live), least, message)
+
+
+def describe_unread(item: Object, there: int, ready: int, least: int, message: str) -> tuple[Fields, list[Condition]]:
+    """The same where `ready` of those that are `there` serve, and `least` are to for it to be called ready."""
+    meta, before = item["metadata"], item.get("status") or {}
+    replicas = _wanted_before(item)
+    fields = {
+        "observedGeneration": meta["generation"],
+        "replicas": there,
+        "readyReplicas": ready,
+        "updatedReplicas": 0,
+        "selector": before.get("selector") or selector(meta["name"], kind=item["kind"]),
+        "phase": "Degraded" if ready else "Failed",
+        **{name: before[name] for name in KEPT if name in before},
+    }
+    if replicas == 0 and read_gave_up(before.get("scaling") or {}) is None:
+        told = Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; the spec is invalid: see Stalled")
+    elif replicas and ready >= least:
+        told = Condition(READY, True, Reason.READY, f"{ready} ready for requests; the spec is invalid: see Stalled")
+    else:
+        told = Condition(READY, False, Reason.INVALID_SPEC, message)
+    progressing = Condition(PROGRESSING, False, Reason.INVALID_SPEC, message)
+    unknown = "the spec is invalid: see Stalled"
+    return fields, [
+        told,
+        progressing,
+        *(Condition(kind, None, Reason.INVALID_SPEC, unknown) for kind in (PLACED, LOADED, ROUTABLE)),
+        *standard_of(progressing),
+        *replicas_ignored(item),
+    ]
+
+
+def _wanted_before(item: Object) -> int:
+    """The replicas that are wanted of an object that cannot be read."""
+    said: int = item["spec"].get("replicas", 1)
+    if said == 0 or "scaling" not in item["spec"]:
+        return said
+    found: int = (item.get("status") or {}).get("desiredReplicas", said)
+    return found
+
+
+def _idle_of(parts: Sequence[Condition]) -> Condition:
+    """A model that nobody asks for is ready if it has loaded before and a request would start it."""
+    loaded, routable = parts
+    part = routable if loaded.reason is Reason.IDLE else loaded
+    return Condition(READY, part.status, part.reason, part.message)
+
+
+def standard_of(progressing: Condition) -> list[Condition]:
+    """The same in the conditions of kstatus, by which other tools wait."""
+    if progressing.status:
+        return [Condition(RECONCILING, True, progressing.reason, progressing.message)]
+    if progressing.reason is Reason.SETTLED:
+        return []
+    return [Condition(STALLED, True, progressing.reason, progressing.message)]
+
+
+def replicas_ignored(item: Object) -> list[Condition]:
+    """The condition that spec.replicas has no effect; none where it has, or is the default."""
+    replicas = item["spec"].get("replicas", 1)
+    if "scaling" not in item["spec"] or replicas in (0, 1):
+        return []
+    message = (
+        f"spec.replicas is {replicas} and has no effect: spec.scaling decides, see status.desiredReplicas. Leave "
+        "spec.replicas out and point no autoscaler at this object, or remove spec.scaling"
+    )
+    return [Condition(REPLICAS_IGNORED, True, Reason.SCALED_BY_DEMAND, message)]
+
+
+def placed_of(seen: View[Workload], rejection: str | None) -> Condition:
+    """Whether every pod has a node."""
+    replicas = seen.spec.replicas
+    if rejection is not None:
+        return Condition(PLACED, False, Reason.REJECTED, f"the API server refuses the pod: {rejection}")
+    if (failure := seen.failure(NOT_PLACED)) is not None:
+        return Condition(PLACED, False, failure.reason, failure.message)
+    scheduled = sum(p.scheduled for p in seen.good)
+    if scheduled < replicas:
+        return Condition(PLACED, False, Reason.WAITING_FOR_PODS, f"{scheduled} of {replicas} replicas have a node")
+    return Condition(PLACED, True, Reason.SCHEDULED, f"{scheduled} of {replicas} replicas have a node")
+
+
+def _loaded(seen: View[Spec]) -> Condition:
+    replicas, source = seen.spec.replicas, seen.spec.source
+    if seen.spec.idle and (gave_up := seen.observed.gave_up) is not None:
+        message = f"{gave_up.message}; scaled to zero before it loaded: a request or a changed spec starts it again"
+        return Condition(LOADED, False, gave_up.reason, message)
+    if (failure := seen.failure(NOT_LOADED)) is not None:
+        return Condition(LOADED, False, failure.reason, failure.message)
+    message = f"{seen.good_ready} of {replicas} replicas have loaded {source}"
+    if seen.spec.idle:
+        return Condition(LOADED, False, Reason.IDLE, "nobody asks for it; a request starts a replica")
+    if seen.good_ready < replicas:
+        return Condition(LOADED, False, Reason.LOADING, message)
+    return Condition(LOADED, True, Reason.LOADED, message)
+
+
+def _routable(seen: View[Spec], rejection: str | None) -> Condition:
+    spec, observed = seen.spec, seen.observed
+    if observed.lost_names:
+        return Condition(ROUTABLE, False, *describe_losses(observed.lost_names))
+    if observed.service is ServiceState.FOREIGN:
+        message = f"a Service {spec.key.name} that is not ours exists; rename the object or delete that Service"
+        return Condition(ROUTABLE, False, Reason.SERVICE_NAME_TAKEN, message)
+    if rejection is not None:
+        return Condition(ROUTABLE, False, Reason.REJECTED, f"the API server refuses the Service: {rejection}")
+    names = ", ".join(spec.served_names)
+    if spec.idle and observed.gave_up is not None:
+        return Condition(
+            ROUTABLE, False, Reason.NO_READY_REPLICA, f"no replica is there; a request for {names} starts one"
+        )
+    if spec.idle:
+        return Condition(ROUTABLE, True, Reason.IDLE, f"no replica is there; a request for {names} starts one")
+    if not seen.ready:
+        reason = Reason.STOPPED if spec.replicas == 0 else Reason.NO_READY_REPLICA
+        return Condition(ROUTABLE, False, reason, "no replica answers requests")
+    return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} ready for requests to {names}")
+
+
+def ready_of(seen: View[Workload], parts: Sequence[Condition]) -> Condition:
+    """Whether enough replicas serve, of whatever spec: a roll or a node that is lost need not change it."""
+    spec, routable = seen.spec, parts[-1]
+    if spec.replicas == 0:
+        return Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; scale up to serve")
+    if routable.status and seen.ready >= spec.rollout.least_ready(spec.replicas):
+        return Condition(READY, True, Reason.READY, routable.message)
+    part = next(part for part in parts if not part.status)
+    return Condition(READY, False, part.reason, part.message)
+
+
+def progressing_of(seen: View[Workload], parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> Condition:
+    """False when nothing changes any more: what is wanted is there, or nothing has come of it for too long."""
+    under_way = _under_way(seen, parts)
+    if under_way is None:
+        return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
+    reason, message = under_way
+    if reason is Reason.ROLLOUT_QUEUED or seen.observed.now < seen.deadline(before):
+        return Condition(PROGRESSING, True, reason, message)
+    seconds = seen.spec.rollout.progress_seconds
+    late = f"nothing has moved for {seconds} s: {_hindrance(parts) or message}"
+    return Condition(PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
+
+
+def _under_way(seen: View[Workload], parts: Sequence[Condition]) -> tuple[Reason, str] | None:
+    """What still changes, and in a sentence."""
+    replicas = seen.spec.replicas
+    for part in parts:
+        if _is_failing(part) and seen.observed.gave_up is None:
+            return Reason.FAILING, f"waiting for a fix: {part.message}"
+    if seen.older:
+        ready = sum(p.ready for p in seen.current)
+        return Reason.ROLLING, f"{ready} of {replicas} replicas have the present spec and image and are ready"
+    if seen.leaving:
+        count = len(seen.leaving)
+        who = "1 replica leaves a node that is" if count == 1 else f"{count} replicas leave nodes that are"
+        return Reason.MOVING, f"{who} being drained: {_nodes(seen.leaving)}"
+    if seen.good_ready < replicas or len(seen.good) != replicas or seen.stopping:
+        return Reason.SCALING, f"{seen.good_ready} of {replicas} replicas are ready, {seen.stopping} are stopping"
+    if seen.held:
+        return Reason.ROLLOUT_QUEUED, "other models take the new runtime image or defaults first"
+    return None
+
+
+def _nodes(pods: Sequence[Pod]) -> str:
+    return ", ".join(sorted({p.node for p in pods}))
+
+
+def _hindrance(parts: Sequence[Condition]) -> str:
+    """What somebody could do something about."""
+    for part in parts:
+        if part.status is False and part.is_warning:
+            return part.message
+    return ""
+
+
+def _is_failing(part: Condition) -> bool:
+    return part.reason is Reason.REJECTED or part.reason in NOT_LOADED
+
+
+def phase_of(seen: View[Workload], progressing: Condition, parts: Sequence[Condition]) -> str:
+    """A summary for people."""
+    placed, loaded, _ = parts
+    if seen.observed.gave_up is not None:
+        return "Failed"
+    if seen.spec.replicas == 0:
+        return "Idle" if any(part.reason is Reason.IDLE for part in parts) else "Stopped"
+    if any(map(_is_failing, parts)) or progressing.reason is Reason.PROGRESS_DEADLINE_EXCEEDED:
+        return "Degraded" if seen.ready else "Failed"
+    if progressing.reason is Reason.ROLLING:
+        return "Updating"
+    if all(part.status for part in parts):
+        return "Ready"
+    if not placed.status:
+        return "Degraded" if seen.ready and placed.reason in NOT_PLACED else "Pending"
+    return "Degraded" if loaded.status else "Loading"
