@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from plimsoll_gateway.errors.refusals import ANTHROPIC_OVERLOADED, UNAVAILABLE, Refusal
-from plimsoll_gateway.routing.response_affinity import RESPONSES
 
 MESSAGES = "/v1/messages"
 MODELS = "/v1/models"
+RESPONSES = "/v1/responses"
 _NEXT = b"\n\nevent: "
 _LAST = tuple(b"event: response.%s\n" % kind for kind in (b"completed", b"incomplete", b"failed"))
 VERSION = b"anthropic-version"

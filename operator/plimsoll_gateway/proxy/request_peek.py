@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import msgspec
 
+from plimsoll_gateway.errors.dialects import RESPONSES
 from plimsoll_gateway.proxy.json_members import name_in, read_members
 from plimsoll_gateway.routing.prefix import PREFIX_BYTES
-from plimsoll_gateway.routing.response_affinity import RESPONSES, place_in
+from plimsoll_gateway.routing.response_affinity import place_in
 
 BYTES_PER_TOKEN = 4  # of English text and of code; other writing has up to three tokens in as many bytes
 USUAL_ANSWER = 256  # tokens, where the request does not bound them

@@ -14,11 +14,12 @@ from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.client.response import Answer
 from plimsoll_gateway.discovery.routing_table import Replica
+from plimsoll_gateway.errors.dialects import RESPONSES
 from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.proxy.body import Body
 from plimsoll_gateway.proxy.headers import BATCH, PLACE, RawHeaders, Voucher, request_headers
 from plimsoll_gateway.proxy.upload import Upload
-from plimsoll_gateway.routing.response_affinity import RESPONSES, place_of
+from plimsoll_gateway.routing.response_affinity import place_of
 from plimsoll_gateway.routing.scorers import ANYTHING, Wanted
 
 HEALTH_SECONDS = 5.0

@@ -16,9 +16,9 @@ from hashlib import blake2b
 import msgspec
 
 from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, TableStore
+from plimsoll_gateway.errors.dialects import RESPONSES
 from plimsoll_gateway.errors.refusals import Refusal, response_away, response_gone, response_not_found
 
-RESPONSES = "/v1/responses"
 TAKE_OVER_SECONDS = 600.0
 """How long a replica that takes another's place is waited for: as long as a roll may be without any progress."""
 NOWHERE = "0" * 12

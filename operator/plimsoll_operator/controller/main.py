@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import kopf
 
@@ -17,6 +17,7 @@ from plimsoll_operator.controller.options import Options, parse_options
 from plimsoll_operator.handlers import register
 from plimsoll_operator.kube.health import ListenError
 from plimsoll_operator.kube.prerequisites import PrerequisiteError
+from plimsoll_operator.pools.hosts.client import host_session
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +61,17 @@ async def _run(options: Options) -> int:
         return await operate(options, connection, asyncio.Event())
 
 
-def _external_scaler(options: Options) -> AbstractAsyncContextManager[object]:
+@asynccontextmanager
+async def _external_scaler(options: Options) -> AsyncIterator[None]:
     port, gateways = options.external_scaler_port, options.gateways
     if port is None or gateways is None:
-        return nullcontext()
+        yield
+        return
     # Imported here: gRPC takes memory, which only those need who want it.
     from plimsoll_operator.scaling.keda.server import external_scaler
 
-    return external_scaler(gateways, port)
+    async with host_session() as session, external_scaler(gateways, port, session):
+        yield
 
 
 def _code_of(end: BaseException | None) -> int:

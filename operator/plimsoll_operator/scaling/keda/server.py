@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import aiohttp
 import grpc
 
 from plimsoll_operator.kube.health import ListenError
-from plimsoll_operator.pools.hosts.client import host_session
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
 from plimsoll_operator.scaling.gateways import KEPT_SECONDS, GatewayBook
 from plimsoll_operator.scaling.keda.messages import (
@@ -197,11 +197,14 @@ async def serving_scaler(scaler: ExternalScaler, address: str) -> AsyncIterator[
 
 
 @asynccontextmanager
-async def external_scaler(gateways: Gateways, port: int) -> AsyncIterator[int]:
-    """Ask the gateways, and answer KEDA, until the end of the block; yields the port. Raises ListenError."""
+async def external_scaler(gateways: Gateways, port: int, session: aiohttp.ClientSession) -> AsyncIterator[int]:
+    """Ask the gateways in `session`, and answer KEDA, until the end of the block; yields the port.
+
+    Raises ListenError.
+    """
     book = GatewayBook()
     scaler = ExternalScaler(book, time.time)
-    async with serving_scaler(scaler, f"[::]:{port}") as bound, host_session() as session:
+    async with serving_scaler(scaler, f"[::]:{port}") as bound:
         poller = DemandPoller(book, gateways, connect_to(session, gateways.port), clock=time.time)
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(poller.run())

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aiohttp
 import grpc
 import pytest
 from operator_support.stub_gateway import StubGateway, serve
@@ -211,7 +212,11 @@ async def test_it_finds_gateways_by_itself() -> None:
     """Real HTTP to a gateway, real gRPC from KEDA."""
     gateway = StubGateway("g", now=time.time)
     gateway.hold(KEY, 3)
-    async with serve(gateway) as http, external_scaler(Gateways("127.0.0.1", http), 0) as port:
+    async with (
+        serve(gateway) as http,
+        aiohttp.ClientSession() as session,
+        external_scaler(Gateways("127.0.0.1", http), 0, session) as port,
+    ):
         place = Place()
         place.connect(port)
         stream = place.stream()
