@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -20,32 +19,28 @@ from plimsoll_gateway.admission.body_memory import SMALL_BYTES, Budget
 from plimsoll_gateway.admission.capacity import Capacity
 from plimsoll_gateway.admission.fair.fair_queue import Share
 from plimsoll_gateway.admission.fair.model_queues import Gates
-from plimsoll_gateway.admission.limits import BATCHES, FILES, MODEL_PATHS, OTHER_BYTES, Limits
+from plimsoll_gateway.admission.limits import BATCHES, FILES, MODEL_PATHS, Limits
 from plimsoll_gateway.admission.queue_limit import Room
 from plimsoll_gateway.admission.quota.reservation import Admission, Quotas, Unlimited
 from plimsoll_gateway.admission.quota.token_meter import Meter
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.demand.counters import Demand
 from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, TableStore
-from plimsoll_gateway.errors.dialects import ANTHROPIC, MODELS, dialect_of
+from plimsoll_gateway.errors.dialects import dialect_of
 from plimsoll_gateway.errors.refusals import (
     Refusal,
     internal_error,
     shutting_down,
     two_lengths,
     unknown_path,
-    wrong_method,
 )
-from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.keys.credential import Credential
-from plimsoll_gateway.keys.keyring import Keyring, given_key
-from plimsoll_gateway.pages import PAGES, POLICY, page_at
-from plimsoll_gateway.pages.model_list import MODEL_PREFIX, Catalog, names_for
-from plimsoll_gateway.pages.operations import METRICS, Operations
-from plimsoll_gateway.pages.welcome import base_url, wants_page, welcome_json, welcome_page
-from plimsoll_gateway.proxy.body import MOST_OPTION, Body, ClientGone, Message, Receive, discard_unread, read_body
+from plimsoll_gateway.keys.keyring import Keyring
+from plimsoll_gateway.pages.operations import Operations
+from plimsoll_gateway.pages.own_paths import OwnPaths
+from plimsoll_gateway.proxy.body import Body, ClientGone, Message, Receive, discard_unread
 from plimsoll_gateway.proxy.cancellation import Lifelines
-from plimsoll_gateway.proxy.client_connection import caller_of, fields_of
+from plimsoll_gateway.proxy.exchange import Exchange, fields_of
 from plimsoll_gateway.proxy.files import Filing, check_batch, filed_at
 from plimsoll_gateway.proxy.headers import Voucher, request_id
 from plimsoll_gateway.proxy.keepalive_comments import Comments
@@ -64,16 +59,10 @@ from plimsoll_gateway.routing.scorers import Wanted
 from plimsoll_gateway.server.connection_limit import Connections
 from plimsoll_gateway.server.cors import Cors, is_preflight
 from plimsoll_gateway.telemetry.cold_start import ColdStarts
-from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, CONTENT_TYPE, Metrics
+from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, Metrics
 
 log = logging.getLogger(__name__)
 
-PROBES = frozenset(["/health", "/live", METRICS])
-ROOT = "/"
-OPEN = PROBES | PAGES.keys() | {ROOT}
-"""What needs no key."""
-OWN = OPEN | {MODELS}
-JSON, HTML = b"application/json", b"text/html; charset=utf-8"
 NO_KEYRING = Keyring(None)
 Carry = Callable[[], Awaitable[None]]
 
@@ -111,7 +100,6 @@ class Gateway:
         self._quotas = quotas or Quotas()
         self._cors = Cors(origins) if origins else None
         limits = limits.resolved()
-        self._own_paths = OWN - {METRICS} if metrics_apart else OWN
         self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store, keyring)
         self._demand = Demand(store, picker.standing)
@@ -132,10 +120,9 @@ class Gateway:
             pool, store, self._places, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds
         )
         self._cards = Cards(pool)
-        self._catalog = Catalog(self._cards)
+        self._own = OwnPaths(store, keyring, self._metrics, self._cards, metrics_apart=metrics_apart)
         self._running = Lifelines()
         store.listen(self._table_changed)
-        self._draining = False
 
     def publish(self, collector: Collector) -> None:
         """Show more series in /metrics."""
@@ -147,7 +134,7 @@ class Gateway:
 
     def drain(self) -> None:
         """Report not healthy from now on, so that load balancers look elsewhere; go on serving."""
-        self._draining = True
+        self._own.drain()
 
     def cut(self) -> None:
         """End what still runs, each answer with an error."""
@@ -202,11 +189,8 @@ class Gateway:
         elif (methods := filed_at(path)) is not None:
             exchange.allow(*methods)
             await self._file(exchange)
-        elif path in self._own_paths or path.startswith(MODEL_PREFIX):
-            exchange.allow("GET", "HEAD")
-            if path not in OPEN:
-                exchange.key = self._keyring.authenticate(exchange.headers)
-            await self._own(exchange)
+        elif path in self._own:
+            await self._own.answer(exchange)
         else:
             raise unknown_path(path)
 
@@ -353,81 +337,3 @@ class Gateway:
         self._witness.keep(known)
         self._filing.note(table)
         self._gates.wake()
-
-    async def _own(self, exchange: Exchange) -> None:
-        stream, table = exchange.stream, self._store.current
-        match exchange.path:
-            case "/live":
-                await stream.whole(200, JSON, b'{"status": "ok"}')
-            case "/health":
-                status, word = self._health()
-                await stream.whole(status, JSON, b'{"status": "%s"}' % word)
-            case "/":
-                await self._welcome(exchange, table)
-            case "/metrics":
-                await stream.whole(200, CONTENT_TYPE, self._metrics.render())
-            case path if path in PAGES:
-                kind, text = page_at(path)
-                await stream.whole(200, kind, text, POLICY)
-            case path:
-                query, anthropic = exchange.scope["query_string"], stream.dialect is ANTHROPIC
-                told = await self._catalog.answer(table, path, query, exchange.key, anthropic=anthropic)
-                await stream.whole(200, JSON, told)
-
-    async def _welcome(self, exchange: Exchange, table: Table | None) -> None:
-        """Models are named for a key alone, where keys are needed; one that is wrong is refused as elsewhere."""
-        headers, keyed = exchange.headers, self._keyring.keys is not None
-        if keyed and given_key(headers):
-            exchange.key = self._keyring.authenticate(headers)
-        hidden = keyed and exchange.key is None
-        names = None if hidden else names_for(table, exchange.key)
-        own = [*POLICY, (b"cache-control", b"no-store"), (b"vary", b"accept, authorization, x-api-key")]
-        accept, host, forwarded = (_text(headers, name) for name in (b"accept", b"host", b"x-forwarded-proto"))
-        if wants_page(accept or ""):
-            base = base_url(host, exchange.scope.get("scheme", "http"), forwarded)
-            await exchange.stream.whole(200, HTML, welcome_page(names, base, key=keyed), own)
-        else:
-            await exchange.stream.whole(200, JSON, welcome_json(names), own)
-
-    def _health(self) -> tuple[int, bytes]:
-        if self._draining:
-            return 503, b"draining"
-        return (503, b"starting") if self._store.current is None else (200, b"ok")
-
-
-def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
-    found = headers.get(name)
-    return None if found is None else found.decode("latin-1")
-
-
-class Exchange:
-    """One request and its answer, while it is handled."""
-
-    def __init__(self, scope: Message, headers: dict[bytes, bytes], receive: Receive, stream: Stream) -> None:
-        self.scope: Any = scope
-        self.headers = headers
-        self.receive = receive
-        self.stream = stream
-        self.path: str = scope["path"]
-        self.model: Model | None = None
-        self.key: ApiKey | None = None
-        self.came = time.monotonic()
-        self.caller = caller_of(scope)
-        self.body_taken = False  # somebody reads its body, and discards what a refusal leaves of it
-        self.code: int | None = None  # what to count instead of the status that was sent
-
-    async def read_body(self, limits: Mapping[str, int], budget: Budget) -> Body:
-        """See `read_body`. `limits` are by path."""
-        self.body_taken = True
-        caller, limit = self.caller, limits.get(self.path, OTHER_BYTES)
-        option = MOST_OPTION if self.path in limits else ""
-        if caller is None:
-            return await read_body(self.receive, self.headers, limit, budget, option=option)
-        return await read_body(
-            self.receive, self.headers, limit, budget, all_here=lambda: caller.all_here, option=option
-        )
-
-    def allow(self, *methods: str) -> None:
-        """Raise Refusal 405 for any other method."""
-        if self.scope["method"] not in methods:
-            raise wrong_method(self.scope["method"], self.path, ", ".join(methods))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from plimsoll_gateway.admission.limits import MODEL_PATHS
-from plimsoll_gateway.app import OPEN
 from plimsoll_gateway.errors.dialects import MODELS
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
 from plimsoll_gateway.pages.model_list import MODEL_PREFIX
+from plimsoll_gateway.pages.own_paths import OPEN
 from plimsoll_gateway.proxy.files import filed_at
 from plimsoll_gateway.routing.response_affinity import kept_at
 from plimsoll_runtime.api.openapi.gateway_pages import files, gateway_document

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chart_support.helm import NoHelmError, find_helm, render
 
-from plimsoll_gateway.app import PROBES
+from plimsoll_gateway.pages.own_paths import PROBES
 from plimsoll_runtime.api.openapi.gateway_pages import gateway_document
 
 DOCS = Path(__file__).parents[2] / "docs" / "gateway.md"

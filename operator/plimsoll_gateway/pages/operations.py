@@ -12,7 +12,7 @@ from plimsoll_gateway.demand.counters import Demand
 from plimsoll_gateway.errors.refusals import Refusal, bad_request, too_many_questions, unknown_path, wrong_method
 from plimsoll_gateway.proxy.body import ClientGone, Message, Receive
 from plimsoll_gateway.proxy.cancellation import Lifelines
-from plimsoll_gateway.proxy.client_connection import caller_of
+from plimsoll_gateway.proxy.exchange import caller_of
 from plimsoll_gateway.proxy.headers import request_id
 from plimsoll_gateway.proxy.response_stream import Send, Stream
 from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from plimsoll_gateway.proxy.body import ClientGone, Receive
-from plimsoll_gateway.proxy.client_connection import Caller
+from plimsoll_gateway.proxy.exchange import Caller
 
 Cause = Callable[[], Exception]
 """Makes the exception where it is raised. One kept anywhere would keep, by its traceback, all that its frames hold."""

@@ -239,7 +239,7 @@ async def test_a_fault_of_ours_is_a_500_in_openais_shape(world: World, monkeypat
     async def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("plimsoll_gateway.app.read_body", fail)
+    monkeypatch.setattr("plimsoll_gateway.proxy.exchange.read_body", fail)
     async with world.post() as response:
         assert response.status == 500
         assert (await response.json())["error"]["code"] == "internal_error"

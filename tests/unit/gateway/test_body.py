@@ -17,13 +17,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from plimsoll_gateway import app
 from plimsoll_gateway.admission.body_memory import SMALL_BYTES, Budget
 from plimsoll_gateway.admission.limits import BODY_BYTES, MODEL_PATHS, Limits
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.discovery.routing_table import TableStore, build_table
 from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.proxy import exchange
 from plimsoll_gateway.proxy.body import DISCARD_BYTES, Body, Message, Receive, read_body
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.telemetry.metrics import Metrics
@@ -235,7 +235,7 @@ def bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Body]]]
         read.append(weakref.ref(body))
         return body
 
-    monkeypatch.setattr(app, "read_body", reading)
+    monkeypatch.setattr(exchange, "read_body", reading)
     gc.collect()
     gc.disable()
     yield read

@@ -11,7 +11,7 @@ from plimsoll_gateway.admission.body_memory import Budget
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.proxy.body import ClientGone, Message, read_body
 from plimsoll_gateway.proxy.cancellation import Lifelines
-from plimsoll_gateway.proxy.client_connection import EXTENSION, Caller, caller_of
+from plimsoll_gateway.proxy.exchange import EXTENSION, Caller, caller_of
 from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:

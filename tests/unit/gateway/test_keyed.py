@@ -90,7 +90,7 @@ async def test_nothing_of_a_body_is_read_before_the_key_is_known(
     keyed: World, ok: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await keyed.model(ok)
-    monkeypatch.setattr("plimsoll_gateway.app.read_body", None)
+    monkeypatch.setattr("plimsoll_gateway.proxy.exchange.read_body", None)
     monkeypatch.setattr("plimsoll_gateway.app.read_asked", None)
     async with keyed.client.post(f"{keyed.url}/v1/completions", data=io.BytesIO(b"{" * 2_000_000)) as response:
         assert response.status == 401

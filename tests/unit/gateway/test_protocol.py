@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from operator_support.virtual_time import run
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.proxy.client_connection import caller_of
+from plimsoll_gateway.proxy.exchange import caller_of
 from plimsoll_gateway.server.http1.exchange import Cycle
 from plimsoll_gateway.server.http1.protocol import (
     MOST_AHEAD,

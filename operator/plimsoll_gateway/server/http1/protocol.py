@@ -25,7 +25,7 @@ from plimsoll_gateway.errors.refusals import (
     two_lengths,
     wrong_host,
 )
-from plimsoll_gateway.proxy.client_connection import EXTENSION, Caller
+from plimsoll_gateway.proxy.exchange import EXTENSION, Caller
 from plimsoll_gateway.server.connection_limit import Connections
 from plimsoll_gateway.server.http1.exchange import Cycle
 from plimsoll_gateway.server.http1.idle_timer import IdleTimer
