@@ -1,1 +1,1 @@
-"""What operator and gateway share: how a process keeps a true copy of what it needs of the cluster."""
+"""What operator and gateway share: stores of Kubernetes objects that watches fill, and the rules of served names."""

@@ -1,1 +1,1 @@
-"""The front door: one OpenAI endpoint for every model of its namespaces."""
+"""The gateway: one OpenAI endpoint for all models of its namespaces."""

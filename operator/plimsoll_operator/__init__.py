@@ -1,1 +1,1 @@
-"""The control plane: ModelDeployment resources to pods, and back to status."""
+"""The control plane: reconciles ModelDeployments and RuntimePools into pods, and writes their status."""

@@ -1,4 +1,4 @@
-"""`python -m plimsoll_operator`: the same as `plimsoll-operator`."""
+"""The command `plimsoll-operator`: the operator, or `simulate` and `explain`."""
 
 from __future__ import annotations
 

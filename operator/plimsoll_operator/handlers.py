@@ -1,8 +1,9 @@
 """All that kopf calls. Start here to see what the operator does.
 
-ModelDeployments and RuntimePools are what people write: kopf watches them, and each event ends in `Controller`'s cache,
-which queues a pass over the object (`reconcile.py`, `pools/reconcile.py`). A pass compares spec and cluster, plans
-(`plan.py`), acts and writes the status. It never looks at the event: one pass may answer many events, or none.
+kopf watches ModelDeployments and RuntimePools, which people write. Each event ends in a store of `Controller`, which
+queues a reconcile of the object (`controller/model_reconciler.py`, `pools/pool_reconciler.py`). A reconcile compares
+spec and cluster, plans (`planning/plan.py`), acts and writes the status. It never looks at the event: one reconcile may
+answer many events, or none.
 
 There are `on.event` handlers only. kopf's `on.create`, `on.update`, `on.resume`, `on.delete`, timers and daemons write
 annotations or finalizers to every object, and `kubectl delete` would then hang while the operator is down.

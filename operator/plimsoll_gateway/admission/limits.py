@@ -1,4 +1,4 @@
-"""What one gateway takes on: the largest body of each path, the bytes held at once, the requests that wait."""
+"""Limits of one gateway: its memory and open files, and from these connections, held bytes and waiting requests."""
 
 from __future__ import annotations
 

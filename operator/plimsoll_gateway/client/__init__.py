@@ -1,1 +1,1 @@
-"""HTTP/1.1 as a client, as little of it as a relay needs: one request at a time on kept-alive connections."""
+"""HTTP/1.1 to replicas: one request at a time on connections that are kept alive."""

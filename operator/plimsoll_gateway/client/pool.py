@@ -1,4 +1,4 @@
-"""The connections to all replicas: kept for the next request, for a while."""
+"""Connections to all replicas: opens them, and keeps them for the next requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the replicas of one revision have answered, and what passes by of a streamed answer, timed."""
+"""Totals of the replicas of one revision, and the timing of their streams."""
 
 from __future__ import annotations
 

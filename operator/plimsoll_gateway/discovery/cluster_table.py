@@ -1,4 +1,4 @@
-"""The table of a cluster's models, kept true by what is told of each object."""
+"""The routing table of a cluster: follows ModelDeployments, pods and ModelHosts, and updates what they change."""
 
 from __future__ import annotations
 

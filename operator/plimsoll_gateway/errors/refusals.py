@@ -1,4 +1,4 @@
-"""What the gateway itself refuses, with a true status; in OpenAI's shape where no other is asked for (`dialect`)."""
+"""Refusals of the gateway, each with its status; in OpenAI's shape unless the path has another dialect (`dialects`)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""API keys: what they are, where they are kept, and who has shown one."""
+"""API keys: records, limits, the folder that holds them, and authentication."""

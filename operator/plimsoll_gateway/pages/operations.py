@@ -1,4 +1,4 @@
-"""What operators and scrapers are told, on a port of its own: clients of the API never reach it."""
+"""/metrics and /demand, on a port of their own that clients of the API do not reach."""
 
 from __future__ import annotations
 

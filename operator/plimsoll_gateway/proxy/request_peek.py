@@ -1,4 +1,7 @@
-"""What a request asks for, as far as the gateway must know: the model, about how many tokens, and how it begins."""
+"""What the gateway reads of a request's body: model, estimated tokens, the prompt's beginning.
+
+`Turns` bounds the time that reading large bodies takes from other requests.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which replica a request goes to: what is known of each, and what the request would find there."""
+"""Which replica gets a request: scorers, loads, prefix and response affinity, health probes."""

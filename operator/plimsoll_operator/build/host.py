@@ -1,4 +1,4 @@
-"""A pod of a pool: `plimsoll host`, which has many models."""
+"""Builds the pod of a host (`plimsoll host`), and derives the token of its API."""
 
 from __future__ import annotations
 

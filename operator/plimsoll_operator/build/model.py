@@ -1,4 +1,4 @@
-"""A pod of a model of its own: `plimsoll serve`."""
+"""Builds the pod (`plimsoll serve`) and the Service of a ModelDeployment."""
 
 from __future__ import annotations
 

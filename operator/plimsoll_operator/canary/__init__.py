@@ -1,1 +1,1 @@
-"""A new revision gets a share of the requests first, and is taken back by itself when it answers worse."""
+"""Canaries: a new revision gets a share of requests first, and is rolled back if it answers worse."""

@@ -1,4 +1,4 @@
-"""The operator's work from start to stop: wait for the Lease, read the cluster, make passes.
+"""The operator's work from start to stop: wait for the Lease, read the cluster, reconcile.
 
 kopf (`handlers.py`) calls `start`, hands over each event of a ModelDeployment or RuntimePool, and calls `stop`.
 """

@@ -1,4 +1,4 @@
-"""Which objects get a pass when the caches change, and how kopf's events get into the caches."""
+"""Which objects to reconcile when a store changes, and how kopf's events get into the stores."""
 
 from __future__ import annotations
 

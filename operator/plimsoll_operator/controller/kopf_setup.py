@@ -1,4 +1,4 @@
-"""How kopf is set up for this operator."""
+"""How kopf is set up for this operator: its settings, and the session of its requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     """Set everything that differs from kopf's defaults."""
     # Our own Lease decides which process acts: kopf's peering compares clocks of machines and fences no writes.
     settings.peering.standalone = True
-    # Our kinds are there (prerequisites.py asks); watching definitions and namespaces would need rights for it.
+    # Our kinds are there (kube/prerequisites.py asks); watching definitions and namespaces would need rights for it.
     settings.scanning.disabled = True
     settings.watching.chunk_size = 500
     settings.watching.server_timeout = 300
@@ -59,7 +59,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.queueing.idle_timeout = 0.2
     settings.persistence.diffbase_storage = NoDiffBase()
     settings.process.ultimate_exiting_timeout = None
-    # Events are events.py's: kopf's have no action and no reporting instance, and cannot be posted from a worker.
+    # status/events.py posts events: kopf's have no action and no reporting instance, and need kopf's context.
     settings.posting.enabled = False
     settings.posting.reporting_component = CONTROLLER
     # kopf says at INFO that each handler has succeeded.

@@ -1,4 +1,4 @@
-"""One pass over one ModelDeployment: what it is, and who brings it to its spec. A pass may be killed anywhere."""
+"""One reconcile of a ModelDeployment. It may be killed at any point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in a pool: its planner places it; here its own pods go once its hosts answer, and its status is written."""
+"""A model in a pool: drops its dedicated pods once its hosts answer, and writes its status. The planner places it."""
 
 from __future__ import annotations
 

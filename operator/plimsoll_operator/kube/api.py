@@ -1,4 +1,4 @@
-"""The door to the API server, beside the watches: the few requests that the operator makes, its errors in our words.
+"""Requests to the API server other than watches, the writes under way, and errors in our words.
 
 Objects stay plain JSON: the client library's classes would drop fields that they do not know.
 """
@@ -62,7 +62,7 @@ class Outstanding:
 FIELD_MANAGER = "plimsoll-operator"
 READ_SECONDS = 30.0
 WRITE_SECONDS = 8.0
-"""A write ends, well or not, within this time: who loses the Lease still counts on it (see lease.py)."""
+"""A write ends, well or not, within this time: who loses the Lease still counts on it (leader_election.py)."""
 LEASE_SECONDS = 4.0
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"

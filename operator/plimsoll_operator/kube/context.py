@@ -1,4 +1,4 @@
-"""What passes over objects of every kind work with."""
+"""What a reconcile of any kind of object works with."""
 
 from __future__ import annotations
 

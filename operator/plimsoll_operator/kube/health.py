@@ -1,5 +1,8 @@
-"""Whether the operator is well: /live (a pass has succeeded lately, or it stands by), /health (it, or another that it
-sees, does the work), /metrics."""
+"""The kubelet's probes, and /metrics on the same port.
+
+/live: a reconcile has succeeded lately, or this operator stands by. /health: this operator works, or it sees another
+that does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carries out what a plan says about one object, and writes down what came of it: status, then events."""
+"""Carries out a plan for one object, then writes its status and events."""
 
 from __future__ import annotations
 

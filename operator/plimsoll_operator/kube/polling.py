@@ -1,4 +1,4 @@
-"""Asking one process for what it knows, again and again: questions that wait for news, and back-off."""
+"""Polls one process: requests that wait for news, back-off, and responses of bounded size."""
 
 from __future__ import annotations
 

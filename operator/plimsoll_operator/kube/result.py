@@ -1,4 +1,4 @@
-"""What a pass came to."""
+"""The result of a reconcile, and when to reconcile again."""
 
 from __future__ import annotations
 

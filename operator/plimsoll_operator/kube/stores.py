@@ -1,7 +1,7 @@
 """The kinds that the operator watches, what it keeps of each, and its copies of them.
 
-Another kind is a `Resource` here, a store in `Caches`, its rights in rights.py, and in watch.py the objects that get a
-pass when it changes. A kind that people write has a handler in handlers.py as well.
+To add a kind: a `Resource` and a store in `Caches` here, its rights in rbac.py, and in controller/event_routing.py the
+objects to reconcile when it changes. A kind that people write needs a handler in handlers.py, too.
 """
 
 from __future__ import annotations

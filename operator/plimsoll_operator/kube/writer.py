@@ -1,4 +1,4 @@
-"""What passes write, and what each write leaves for the caches to see before the object's next pass."""
+"""Writes of a reconcile; each leaves an expectation that the stores must show before the object's next reconcile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host holds while a plan is being made: reports at first, then as every action of the plan leaves it."""
+"""The memory of a host while the planner works: its report at first, then changed by each action of the plan."""
 
 from __future__ import annotations
 

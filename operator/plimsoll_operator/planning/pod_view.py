@@ -95,7 +95,7 @@ class View(Generic[W_co]):
         return sum(p.stopping and not p.lost for p in self.observed.pods)
 
     def deadline(self, before: Sequence[Mapping[str, Any]]) -> datetime:
-        """When what is under way counts as stalled; `before` are the conditions of the last status. See progress.py."""
+        """When what is under way counts as stalled, by `deadline`; `before` are the conditions of the last status."""
         stopping = tuple(p for p in self.observed.pods if p.stopping)
         return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
 

@@ -1,1 +1,1 @@
-"""RuntimePools: their pods, what hosts report, and models that are placed on them."""
+"""RuntimePools: their pods, and the models that are placed on them."""

@@ -1,4 +1,4 @@
-"""Which models a pool is to have, as the planner and the hosts are told of them."""
+"""The models that a pool should have, as planner and hosts get them; and which models name which pool."""
 
 from __future__ import annotations
 

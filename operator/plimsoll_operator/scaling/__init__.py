@@ -1,1 +1,1 @@
-"""How many replicas a model wants: what gateways say, a pure rule with reasons, and what it has to remember."""
+"""How many replicas a model wants: what gateways report, a pure rule with reasons, and its history."""

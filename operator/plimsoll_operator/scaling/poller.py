@@ -1,4 +1,4 @@
-"""Asks every gateway for its demand, again and again: found by DNS, one task each, questions that wait for news."""
+"""Asks every gateway for its demand: finds gateways by DNS, one task for each, requests that wait for news."""
 
 from __future__ import annotations
 

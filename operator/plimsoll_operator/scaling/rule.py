@@ -3,7 +3,7 @@
 Requests that are expected when a replica that is asked for now would serve, times the seconds that each takes, are
 requests at a time (Little's law). A margin of the root of that is for their variance (the square-root rule of Halfin
 and Whitt, 1981), what waits already is to be gone within half a minute, and all of it is shared out by what a replica
-carries (line.py).
+carries (load_line.py).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A pool that is imagined: traces of requests, hosts that load and wake, and what a policy pays for them."""
+"""The planner and the scaler without a cluster, and the commands `simulate` and `explain`."""

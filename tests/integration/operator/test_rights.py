@@ -1,6 +1,6 @@
 """The rights of the chart on a real API server: what each rule gives is there, and its neighbours are not.
 
-Rules are taken from the rendered chart, so that none is forgotten; what they should be is in the rights.py of the
+Rules are taken from the rendered chart, so that none is forgotten; what they should be is in kube/rbac.py of the
 operator, and in what the gateway watches. Requests are made as the accounts of the chart.
 """
 

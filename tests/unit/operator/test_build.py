@@ -1,6 +1,6 @@
 """What the operator makes, to the letter, so that a change is made on purpose.
 
-Pods that run go on as they are; where a change must reach them, OWN in build/revision.py is raised.
+Pods that run go on as they are; where a change must reach them, OWN in build/pod_revision.py is raised.
 
 PLIMSOLL_UPDATE_SNAPSHOTS=1 writes the snapshots anew.
 """

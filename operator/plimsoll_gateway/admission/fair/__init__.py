@@ -1,1 +1,1 @@
-"""Whose turn it is where more is asked than the ready replicas can do."""
+"""Fair queues: requests of a full model wait, and start in proportion to the weights of their keys."""

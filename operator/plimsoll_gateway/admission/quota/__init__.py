@@ -1,1 +1,1 @@
-"""How much each key may ask: requests and tokens a minute, and requests under way at once."""
+"""Usage and limits of one key: requests and tokens a minute, and streams at once."""

@@ -1,1 +1,1 @@
-"""Budgets of API keys over several gateways: one of them owns each key's budget, and all hold shares of it."""
+"""Quota shares between several gateways: one gateway owns the quota of a key, and each holds a share of it."""

@@ -1,4 +1,4 @@
-"""Everything that a gateway needs to share the limits of keys with others, put together."""
+"""The parts of quota sync put together, and its metrics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A connection that sends once a round of the event loop what is written in it.
+"""A transport that collects the writes of one round of the event loop, and ends a connection that stalls.
 
-The server writes the head of an answer, and then its first piece. Sent one by one each is a system call and a packet,
-and a system call is the dearest part of a small answer.
+The server writes the head of a response, and then its first piece. Sent one by one each is a system call and a packet,
+and a system call is the dearest part of a small response.
 """
 
 from __future__ import annotations

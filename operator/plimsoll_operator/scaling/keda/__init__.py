@@ -1,1 +1,1 @@
-"""KEDA's external scaler: what gateways say of a model, as KEDA asks for it, over gRPC."""
+"""KEDA's external scaler over gRPC: server, trigger, messages."""
