@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from lease_support.network import api_key
+from quota_sync_support.network import api_key
 
 from plimsoll_gateway.admission.quota.reservation import Quotas
 from plimsoll_gateway.admission.quota.usage import Kind

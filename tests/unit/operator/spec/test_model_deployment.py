@@ -17,7 +17,7 @@ from plimsoll_operator.spec.model_deployment import SpecError, read_spec, served
 from plimsoll_operator.spec.quantity import byte_count
 from plimsoll_operator.spec.template import SCHEDULING, Accelerator
 
-CRD = next(Path(__file__).parents[3].glob("crds/*modeldeployment*.yaml"))
+CRD = next(Path(__file__).parents[4].glob("crds/*modeldeployment*.yaml"))
 
 
 def rule_of(*path: str) -> str:

@@ -48,7 +48,7 @@ pods = st.builds(
 @cache
 def status_schema() -> Any:
     """The validator of a status, from the schema that the API server uses."""
-    crd = yaml.safe_load(next(Path(__file__).parents[3].glob("crds/*modeldeployment*.yaml")).read_text())
+    crd = yaml.safe_load(next(Path(__file__).parents[4].glob("crds/*modeldeployment*.yaml")).read_text())
     return jsonschema.Draft202012Validator(
         crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
     )

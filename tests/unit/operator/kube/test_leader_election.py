@@ -1,4 +1,4 @@
-"""What the Lease says, and to whom; test_lease_machine.py has several operators contend for it."""
+"""What the Lease says, and to whom; test_leader_election_machine.py has several operators contend for it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from plimsoll_operator.pools.hosts.report import BadReportError, Report, decode_
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.status.conditions import MESSAGE_LIMIT
 
-CRD = yaml.safe_load((Path(__file__).parents[4] / "crds/modelhosts.yaml").read_text())
+CRD = yaml.safe_load((Path(__file__).parents[5] / "crds/modelhosts.yaml").read_text())
 STATUS = CRD["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
 ENTRY = STATUS["properties"]["models"]["items"]["properties"]
 SPEC = {"revision": "r", "servedNames": [], "pinned": False, "weight": 1, "priority": 0}

@@ -1,4 +1,4 @@
-"""What an object says of itself; test_plan_machine.py holds it to the schema and to the truth in every other state."""
+"""The status of an object; planning/test_plan_machine.py holds it to the schema and the truth in all other states."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from lease_support.network import Network, api_key
+from quota_sync_support.network import Network, api_key
 
 from plimsoll_gateway.admission.quota.reservation import Admission
 from plimsoll_gateway.admission.quota.usage import Kind

@@ -1,4 +1,4 @@
-"""Which objects get a pass when nodes change. Changes of all other kinds: test_expectations.py."""
+"""Which objects get a pass when nodes change. Changes of all other kinds: kube/test_expectations.py."""
 
 from __future__ import annotations
 
