@@ -15,17 +15,17 @@ from urllib.parse import quote
 import msgspec
 from prometheus_client.registry import Collector
 
-from plimsoll_gateway.admission.body_memory import SMALL_BYTES, Budget
+from plimsoll_gateway.admission.body_memory import SMALL_BYTES, BodyMemory
 from plimsoll_gateway.admission.capacity import Capacity
 from plimsoll_gateway.admission.fair.fair_queue import Share
-from plimsoll_gateway.admission.fair.model_queues import Gates
+from plimsoll_gateway.admission.fair.model_queues import ModelQueues
 from plimsoll_gateway.admission.limits import BATCHES, FILES, MODEL_PATHS, Limits
-from plimsoll_gateway.admission.queue_limit import Room
-from plimsoll_gateway.admission.quota.reservation import Admission, Quotas, Unlimited
+from plimsoll_gateway.admission.queue_limit import QueueLimit
+from plimsoll_gateway.admission.quota.reservation import Quotas, Reservation, Unlimited
 from plimsoll_gateway.admission.quota.token_meter import Meter
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.demand.counters import Demand
-from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, TableStore
+from plimsoll_gateway.demand.counters import DemandCounters
+from plimsoll_gateway.discovery.routing_table import Model, Replica, RoutingTable, TableStore
 from plimsoll_gateway.errors.dialects import dialect_of
 from plimsoll_gateway.errors.refusals import (
     Refusal,
@@ -39,24 +39,24 @@ from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.pages.operations import Operations
 from plimsoll_gateway.pages.own_paths import OwnPaths
 from plimsoll_gateway.proxy.body import Body, ClientGone, Message, Receive, discard_unread
-from plimsoll_gateway.proxy.cancellation import Lifelines
+from plimsoll_gateway.proxy.cancellation import Cancellations
 from plimsoll_gateway.proxy.exchange import Exchange, fields_of
-from plimsoll_gateway.proxy.files import Filing, check_batch, filed_at
+from plimsoll_gateway.proxy.files import FileReplicas, check_batch, filed_at
 from plimsoll_gateway.proxy.headers import Voucher, request_id
-from plimsoll_gateway.proxy.keepalive_comments import Comments
-from plimsoll_gateway.proxy.replica_proxy import Relay, allowed_model
-from plimsoll_gateway.proxy.request_peek import Asked, Turns, read_asked
-from plimsoll_gateway.proxy.response_observer import Witness
-from plimsoll_gateway.proxy.response_stream import Send, Stream
+from plimsoll_gateway.proxy.keepalive_comments import KeepaliveComments
+from plimsoll_gateway.proxy.replica_proxy import ReplicaProxy, allowed_model
+from plimsoll_gateway.proxy.request_peek import CpuTimeSlices, RequestFields, read_fields
+from plimsoll_gateway.proxy.response_observer import ResponseObserver
+from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
 from plimsoll_gateway.proxy.upload import Upload
 from plimsoll_gateway.proxy.upstream_request import Call, is_alive
 from plimsoll_gateway.routing.health_probe import Prober
-from plimsoll_gateway.routing.model_cards import Cards
+from plimsoll_gateway.routing.model_cards import ModelCards
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.routing.prefix import prefix_blocks
-from plimsoll_gateway.routing.response_affinity import Kept, Places, kept_at
-from plimsoll_gateway.routing.scorers import Wanted
-from plimsoll_gateway.server.connection_limit import Connections
+from plimsoll_gateway.routing.response_affinity import Kept, ResponseAffinity, kept_at
+from plimsoll_gateway.routing.scorers import RoutingHints
+from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.cors import Cors, is_preflight
 from plimsoll_gateway.telemetry.cold_start import ColdStarts
 from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, Metrics
@@ -64,7 +64,7 @@ from plimsoll_gateway.telemetry.metrics import CLIENT_GONE, Metrics
 log = logging.getLogger(__name__)
 
 NO_KEYRING = Keyring(None)
-Carry = Callable[[], Awaitable[None]]
+Forward = Callable[[], Awaitable[None]]
 
 
 class Gateway:
@@ -93,7 +93,7 @@ class Gateway:
         use the API; `*` is all.
         """
         self._store = store
-        self._filing = Filing(picker, files_model, files_claim)
+        self._file_replicas = FileReplicas(picker, files_model, files_claim)
         self._picker = picker
         self._keyring = keyring
         self._credential = credential
@@ -102,26 +102,26 @@ class Gateway:
         limits = limits.resolved()
         self._body_bytes = limits.body_bytes
         self._metrics = Metrics(store, keyring)
-        self._demand = Demand(store, picker.standing)
+        self._demand = DemandCounters(store, picker.standing)
         self.operations = Operations(self._metrics, self._demand)
-        self.connections = Connections(limits.connections, self._metrics)
-        self._budget = Budget(limits.held_bytes, self._metrics)
-        self._turns = Turns()
+        self.connection_limit = ConnectionLimit(limits.connections, self._metrics)
+        self._body_memory = BodyMemory(limits.held_bytes, self._metrics)
+        self._time_slices = CpuTimeSlices()
         self._capacity = Capacity(store, picker)
-        self._room = Room(limits.waiting, self._metrics, self._capacity.places)
+        self._queue_limit = QueueLimit(limits.waiting, self._metrics, self._capacity.places)
         cold = ColdStarts(store, self._metrics)
-        self._witness = Witness(self._metrics, self._demand, picker, self._capacity, cold)
-        fair = max(1, limits.waiting // 2)  # fair turns end before the room does
-        self._gates = Gates(self._capacity, fair, limits.wake_seconds, self._witness.held)
+        self._observer = ResponseObserver(self._metrics, self._demand, picker, self._capacity, cold)
+        fair = max(1, limits.waiting // 2)  # the fair queue is full before the queue limit is reached
+        self._queues = ModelQueues(self._capacity, fair, limits.wake_seconds, self._observer.held)
         self._hold_seconds = limits.hold_seconds
-        self._places = Places(store)
+        self._affinity = ResponseAffinity(store)
         self._prober = Prober(partial(is_alive, pool), store, picker, self._metrics)
-        self._relay = Relay(
-            pool, store, self._places, picker, self._prober, self._witness, wake_seconds=limits.wake_seconds
+        self._proxy = ReplicaProxy(
+            pool, store, self._affinity, picker, self._prober, self._observer, wake_seconds=limits.wake_seconds
         )
-        self._cards = Cards(pool)
+        self._cards = ModelCards(pool)
         self._own = OwnPaths(store, keyring, self._metrics, self._cards, metrics_apart=metrics_apart)
-        self._running = Lifelines()
+        self._running = Cancellations()
         store.listen(self._table_changed)
 
     def publish(self, collector: Collector) -> None:
@@ -144,7 +144,7 @@ class Gateway:
         """Answer one request (uvicorn is configured to send nothing but HTTP)."""
         headers = fields_of(scope)
         dialect = dialect_of(scope["path"], headers)
-        stream = Stream(send, request_id(headers.get(b"x-request-id")), dialect)
+        stream = ResponseStream(send, request_id(headers.get(b"x-request-id")), dialect)
         if self._cors is not None:
             stream.extra = self._cors.fields(headers.get(b"origin"))
         exchange = Exchange(scope, headers, receive, stream)
@@ -197,143 +197,148 @@ class Gateway:
     async def _forward(self, exchange: Exchange) -> None:
         exchange.key = self._keyring.authenticate(exchange.headers)
         with (
-            self._quotas.admit(exchange.key) as admission,
-            await exchange.read_body(self._body_bytes, self._budget) as body,
+            self._quotas.admit(exchange.key) as reservation,
+            await exchange.read_body(self._body_bytes, self._body_memory) as body,
         ):
-            asked = await self._asked(exchange.path, body)
-            exchange.model = allowed_model(self._store.current, asked.model, exchange.key)
-            if asked.place:  # refused before tokens are reserved and a place is taken
-                self._places.holders(exchange.model, asked.place)
-            admission.reserve(asked.tokens)
-            exchange.stream.extra = [*exchange.stream.extra, *admission.headers()]
-            call = self._call(exchange, body, asked)
+            fields = await self._read_fields(exchange.path, body)
+            exchange.model = allowed_model(self._store.current, fields.model, exchange.key)
+            if fields.place:  # refused before tokens are reserved and a place is taken
+                self._affinity.holders(exchange.model, fields.place)
+            reservation.reserve(fields.tokens)
+            exchange.stream.extra = [*exchange.stream.extra, *reservation.headers()]
+            call = self._call(exchange, body, fields)
             with (
                 self._demand.asking(exchange.model.key),
                 self._metrics.of(exchange.model.key, self._metrics.in_flight),
-                self._room.enter(exchange.model, asked.model) as place,
-                self._running.hold(exchange.receive, exchange.caller),
+                self._queue_limit.enter(exchange.model, fields.model) as ticket,
+                self._running.hold(exchange.receive, exchange.connection),
             ):
-                comments = self._comments(exchange, asked)
-                carry = partial(self._relay.carry, call, exchange.stream, place, comments)
+                comments = self._comments(exchange, fields)
+                forward = partial(self._proxy.forward, call, exchange.stream, ticket, comments)
                 if comments is None:
-                    await self._in_turn(call, asked, admission, exchange, carry)
+                    await self._in_turn(call, fields, reservation, exchange, forward)
                     return
                 async with comments:
-                    await self._in_turn(call, asked, admission, exchange, carry)
+                    await self._in_turn(call, fields, reservation, exchange, forward)
 
     async def _fetch(self, exchange: Exchange, kept: Kept) -> None:
         """Ask the replica that keeps the response. Whose it is, that one knows."""
         exchange.key = self._keyring.authenticate(exchange.headers)
-        exchange.model, replica = self._places.find(kept.response)
+        exchange.model, replica = self._affinity.find(kept.response)
         await self._ask_one(exchange, exchange.model, replica, with_body=False)
 
     async def _file(self, exchange: Exchange) -> None:
         """Ask any replica that keeps the key's files. Whose they are, that one knows."""
         exchange.key = self._keyring.authenticate(exchange.headers)
-        exchange.model, replica = self._filing.find(self._store.current, exchange.key)
+        exchange.model, replica = self._file_replicas.find(self._store.current, exchange.key)
         posts = exchange.scope["method"] == "POST"
         if exchange.path == BATCHES and posts:
             check_batch(exchange.key)
         if exchange.path == FILES and posts:
             exchange.body_taken = True
-            asked = Asked(exchange.model.served_names[0])
+            fields = RequestFields(exchange.model.served_names[0])
             upload = Upload(exchange.receive, exchange.headers, self._body_bytes[FILES])
             await upload.check()
-            with Body(self._budget) as body:
-                call = msgspec.structs.replace(self._call(exchange, body, asked), upload=upload)
+            with Body(self._body_memory) as body:
+                call = msgspec.structs.replace(self._call(exchange, body, fields), upload=upload)
                 await self._pass_on(upload, call, exchange, replica)
             return
         await self._ask_one(exchange, exchange.model, replica)
 
     async def _ask_one(self, exchange: Exchange, model: Model, replica: Replica, *, with_body: bool = True) -> None:
         """Ask that replica, and no other. Without a body: it is read, and goes no further."""
-        with await exchange.read_body(self._body_bytes, self._budget) as body:
+        with await exchange.read_body(self._body_bytes, self._body_memory) as body:
             if not with_body:
                 body.drop()
-            call = self._call(exchange, body, Asked(model.served_names[0]))
-            with self._running.hold(exchange.receive, exchange.caller):
-                await self._relay.fetch(call, model, replica, exchange.stream)
+            call = self._call(exchange, body, RequestFields(model.served_names[0]))
+            with self._running.hold(exchange.receive, exchange.connection):
+                await self._proxy.fetch(call, model, replica, exchange.stream)
 
     async def _pass_on(self, upload: Upload, call: Call, exchange: Exchange, replica: Replica) -> None:
         """Send a file on as it comes. A server that does not tell of a client's end is told of it by the file's."""
         assert exchange.model is not None
         held: AbstractContextManager[None] = nullcontext()
-        if exchange.caller is not None:
-            held = self._running.hold(exchange.receive, exchange.caller)
+        if exchange.connection is not None:
+            held = self._running.hold(exchange.receive, exchange.connection)
         try:
             with held:
-                await self._relay.fetch(call, exchange.model, replica, exchange.stream)
+                await self._proxy.fetch(call, exchange.model, replica, exchange.stream)
         except Refusal:
             await upload.discard()
             raise
 
     async def _in_turn(
-        self, call: Call, asked: Asked, admission: Admission | Unlimited, exchange: Exchange, carry: Carry
+        self,
+        call: Call,
+        fields: RequestFields,
+        reservation: Reservation | Unlimited,
+        exchange: Exchange,
+        forward: Forward,
     ) -> None:
-        """Carry it in the request's turn, and count what it took."""
+        """Run `forward` in the request's turn, and count what it used."""
         model, key = exchange.model, exchange.key
         assert model is not None
         if key is None or call.meter is None:
-            async with self._gates.enter(model.key, asked.model, None, asked.tokens):
-                await carry()
+            async with self._queues.enter(model.key, fields.model, None, fields.tokens):
+                await forward()
             return
         came = time.monotonic()
-        share = Share(key.name, key.terms.priority, key.terms.weight)
-        async with self._gates.enter(model.key, asked.model, share, asked.tokens) as turn:
+        share = Share(key.name, key.limits.priority, key.limits.weight)
+        async with self._queues.enter(model.key, fields.model, share, fields.tokens) as turn:
             self._metrics.of(model.key, self._metrics.turn).observe(time.monotonic() - came)
             try:
-                await carry()
+                await forward()
             except Refusal:
                 call.meter.failed()
                 raise
             finally:
                 if call.meter.sent:
-                    admission.begin()
+                    reservation.begin()
                 tokens = call.meter.tokens()
                 turn.cost(tokens)
-                admission.used(tokens)
+                reservation.used(tokens)
                 self._metrics.key_used(key.name, tokens)
 
-    def _comments(self, exchange: Exchange, asked: Asked) -> Comments | None:
+    def _comments(self, exchange: Exchange, fields: RequestFields) -> KeepaliveComments | None:
         """For a stream whose model may have to wake. In a pool a replica that is ready may have to wake it still."""
         model = exchange.model
         assert model is not None
-        if not (asked.streams and model.wakes):
+        if not (fields.streams and model.wakes):
             return None
-        comments = Comments(exchange.stream, self._hold_seconds)
-        if model.pooled or not model.ready_for(asked.model):
+        comments = KeepaliveComments(exchange.stream, self._hold_seconds)
+        if model.pooled or not model.ready_for(fields.model):
             comments.arm()
         return comments
 
-    def _call(self, exchange: Exchange, body: Body, asked: Asked) -> Call:
+    def _call(self, exchange: Exchange, body: Body, fields: RequestFields) -> Call:
         key, credential = exchange.key, self._credential
         tenant = "" if key is None else key.tenant
-        root = b"\0".join([asked.model.encode(), tenant.encode(), asked.salt])
+        root = b"\0".join([fields.model.encode(), tenant.encode(), fields.salt])
         return Call(
             path=exchange.path,
             query=quote(query, safe="=&%+:/?@!$'()*,;-._~") if (query := exchange.scope["query_string"]) else "",
             headers=exchange.scope["headers"],
             body=body,
             request_id=exchange.stream.request_id,
-            model_name=asked.model,
-            wanted=Wanted(prefix_blocks(root, asked.prefix, asked.hint)),
+            model_name=fields.model,
+            hints=RoutingHints(prefix_blocks(root, fields.prefix, fields.hint)),
             key=key,
             voucher=None if key is None else Voucher(tenant, credential.current if credential else None),
-            meter=None if key is None else Meter(asked.tokens if asked.runs_on else asked.prompt_tokens),
+            meter=None if key is None else Meter(fields.tokens if fields.runs_on else fields.prompt_tokens),
             came=exchange.came,
             method=exchange.scope["method"],
-            place=asked.place,
+            place=fields.place,
         )
 
-    async def _asked(self, path: str, body: Body) -> Asked:
+    async def _read_fields(self, path: str, body: Body) -> RequestFields:
         if len(body) <= SMALL_BYTES:
-            return read_asked(path, body.view)
-        return await self._turns.take(lambda: read_asked(path, body.view))
+            return read_fields(path, body.view)
+        return await self._time_slices.take(lambda: read_fields(path, body.view))
 
-    def _table_changed(self, table: Table) -> None:
+    def _table_changed(self, table: RoutingTable) -> None:
         known = {replica.id for model in table.models for replica in model.replicas}
         self._picker.loads.keep(known)
         self._cards.keep(known)
-        self._witness.keep(known)
-        self._filing.note(table)
-        self._gates.wake()
+        self._observer.keep(known)
+        self._file_replicas.note(table)
+        self._queues.wake()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plimsoll_gateway.keys.api_key import read_key
 from plimsoll_gateway.proxy import headers
-from plimsoll_gateway.proxy.request_peek import BYTES_PER_TOKEN, USUAL_ANSWER, read_asked
+from plimsoll_gateway.proxy.request_peek import BYTES_PER_TOKEN, USUAL_ANSWER, read_fields
 from plimsoll_runtime.api.batches import limits
 
 HASH = "sha256:" + "0" * 64
@@ -30,7 +30,7 @@ def test_no_minute_has_more_than_the_key_may(
     given = {"requestsPerMinute": requests, "tokensPerMinute": tokens, "batches": batches}
     said |= {name: value for name, value in given.items() if value is not None}
     key = read_key("team.json", json.dumps(said).encode())
-    live = (key.terms.requests_per_minute, key.terms.tokens_per_minute)
+    live = (key.limits.requests_per_minute, key.limits.tokens_per_minute)
     if key.batch is None:
         assert live == (requests, tokens)
         parts = [limit * share // 100 // (batches or 1) for limit in (requests, tokens) if limit is not None]
@@ -59,7 +59,7 @@ def test_no_minute_has_more_than_the_key_may(
 )
 def test_both_expect_the_same_of_an_answer(bounds: dict[str, int]) -> None:
     body = {"model": "m", "messages": [], **bounds}
-    asked = read_asked("/v1/chat/completions", memoryview(json.dumps(body).encode()))
+    asked = read_fields("/v1/chat/completions", memoryview(json.dumps(body).encode()))
     line = json.dumps({"custom_id": "1", "body": body}).encode()
     assert limits.expected_tokens(line, generates=True) - 1 - len(line) // 4 == asked.answer_tokens
 

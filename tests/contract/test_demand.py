@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from operator_support.stub_gateway import StubGateway
 
-from plimsoll_gateway.demand.counters import Demand as Ledger
+from plimsoll_gateway.demand.counters import DemandCounters as Ledger
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.routing.loads import Standing
 from plimsoll_operator.scaling.demand import Demand, RevisionDemand, complaint, decode_demand
@@ -35,12 +35,12 @@ def test_a_gateways_own_answer_is_read() -> None:
     ledger = Ledger(store, look=lambda replica: Standing(running=3, waiting=1, slots=8, kv=0.5), clock=lambda: NOW)
     with ledger.asking(ObjectKey("team", "m")):
         ledger.held(ObjectKey("team", "m"), 1)
-        tally = ledger.tally(ObjectKey("team", "m"), "r1")
-        tally.answered(200)
-        tally.answered(502)
+        totals = ledger.totals(ObjectKey("team", "m"), "r1")
+        totals.answered(200)
+        totals.answered(502)
         for seconds in (0.3, 500.0):
-            tally.first_byte.add(seconds)
-        tally.event_gap.add(0.02, 7)
+            totals.first_byte.add(seconds)
+        totals.event_gap.add(0.02, 7)
         answer = decode_demand(msgspec.json.encode(ledger.report()))
     (model,) = answer.models
     assert (model.key, model.held, model.in_flight, model.asked, model.last_asked) == (KEY, 1, 1, 1, NOW)

@@ -1,7 +1,7 @@
-"""The budget for the bodies of requests: how many bytes of them one gateway holds at once.
+"""Memory for the bodies of requests: how many bytes of them one gateway holds at once.
 
 A limit for each request does not bound a process: many requests of a legal size together would fill its memory. So all
-bodies share one budget, and what does not fit is refused at once. Large bodies may not use it up: a quarter is kept for
+bodies share one limit, and what does not fit is refused at once. Large bodies may not use it up: a quarter is kept for
 requests of at most 64 KiB, which are most of them, so that a few long prompts that wait leave everybody else alone.
 """
 
@@ -15,11 +15,11 @@ MOST_HELD = 128 << 20
 
 
 def most_of_one(most: int) -> int:
-    """The largest body that a budget of `most` bytes can hold."""
+    """The largest body that `most` bytes of memory can hold."""
     return most - most // 4
 
 
-class Budget:
+class BodyMemory:
     """Counts the bytes of all bodies that are held. Changed on the event loop only."""
 
     def __init__(self, most: int, metrics: Metrics) -> None:

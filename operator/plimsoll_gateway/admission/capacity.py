@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, Table, TableStore
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, RoutingTable, TableStore
 from plimsoll_gateway.routing.loads import UNKNOWN_SLOTS
 from plimsoll_gateway.routing.pick import Picker
 
@@ -80,7 +80,7 @@ class Capacity:
     def _expected(self, model: Model) -> int:
         return max(1, model.scales_to) * self._slots.get(model.key, UNKNOWN_SLOTS)
 
-    def _keep(self, table: Table) -> None:
+    def _keep(self, table: RoutingTable) -> None:
         self._sums.clear()
         if self._slots:
             known = {model.key for model in table.models}

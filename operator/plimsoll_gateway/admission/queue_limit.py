@@ -1,7 +1,7 @@
-"""The room for requests that wait for an answer: of each model so many, more are refused at once.
+"""The queue limit: so many requests of each model may wait for a response, more are refused at once.
 
 A request that waits for a replica holds its body and two connections. Without a bound, one model that is full or loads
-for long would fill the gateway's memory and take the others down with it; so each model has a room of its own. An
+for long would fill the gateway's memory and take the others down with it; so each model has a limit of its own. An
 answer that has begun no longer waits: what it holds is bounded by the client that reads it.
 """
 
@@ -20,7 +20,7 @@ WAITING_PER_PLACE = 64
 comes later would wait longer than most clients do."""
 
 
-class Room:
+class QueueLimit:
     """Counts the requests of each model whose answer is still to begin. Changed on the event loop only."""
 
     def __init__(self, most: int, metrics: Metrics, places: Callable[[Model], int | None] = lambda _: None) -> None:
@@ -36,7 +36,7 @@ class Room:
         """Requests of a model that wait now."""
         return self._waiting.get(model.key, 0)
 
-    def enter(self, model: Model, name: str) -> Place:
+    def enter(self, model: Model, name: str) -> QueueTicket:
         """A place for a request by that name, to be used with `with`. Raises Refusal 503 where none is left."""
         waiting, most = self._waiting.get(model.key, 0), self._bound(model)
         if waiting >= most:
@@ -45,7 +45,7 @@ class Room:
                 name, most, "--max-waiting" if most == self._most else f"{WAITING_PER_PLACE} for each place"
             )
         self._waiting[model.key] = waiting + 1
-        return Place(self, model.key)
+        return QueueTicket(self, model.key)
 
     def _bound(self, model: Model) -> int:
         places = self._places(model)
@@ -64,17 +64,17 @@ class Room:
         assert all(0 < count <= self._most for count in self._waiting.values()), self._waiting
 
 
-class Place:
+class QueueTicket:
     """One request's place; it is left at the end of the `with` block at the latest."""
 
-    def __init__(self, room: Room, key: ObjectKey) -> None:
-        self._room = room
+    def __init__(self, limit: QueueLimit, key: ObjectKey) -> None:
+        self._limit = limit
         self._key: ObjectKey | None = key
 
     def leave(self) -> None:
         """The answer has begun. The second time it changes nothing."""
         if self._key is not None:
-            self._room.leave(self._key)
+            self._limit.leave(self._key)
             self._key = None
 
     def __enter__(self) -> Self:

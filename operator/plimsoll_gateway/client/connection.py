@@ -8,9 +8,9 @@ from contextlib import aclosing
 
 import httptools
 
-from plimsoll_gateway.client.errors import InvalidAnswerError, ResetError, UpstreamError
-from plimsoll_gateway.client.immediate_future import Handover
-from plimsoll_gateway.client.response import Answer
+from plimsoll_gateway.client.errors import InvalidResponseError, ResetError, UpstreamError
+from plimsoll_gateway.client.immediate_future import ImmediateFuture
+from plimsoll_gateway.client.response import Response
 
 PIECE = 64 << 10
 """Bytes of a body that are written at once."""
@@ -33,10 +33,10 @@ class Connection(asyncio.Protocol):
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
-        self._waiter: Handover[Answer | UpstreamError] | None = None
-        self._found: Answer | UpstreamError | None = None  # what the waiter is told once all has been looked at
-        self._answer: Answer | None = None
-        self._why: InvalidAnswerError | None = None  # a callback ended the parser
+        self._waiter: ImmediateFuture[Response | UpstreamError] | None = None
+        self._found: Response | UpstreamError | None = None  # what the waiter is told once all has been looked at
+        self._response: Response | None = None
+        self._why: InvalidResponseError | None = None  # a callback ended the parser
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0  # of a head that has not ended, in what has come before
         self._coming = 0  # bytes in what is being read
@@ -55,13 +55,13 @@ class Connection(asyncio.Protocol):
         """Whether a request may be sent."""
         return not self.transport.is_closing()
 
-    async def ask(self, head: bytes, body: memoryview | Pieces) -> Answer:
+    async def ask(self, head: bytes, body: memoryview | Pieces) -> Response:
         """Send a request, and wait for the head of its answer. Raises UpstreamError, and what `body` raises as it
         comes.
 
         With a body that comes in pieces, which are framed already, as many are asked for as the replica takes.
         """
-        waiter: Handover[Answer | UpstreamError] = Handover(self._loop)
+        waiter: ImmediateFuture[Response | UpstreamError] = ImmediateFuture(self._loop)
         self._waiter = waiter
         self._headers, self._head_bytes, self._heard_bytes, self._complete = [], 0, 0, False
         try:
@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
                 self.transport.write(b"".join((head, body)))
             else:
                 await self._send(head, body, waiter)
-            found: Answer | UpstreamError = await waiter
+            found: Response | UpstreamError = await waiter
         except BaseException:
             if self._waiter is waiter:
                 self.abort()
@@ -83,7 +83,7 @@ class Connection(asyncio.Protocol):
             raise found
         return found
 
-    async def _send(self, head: bytes, body: memoryview, waiter: Handover[Answer | UpstreamError]) -> None:
+    async def _send(self, head: bytes, body: memoryview, waiter: ImmediateFuture[Response | UpstreamError]) -> None:
         self._sending = True
         self.transport.write(head)
         for at in range(0, len(body), PIECE):
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             await asyncio.sleep(0)  # a replica that takes everything at once must not stop the others' streams
         self._sending = False
 
-    async def _pass_on(self, head: bytes, body: Pieces, waiter: Handover[Answer | UpstreamError]) -> None:
+    async def _pass_on(self, head: bytes, body: Pieces, waiter: ImmediateFuture[Response | UpstreamError]) -> None:
         self._sending = True
         self.transport.write(head)
         async with aclosing(body):
@@ -137,13 +137,13 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._fail(self._why or InvalidAnswerError(str(error) or type(error).__name__))
+            self._fail(self._why or InvalidResponseError(str(error) or type(error).__name__))
             return
         if self._complete:
             self._finish()
         elif self._surplus:
             self.abort()
-        elif self._answer is None:
+        elif self._response is None:
             self._head_bytes += len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
                 self._fail(_head_too_large())
@@ -152,9 +152,9 @@ class Connection(asyncio.Protocol):
         else:
             self._idle_bytes += len(data)
             if self._idle_bytes > MOST_HEAD_BYTES:  # the parser keeps a trailer's field until its end
-                self._fail(InvalidAnswerError(f"its trailer has more than {MOST_HEAD_BYTES} bytes"))
+                self._fail(InvalidResponseError(f"its trailer has more than {MOST_HEAD_BYTES} bytes"))
 
-    def _because(self, why: InvalidAnswerError) -> InvalidAnswerError:
+    def _because(self, why: InvalidResponseError) -> InvalidResponseError:
         """What a callback ends the parser with. Its own error tells of it only where nobody handles another one."""
         self._why = why
         return why
@@ -162,10 +162,10 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
         self._make_room()
-        answer, self._answer = self._answer, None
-        if answer is not None:
+        response, self._response = self._response, None
+        if response is not None:
             whole = exc is None and not self._framed
-            answer.end(None if whole else str(exc or "the connection was closed"))
+            response.end(None if whole else str(exc or "the connection was closed"))
         self._tell(ResetError(str(exc or "the connection was closed")))
         self._gone(self)
         self._hand_over()
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of a head, or of a trailer, which comes too late."""
-        if self._answer is None and not self._surplus:
+        if self._response is None and not self._surplus:
             if len(self._headers) >= MOST_FIELDS:
                 raise self._because(_head_too_large())
             self._headers.append((name.lower(), value))
@@ -202,24 +202,24 @@ class Connection(asyncio.Protocol):
             self._headers = []
             return
         self._reusable = self._parser.should_keep_alive()
-        self._answer = answer = Answer(status, self._headers, self)
-        self._framed = status in (204, 304) or _says_its_end(answer)
+        self._response = response = Response(status, self._headers, self)
+        self._framed = status in (204, 304) or _says_its_end(response)
         self._body_came, self._idle_bytes = False, 0
-        self._tell(answer)
+        self._tell(response)
         if self._room is not None:
             self._make_room()
 
     def on_body(self, body: bytes) -> None:
         """A piece of it."""
-        if self._answer is not None:
+        if self._response is not None:
             self._body_came = True
-            self._answer.push(body)
+            self._response.push(body)
 
     def on_message_complete(self) -> None:
         """The end of an answer, or of something that came before it."""
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer.end()
+        response, self._response = self._response, None
+        if response is not None:
+            response.end()
             self._complete = True
 
     def _finish(self) -> None:
@@ -231,13 +231,13 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def _fail(self, error: UpstreamError) -> None:
-        answer, self._answer = self._answer, None
-        if answer is not None:
-            answer.end(str(error))
+        response, self._response = self._response, None
+        if response is not None:
+            response.end(str(error))
         self._tell(error)
         self.abort()
 
-    def _tell(self, found: Answer | UpstreamError) -> None:
+    def _tell(self, found: Response | UpstreamError) -> None:
         if self._found is None and self._waiter is not None and not self._waiter.done():
             self._found = found
 
@@ -253,11 +253,11 @@ class Connection(asyncio.Protocol):
             room.set_result(None)
 
 
-def _says_its_end(answer: Answer) -> bool:
-    if answer.header(b"content-length") is not None:
+def _says_its_end(response: Response) -> bool:
+    if response.header(b"content-length") is not None:
         return True
-    return any(name == b"transfer-encoding" and value.lower().endswith(b"chunked") for name, value in answer.headers)
+    return any(name == b"transfer-encoding" and value.lower().endswith(b"chunked") for name, value in response.headers)
 
 
-def _head_too_large() -> InvalidAnswerError:
-    return InvalidAnswerError(f"its head has more than {MOST_HEAD_BYTES} bytes, or than {MOST_FIELDS} fields")
+def _head_too_large() -> InvalidResponseError:
+    return InvalidResponseError(f"its head has more than {MOST_HEAD_BYTES} bytes, or than {MOST_FIELDS} fields")

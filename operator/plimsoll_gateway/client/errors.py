@@ -22,9 +22,9 @@ class ResetError(UpstreamError):
     """
 
 
-class InvalidAnswerError(UpstreamError):
+class InvalidResponseError(UpstreamError):
     """What came is not HTTP."""
 
 
-class BrokenAnswerError(UpstreamError):
+class BrokenResponseError(UpstreamError):
     """The answer began, and ended early."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 ResultT = TypeVar("ResultT")
 
 
-class Handover(asyncio.Future[ResultT]):
+class ImmediateFuture(asyncio.Future[ResultT]):
     """A future for one task that awaits it; all that is asyncio's own goes as with any other."""
 
     __slots__ = ("_context", "_then")

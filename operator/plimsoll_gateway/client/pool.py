@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from plimsoll_gateway.client.connection import Connection, Pieces
 from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError
-from plimsoll_gateway.client.response import Answer
+from plimsoll_gateway.client.response import Response
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Pool:
         self._open: dict[Connection, Origin] = {}
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def ask(self, url: str, request: bytes, headers: bytes, body: memoryview | Pieces = NOTHING) -> Answer:
+    async def ask(self, url: str, request: bytes, headers: bytes, body: memoryview | Pieces = NOTHING) -> Response:
         """Send to the replica at `url` and wait for the head of its answer. Raises UpstreamError, and what a body
         raises that comes in pieces.
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from plimsoll_gateway.client.errors import BrokenAnswerError
+from plimsoll_gateway.client.errors import BrokenResponseError
 
 MOST_BUFFERED = 128 << 10
 """Bytes that wait for a reader before no more is read from the replica."""
@@ -26,7 +26,7 @@ class Flow(Protocol):
         """End the connection, and with it the request."""
 
 
-class Answer:
+class Response:
     """`headers` have lower-case names. Whoever has it closes it, which ends a request that still runs."""
 
     def __init__(self, status: int, headers: Sequence[tuple[bytes, bytes]], flow: Flow) -> None:
@@ -58,10 +58,10 @@ class Answer:
         return self._ended and self._broken is None
 
     async def read(self) -> bytes:
-        """What has come since the last time, once there is any; nothing at the end. Raises BrokenAnswerError."""
+        """What has come since the last time, once there is any; nothing at the end. Raises BrokenResponseError."""
         while not self._pieces:
             if self._broken is not None:
-                raise BrokenAnswerError(self._broken)
+                raise BrokenResponseError(self._broken)
             if self._ended:
                 return b""
             self._waiter = asyncio.get_running_loop().create_future()
@@ -82,7 +82,7 @@ class Answer:
         Of an answer that breaks it is what came before; `read` raises behind it.
         """
         text = b""
-        with suppress(BrokenAnswerError):
+        with suppress(BrokenResponseError):
             while len(text) < most and (piece := await self.read()):
                 text += piece
         if text:

@@ -34,7 +34,7 @@ PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 """What Anthropic's clients get in place of comments."""
 
 
-class Tally:
+class RevisionTotals:
     """Totals of one revision; they never fall."""
 
     def __init__(self) -> None:
@@ -66,9 +66,9 @@ class Pulse:
     Comments and pings, by which a replica keeps a connection in use while it wakes a model, are no part of the answer.
     """
 
-    def __init__(self, tally: Tally, came: float) -> None:
+    def __init__(self, totals: RevisionTotals, came: float) -> None:
         """`came`: when the request arrived."""
-        self._tally = tally
+        self._totals = totals
         self._last = came
         self._begun = False
 
@@ -78,13 +78,13 @@ class Pulse:
             if _DATA not in chunk.replace(PING, b""):
                 return
             self._begun = True
-            self._tally.first_byte.add(now - self._last)
+            self._totals.first_byte.add(now - self._last)
             gaps = chunk.count(_END) - 1
             if gaps > 0:
-                self._tally.event_gap.add(0.0, gaps)
+                self._totals.event_gap.add(0.0, gaps)
         else:
             events = chunk.count(_END)
             if not events:
                 return
-            self._tally.event_gap.add((now - self._last) / events, events)
+            self._totals.event_gap.add((now - self._last) / events, events)
         self._last = now

@@ -14,7 +14,7 @@ from plimsoll_cluster.keys import PLURAL as PLURAL
 from plimsoll_cluster.pod_status import conditions_of, is_unheard, url_of
 from plimsoll_cluster.resource import Entry, Resource
 from plimsoll_cluster.served_names.policy import FREE, NamePolicy
-from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, build_table
+from plimsoll_gateway.discovery.routing_table import Model, Replica, RoutingTable, build_table
 
 POD_SELECTOR = "app.kubernetes.io/name=plimsoll-runtime,app.kubernetes.io/managed-by=plimsoll-operator"
 HOLD_ANNOTATION = "plimsoll.dev/hold-requests"
@@ -210,7 +210,7 @@ def table_of(
     hosts: Iterable[Entry[tuple[Hosted, ...]]] = (),
     *,
     policy: NamePolicy = FREE,
-) -> Table:
+) -> RoutingTable:
     """The table of ModelDeployments, runtime pods and what those of pools have, made from nothing.
 
     A pod belongs to the object of its namespace whose uid it names as its controller's. A label alone is not enough: it

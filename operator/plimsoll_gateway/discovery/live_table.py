@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from plimsoll_cluster.served_names.policy import FREE, NamePolicy
 from plimsoll_cluster.served_names.record import Record
-from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Table, age, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, RoutingTable, age, build_table
 
 
 class LiveTable:
@@ -54,9 +54,9 @@ class LiveTable:
             self._own(name)
         return before != [self._owners.get(name) for name in names]
 
-    def snapshot(self) -> Table:
+    def snapshot(self) -> RoutingTable:
         """The table as it is now; it does not change any more."""
-        return Table(tuple(self._ordered), MappingProxyType(self._owners.copy()))
+        return RoutingTable(tuple(self._ordered), MappingProxyType(self._owners.copy()))
 
     def check_integrity(self) -> None:
         """Raise AssertionError where this is not the table that would be made of its models from nothing."""

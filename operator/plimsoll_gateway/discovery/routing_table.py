@@ -107,7 +107,7 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class RoutingTable:
     """All models, and the owner of each served name that one may have."""
 
     models: tuple[Model, ...]
@@ -139,7 +139,7 @@ class DuplicateModelError(ValueError):
     """Two models of one table have the same namespace and name."""
 
 
-def build_table(models: Iterable[Model], policy: NamePolicy = FREE) -> Table:
+def build_table(models: Iterable[Model], policy: NamePolicy = FREE) -> RoutingTable:
     """Give each served name to the oldest model that claims it (by creation, then namespace, then name).
 
     `policy` refuses some of the claims. The result does not depend on the order of `models`. Raises DuplicateModelError
@@ -155,7 +155,7 @@ def build_table(models: Iterable[Model], policy: NamePolicy = FREE) -> Table:
         for name in model.served_names:
             if name not in owners and policy.refusal(name, model.key.namespace) is None:
                 owners[name] = model
-    return Table(ordered, MappingProxyType(owners))
+    return RoutingTable(ordered, MappingProxyType(owners))
 
 
 def age(model: Model) -> tuple[float, ObjectKey]:
@@ -167,11 +167,11 @@ class TableStore:
     """The newest table; None until the first one is known. Whoever answers a request reads it once."""
 
     def __init__(self) -> None:
-        self.current: Table | None = None
+        self.current: RoutingTable | None = None
         self._awaited: dict[str, asyncio.Event] = {}
-        self._listeners: list[Callable[[Table], None]] = []
+        self._listeners: list[Callable[[RoutingTable], None]] = []
 
-    def listen(self, listener: Callable[[Table], None]) -> None:
+    def listen(self, listener: Callable[[RoutingTable], None]) -> None:
         """Call `listener` with each new table, once it is the current one."""
         self._listeners.append(listener)
 
@@ -179,7 +179,7 @@ class TableStore:
         """The model that answers to a name now, or None."""
         return None if self.current is None else self.current.find(served_name)
 
-    def replace(self, table: Table) -> None:
+    def replace(self, table: RoutingTable) -> None:
         """Make `table` what the next request sees, and wake those who wait for what it changes."""
         before, self.current = self.current, table
         for name in [name for name in self._awaited if before is None or before.find(name) != table.find(name)]:

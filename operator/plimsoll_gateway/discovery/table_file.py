@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from plimsoll_cluster.decode_errors import UNREADABLE
-from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, Table, TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, RoutingTable, TableStore, build_table
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class TableFileError(ValueError):
     """The file is not a table; the message names the place."""
 
 
-def parse_table(text: str) -> Table:
+def parse_table(text: str) -> RoutingTable:
     """Read `{"models": [{"namespace", "name", "servedNames", "created", "message", "replicas": [...]}]}`.
 
     A model may have `files`, where its replicas keep files and batches. Raises TableFileError. Unknown keys are

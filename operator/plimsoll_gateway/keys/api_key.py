@@ -7,9 +7,9 @@ from fnmatch import fnmatchcase
 import msgspec
 
 from plimsoll_cluster.decode_errors import UNREADABLE
-from plimsoll_gateway.keys.batch_limits import BatchTerms, divided
+from plimsoll_gateway.keys.batch_limits import BatchLimits, divided
 from plimsoll_gateway.keys.limits import NAME as NAME
-from plimsoll_gateway.keys.limits import Terms as Terms
+from plimsoll_gateway.keys.limits import KeyLimits as KeyLimits
 
 
 class KeyFileError(ValueError):
@@ -17,22 +17,22 @@ class KeyFileError(ValueError):
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A key by its name, the file's without `.json`. `terms` are those of its requests, without what is set aside for
+    """A key by its name, the file's without `.json`. `limits` are those of its requests, without what is set aside for
     batches; `batch` is what each of these is held to, None where it makes none.
     """
 
     name: str
-    terms: Terms
-    batch: BatchTerms | None = None
+    limits: KeyLimits
+    batch: BatchLimits | None = None
 
     @property
     def tenant(self) -> str:
         """Whose cached prefixes its requests may use."""
-        return self.terms.tenant or self.name
+        return self.limits.tenant or self.name
 
     def may_use(self, served_name: str) -> bool:
         """Whether the key is for the model of that name."""
-        patterns = self.terms.models
+        patterns = self.limits.models
         return "*" in patterns or any(fnmatchcase(served_name, pattern) for pattern in patterns)
 
 
@@ -44,7 +44,7 @@ def read_key(file_name: str, content: bytes) -> ApiKey:
     if not NAME.fullmatch(name):
         raise KeyFileError("its name must be 1 to 64 letters, digits, '.', '_' or '-', and .json")
     try:
-        return ApiKey(name, *divided(msgspec.json.decode(content, type=Terms)))
+        return ApiKey(name, *divided(msgspec.json.decode(content, type=KeyLimits)))
     except UNREADABLE as error:
         raise KeyFileError(_without_values(error)) from None
 

@@ -1,4 +1,4 @@
-"""`plimsoll-gateway-key NAME`: make an API key. The key is printed once; a file takes its hash and terms."""
+"""`plimsoll-gateway-key NAME`: make an API key. The key is printed once; a file takes its hash and limits."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from plimsoll_gateway.keys.api_key import KeyFileError, Terms, read_key
+from plimsoll_gateway.keys.api_key import KeyFileError, KeyLimits, read_key
 from plimsoll_gateway.keys.secret import digest_of, new_key
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file and print the key; the exit code is 1 where the file cannot be written, 2 for bad terms."""
+    """Write the file and print the key; the exit code is 1 where the file cannot be written, 2 for bad limits."""
     parser = _parser()
     given = parser.parse_args(arguments)
     key = new_key()
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _encode(given: argparse.Namespace, key: str) -> bytes:
-    terms = Terms(
+    limits = KeyLimits(
         hashes=(str(digest_of(key.encode())),),
         models=tuple(given.model or ["*"]),
         requests_per_minute=given.requests_per_minute,
@@ -50,7 +50,7 @@ def _encode(given: argparse.Namespace, key: str) -> bytes:
         tenant=given.tenant,
         files=given.files,
     )
-    fields = {name: value for name, value in msgspec.to_builtins(terms).items() if value is not None}
+    fields = {name: value for name, value in msgspec.to_builtins(limits).items() if value is not None}
     return msgspec.json.format(msgspec.json.encode(fields)) + b"\n"
 
 
@@ -62,7 +62,7 @@ def _failed(why: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="plimsoll-gateway-key",
-        description="Make an API key: its hash and terms go into NAME.json, the key itself to standard output.",
+        description="Make an API key: its hash and limits go into NAME.json, the key itself to standard output.",
         allow_abbrev=False,
     )
     parser.add_argument("name", metavar="NAME", help="what the key is called in metrics and logs")

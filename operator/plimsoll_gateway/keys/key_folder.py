@@ -42,10 +42,10 @@ class Keys:
         """Raise AssertionError where a hash leads to a key that does not have it, or two keys have one name."""
         by_name: dict[str, ApiKey] = {}
         for digest, key in self.by_hash.items():
-            assert digest in key.terms.hashes, f"{key.name} has no such hash"
+            assert digest in key.limits.hashes, f"{key.name} has no such hash"
             assert by_name.setdefault(key.name, key) is key, f"two keys are called {key.name}"
         for key in by_name.values():
-            assert all(self.by_hash.get(digest) is key for digest in key.terms.hashes), f"{key.name} lacks a hash"
+            assert all(self.by_hash.get(digest) is key for digest in key.limits.hashes), f"{key.name} lacks a hash"
 
 
 NO_KEYS = Keys(MappingProxyType({}), MappingProxyType({}))
@@ -67,7 +67,7 @@ def read_keys(folder: Path) -> Keys:
                 damaged[shown] = str(error)
                 continue
             names[key.name] = shown
-            by_hash.update(dict.fromkeys(key.terms.hashes, key))
+            by_hash.update(dict.fromkeys(key.limits.hashes, key))
     except OSError as error:
         damaged["."] = f"the folder cannot be read: {error.strerror}"
     return Keys(MappingProxyType(by_hash), MappingProxyType(damaged))
@@ -101,7 +101,7 @@ def _content(path: Path) -> bytes:
 def _check_alone(key: ApiKey, names: Mapping[str, str], by_hash: Mapping[str, ApiKey]) -> None:
     if key.name in names:
         raise KeyFileError(f"the key {key.name} is in {names[key.name]} already")
-    for digest in key.terms.hashes:
+    for digest in key.limits.hashes:
         if digest in by_hash:
             raise KeyFileError(f"the key {by_hash[digest].name} has one of its hashes already")
 

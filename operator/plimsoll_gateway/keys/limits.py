@@ -19,7 +19,7 @@ Hash = Annotated[str, msgspec.Meta(pattern=DIGEST)]
 Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What a key's file says. `hashes` are of the keys that are valid, two while one replaces the other.
 
     `models`: patterns of served names (`*`, `?`). `requests_per_minute`, `tokens_per_minute` and `streams` (requests

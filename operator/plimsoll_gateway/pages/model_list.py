@@ -8,26 +8,26 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs
 
-from plimsoll_gateway.discovery.routing_table import Model, Table
+from plimsoll_gateway.discovery.routing_table import Model, RoutingTable
 from plimsoll_gateway.errors.dialects import MODELS
 from plimsoll_gateway.errors.refusals import bad_request, no_table
 from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.proxy.replica_proxy import allowed_model
-from plimsoll_gateway.routing.model_cards import Card, Cards
+from plimsoll_gateway.routing.model_cards import Card, ModelCards
 
 MODEL_PREFIX = f"{MODELS}/"
 PAGE = 20
 MOST_OF_A_PAGE = 1000
 
 
-class Catalog:
+class ModelList:
     """Answers the models' paths: by the table, and by what replicas say of the models that they have."""
 
-    def __init__(self, cards: Cards) -> None:
+    def __init__(self, cards: ModelCards) -> None:
         self._cards = cards
 
     async def answer(
-        self, table: Table | None, path: str, query: bytes, key: ApiKey | None = None, *, anthropic: bool = False
+        self, table: RoutingTable | None, path: str, query: bytes, key: ApiKey | None = None, *, anthropic: bool = False
     ) -> bytes:
         """All names that the key may use, or one, as JSON; in Anthropic's shape the page that the query asks for.
 
@@ -81,13 +81,13 @@ def _place(names: Sequence[str], asked: Mapping[str, Sequence[str]], field: str)
         raise bad_request(f"'{field}' names no model that is listed.", param=field) from None
 
 
-def _known(table: Table | None, key: ApiKey | None) -> tuple[Table, list[str]]:
+def _known(table: RoutingTable | None, key: ApiKey | None) -> tuple[RoutingTable, list[str]]:
     if table is None:
         raise no_table()
     return table, names_for(table, key)
 
 
-def names_for(table: Table | None, key: ApiKey | None) -> list[str]:
+def names_for(table: RoutingTable | None, key: ApiKey | None) -> list[str]:
     """The names that a key may use; none before the first table."""
     return [] if table is None else [name for name in table.names() if key is None or key.may_use(name)]
 

@@ -8,13 +8,13 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from plimsoll_gateway.demand.counters import Demand
+from plimsoll_gateway.demand.counters import DemandCounters
 from plimsoll_gateway.errors.refusals import Refusal, bad_request, too_many_questions, unknown_path, wrong_method
 from plimsoll_gateway.proxy.body import ClientGone, Message, Receive
-from plimsoll_gateway.proxy.cancellation import Lifelines
-from plimsoll_gateway.proxy.exchange import caller_of
+from plimsoll_gateway.proxy.cancellation import Cancellations
+from plimsoll_gateway.proxy.exchange import connection_of
 from plimsoll_gateway.proxy.headers import request_id
-from plimsoll_gateway.proxy.response_stream import Send, Stream
+from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
 from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 
 MOST_SECONDS = 30.0
@@ -24,7 +24,7 @@ NumberT = TypeVar("NumberT", int, float)
 _ENCODER = msgspec.json.Encoder()
 
 
-async def demand_page(demand: Demand, query: bytes) -> bytes:
+async def demand_page(demand: DemandCounters, query: bytes) -> bytes:
     """The report as JSON, once its sequence is another than `after`, or `wait` seconds have passed.
 
     Raises Refusal 400.
@@ -64,14 +64,14 @@ MOST_QUESTIONS = 64
 class Operations:
     """An ASGI application: /metrics and /demand."""
 
-    def __init__(self, metrics: Metrics, demand: Demand) -> None:
+    def __init__(self, metrics: Metrics, demand: DemandCounters) -> None:
         self._metrics = metrics
         self._demand = demand
-        self._questions = Lifelines()
+        self._questions = Cancellations()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        stream = Stream(send, request_id(None))
+        stream = ResponseStream(send, request_id(None))
         try:
             await self._answer(scope, receive, stream)
         except Refusal as refusal:
@@ -83,7 +83,7 @@ class Operations:
         """Answer whoever waits for news: the process stops."""
         self._demand.end()
 
-    async def _answer(self, scope: Message, receive: Receive, stream: Stream) -> None:
+    async def _answer(self, scope: Message, receive: Receive, stream: ResponseStream) -> None:
         path = scope["path"]
         if path not in (METRICS, DEMAND):
             raise unknown_path(path)
@@ -94,6 +94,6 @@ class Operations:
             return
         if len(self._questions) >= MOST_QUESTIONS:
             raise too_many_questions(MOST_QUESTIONS)
-        with self._questions.hold(receive, caller_of(scope)):
+        with self._questions.hold(receive, connection_of(scope)):
             text = await demand_page(self._demand, scope["query_string"])
         await stream.whole(200, b"application/json", text)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from plimsoll_gateway.discovery.routing_table import Table, TableStore
+from plimsoll_gateway.discovery.routing_table import RoutingTable, TableStore
 from plimsoll_gateway.errors.dialects import ANTHROPIC, MODELS
 from plimsoll_gateway.keys.keyring import Keyring, given_key
 from plimsoll_gateway.pages import PAGES, POLICY, page_at
-from plimsoll_gateway.pages.model_list import MODEL_PREFIX, Catalog, names_for
+from plimsoll_gateway.pages.model_list import MODEL_PREFIX, ModelList, names_for
 from plimsoll_gateway.pages.operations import METRICS
 from plimsoll_gateway.pages.welcome import base_url, wants_page, welcome_json, welcome_page
 from plimsoll_gateway.proxy.exchange import Exchange
-from plimsoll_gateway.routing.model_cards import Cards
+from plimsoll_gateway.routing.model_cards import ModelCards
 from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 
 PROBES = frozenset(["/health", "/live", METRICS])
@@ -27,12 +27,12 @@ class OwnPaths:
     """Answers these paths. With `metrics_apart`, /metrics is not one of them."""
 
     def __init__(
-        self, store: TableStore, keyring: Keyring, metrics: Metrics, cards: Cards, *, metrics_apart: bool
+        self, store: TableStore, keyring: Keyring, metrics: Metrics, cards: ModelCards, *, metrics_apart: bool
     ) -> None:
         self._store = store
         self._keyring = keyring
         self._metrics = metrics
-        self._catalog = Catalog(cards)
+        self._model_list = ModelList(cards)
         self._paths = OWN - {METRICS} if metrics_apart else OWN
         self._draining = False
 
@@ -64,10 +64,10 @@ class OwnPaths:
                 await stream.whole(200, kind, text, POLICY)
             case path:
                 query, anthropic = exchange.scope["query_string"], stream.dialect is ANTHROPIC
-                told = await self._catalog.answer(table, path, query, exchange.key, anthropic=anthropic)
+                told = await self._model_list.answer(table, path, query, exchange.key, anthropic=anthropic)
                 await stream.whole(200, JSON, told)
 
-    async def _welcome(self, exchange: Exchange, table: Table | None) -> None:
+    async def _welcome(self, exchange: Exchange, table: RoutingTable | None) -> None:
         """If keys are needed, name models only for a valid key. Raises Refusal for a wrong key."""
         headers, keyed = exchange.headers, self._keyring.keys is not None
         if keyed and given_key(headers):

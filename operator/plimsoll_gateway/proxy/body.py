@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self
 
-from plimsoll_gateway.admission.body_memory import Budget
+from plimsoll_gateway.admission.body_memory import BodyMemory
 from plimsoll_gateway.errors.refusals import Refusal, body_stalled, body_too_large, body_too_slow
 
 Message = MutableMapping[str, Any]
@@ -29,10 +29,10 @@ class ClientGone(Exception):
 
 
 class Body:
-    """The bytes of one request. They count in the budget until they are dropped, at the end of `with` at the latest."""
+    """The bytes of one request. They count in `BodyMemory` until they are dropped, by the end of `with`."""
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
         self._data = bytearray()
 
     def __len__(self) -> int:
@@ -44,14 +44,14 @@ class Body:
         return memoryview(self._data)
 
     def add(self, piece: bytes) -> None:
-        """Append. Raises Refusal 503 where the budget has no room for it."""
-        self._budget.take(len(piece), len(self._data) + len(piece))
+        """Append. Raises Refusal 503 where `BodyMemory` has no room for it."""
+        self._memory.take(len(piece), len(self._data) + len(piece))
         self._data += piece
 
     def drop(self) -> None:
         """Nobody needs it any more. The second time it changes nothing."""
         size, self._data = len(self._data), bytearray()
-        self._budget.give(size)
+        self._memory.give(size)
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +66,7 @@ async def read_body(
     receive: Receive,
     headers: Mapping[bytes, bytes],
     limit: int,
-    budget: Budget,
+    memory: BodyMemory,
     clock: Callable[[], float] = time.monotonic,
     all_here: Callable[[], bool] = lambda: False,
     option: str = MOST_OPTION,
@@ -78,11 +78,11 @@ async def read_body(
     """
     check_encoding(headers)
     try:
-        _check_declared(headers.get(b"content-length", b""), limit, budget, option)
+        _check_declared(headers.get(b"content-length", b""), limit, memory, option)
     except Refusal:
         await discard_unread(receive, headers)
         raise
-    body = Body(budget)
+    body = Body(memory)
     try:
         await _fill(body, receive, limit, clock, all_here, option)
     except BaseException:
@@ -103,13 +103,13 @@ def check_pace(size: int, seconds: float) -> None:
         raise body_too_slow(SLOWEST_BYTES_PER_SECOND)
 
 
-def _check_declared(length: bytes, limit: int, budget: Budget, option: str) -> None:
+def _check_declared(length: bytes, limit: int, memory: BodyMemory, option: str) -> None:
     """Raise Refusal where what the client means to send is too much already."""
     if not length.isdigit():
         return
     if int(length) > limit:
         raise body_too_large(limit, option)
-    budget.check(int(length), int(length))
+    memory.check(int(length), int(length))
 
 
 async def _fill(

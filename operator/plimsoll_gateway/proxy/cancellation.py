@@ -7,42 +7,42 @@ from collections.abc import Callable
 from types import TracebackType
 
 from plimsoll_gateway.proxy.body import ClientGone, Receive
-from plimsoll_gateway.proxy.exchange import Caller
+from plimsoll_gateway.proxy.exchange import ClientConnection
 
 Cause = Callable[[], Exception]
 """Makes the exception where it is raised. One kept anywhere would keep, by its traceback, all that its frames hold."""
 
 
-class Lifelines:
+class Cancellations:
     """All requests being answered, so that they can be cut together."""
 
     def __init__(self) -> None:
-        self._lines: set[Lifeline] = set()
+        self._active: set[Cancellation] = set()
 
     def __len__(self) -> int:
-        return len(self._lines)
+        return len(self._active)
 
-    def hold(self, receive: Receive, caller: Caller | None) -> Lifeline:
-        """A context for the work on one request whose body has been read; see Lifeline."""
-        return Lifeline(receive, caller, self._lines)
+    def hold(self, receive: Receive, connection: ClientConnection | None) -> Cancellation:
+        """A context for the work on one request whose body has been read; see `Cancellation`."""
+        return Cancellation(receive, connection, self._active)
 
     def cut_all(self, cause: Cause) -> None:
         """End all work now; each context raises what `cause` makes."""
-        for line in tuple(self._lines):
+        for line in tuple(self._active):
             line.cut(cause)
 
 
-class Lifeline:
+class Cancellation:
     """Runs its block in the current task and raises there what ended it: ClientGone, or the cause given to `cut`.
 
     The block is cancelled at its next await, so that everything it holds upstream is released at once. Where there is
-    no `caller` to tell of the client's end, a task waits for it.
+    no `connection` to tell of the client's end, a task waits for it.
     """
 
-    def __init__(self, receive: Receive, caller: Caller | None, lines: set[Lifeline]) -> None:
+    def __init__(self, receive: Receive, connection: ClientConnection | None, active: set[Cancellation]) -> None:
         self._receive = receive
-        self._caller = caller
-        self._lines = lines
+        self._connection = connection
+        self._active = active
         self._cause: Cause | None = None
         self._task: asyncio.Task[object] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -59,14 +59,14 @@ class Lifeline:
         self.cut(ClientGone)
 
     def __enter__(self) -> None:
-        if self._caller is None:
+        if self._connection is None:
             self._watcher = asyncio.create_task(self._watch())
-        elif self._caller.gone:
+        elif self._connection.gone:
             raise ClientGone
         else:
-            self._caller.tell(self._client_gone)
+            self._connection.tell(self._client_gone)
         self._task = asyncio.current_task()
-        self._lines.add(self)
+        self._active.add(self)
 
     def _client_gone(self) -> None:
         self.cut(ClientGone)
@@ -74,10 +74,10 @@ class Lifeline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lines.discard(self)
+        self._active.discard(self)
         task, self._task = self._task, None
-        if self._caller is not None:
-            self._caller.tell(None)
+        if self._connection is not None:
+            self._connection.tell(None)
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.cancel()

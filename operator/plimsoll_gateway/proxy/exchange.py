@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from plimsoll_gateway.admission.body_memory import Budget
+from plimsoll_gateway.admission.body_memory import BodyMemory
 from plimsoll_gateway.admission.limits import OTHER_BYTES
 from plimsoll_gateway.discovery.routing_table import Model
 from plimsoll_gateway.errors.refusals import wrong_method
 from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.proxy.body import MOST_OPTION, Body, Message, Receive, read_body
-from plimsoll_gateway.proxy.response_stream import Stream
+from plimsoll_gateway.proxy.response_stream import ResponseStream
 
 EXTENSION = "plimsoll.caller"
 """Under this name among a scope's extensions, beside the fields of the head by their names. A server that is not ours
@@ -25,7 +25,7 @@ has none."""
 NOTHING: Mapping[str, Any] = {}
 
 
-class Caller:
+class ClientConnection:
     """One request's: `all_here` once its body has come to its end, `gone` once its connection has."""
 
     def __init__(self, listen: Callable[[], None]) -> None:
@@ -54,16 +54,16 @@ def fields_of(scope: Message) -> dict[bytes, bytes]:
     return found if isinstance(found, dict) else dict(scope["headers"])
 
 
-def caller_of(scope: Message) -> Caller | None:
+def connection_of(scope: Message) -> ClientConnection | None:
     """That of a request; None where the server does not tell."""
     found = scope.get("extensions", NOTHING).get(EXTENSION, NOTHING).get("caller")
-    return found if isinstance(found, Caller) else None
+    return found if isinstance(found, ClientConnection) else None
 
 
 class Exchange:
     """One request and its response, while it is handled."""
 
-    def __init__(self, scope: Message, headers: dict[bytes, bytes], receive: Receive, stream: Stream) -> None:
+    def __init__(self, scope: Message, headers: dict[bytes, bytes], receive: Receive, stream: ResponseStream) -> None:
         self.scope: Any = scope
         self.headers = headers
         self.receive = receive
@@ -72,19 +72,19 @@ class Exchange:
         self.model: Model | None = None
         self.key: ApiKey | None = None
         self.came = time.monotonic()
-        self.caller = caller_of(scope)
+        self.connection = connection_of(scope)
         self.body_taken = False  # its body is read elsewhere, where the rest is discarded after a refusal
         self.code: int | None = None  # what to count instead of the status that was sent
 
-    async def read_body(self, limits: Mapping[str, int], budget: Budget) -> Body:
+    async def read_body(self, limits: Mapping[str, int], memory: BodyMemory) -> Body:
         """The body, as `read_body` reads it. `limits` are by path."""
         self.body_taken = True
-        caller, limit = self.caller, limits.get(self.path, OTHER_BYTES)
+        connection, limit = self.connection, limits.get(self.path, OTHER_BYTES)
         option = MOST_OPTION if self.path in limits else ""
-        if caller is None:
-            return await read_body(self.receive, self.headers, limit, budget, option=option)
+        if connection is None:
+            return await read_body(self.receive, self.headers, limit, memory, option=option)
         return await read_body(
-            self.receive, self.headers, limit, budget, all_here=lambda: caller.all_here, option=option
+            self.receive, self.headers, limit, memory, all_here=lambda: connection.all_here, option=option
         )
 
     def allow(self, *methods: str) -> None:

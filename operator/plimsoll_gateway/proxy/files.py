@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from plimsoll_gateway.discovery.routing_table import Model, Replica, Table
+from plimsoll_gateway.discovery.routing_table import Model, Replica, RoutingTable
 from plimsoll_gateway.errors.refusals import (
     Refusal,
     batch_not_allowed,
@@ -36,7 +36,7 @@ def filed_at(path: str) -> tuple[str, ...] | None:
     return next((methods for pattern, methods in _PATHS if pattern.fullmatch(path)), None)
 
 
-class Filing:
+class FileReplicas:
     """Finds a replica that keeps the files of a key.
 
     They are on one claim: the one that the key's file names, else the gateway's `claim`, else that of a model which the
@@ -51,7 +51,7 @@ class Filing:
         self._claim = claim
         self._mounted: frozenset[str] = frozenset()
 
-    def note(self, table: Table) -> None:
+    def note(self, table: RoutingTable) -> None:
         """Remember which claims ready replicas have mounted, for as long as models name them.
 
         So a model whose replicas are away does not lose its keys' files to another one.
@@ -61,13 +61,13 @@ class Filing:
             ready = {replica.files for model in table.models if model.files for replica in _keepers(model)}
             self._mounted = (self._mounted | ready) & named.keys()
 
-    def find(self, table: Table | None, key: ApiKey | None) -> tuple[Model, Replica]:
+    def find(self, table: RoutingTable | None, key: ApiKey | None) -> tuple[Model, Replica]:
         """A replica to ask, and its model. Raises Refusal: 501 if no model keeps files for the key, 503 if none of
         those that do is ready.
         """
         if table is None:
             raise no_table()
-        claim = (None if key is None else key.terms.files) or self._claim
+        claim = (None if key is None else key.limits.files) or self._claim
         if claim is not None:
             away = files_away(claim)
         elif self._model is not None:
@@ -85,7 +85,7 @@ class Filing:
             raise away
         return keepers[replica], replica
 
-    def _chosen(self, table: Table, key: ApiKey | None) -> Model:
+    def _chosen(self, table: RoutingTable, key: ApiKey | None) -> Model:
         """The model whose claim a key uses that names none. Raises Refusal 501."""
         usable = [model for model in table.models if model.files and _may_use(table, model, key)]
         if not usable:
@@ -100,7 +100,7 @@ def _keepers(model: Model) -> Iterator[Replica]:
     return (replica for replica in model.ready_replicas if replica.files == model.files)
 
 
-def _may_use(table: Table, model: Model, key: ApiKey | None) -> bool:
+def _may_use(table: RoutingTable, model: Model, key: ApiKey | None) -> bool:
     """Whether the key may ask for the model, by a name that it has."""
     return any(table.owners[name] is model and (key is None or key.may_use(name)) for name in model.served_names)
 

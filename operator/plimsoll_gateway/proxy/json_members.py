@@ -3,7 +3,7 @@
 Whole trees of Python objects are many times as large as the text they come from. Values are therefore passed over in
 place (msgspec's Raw): the text is checked and nothing is made of it. Only keys are: a single huge one takes four times
 its size at worst, for a moment. Passing over takes up to 4 ms for each MiB, during which nothing else runs: the parser
-holds Python's lock, so that a thread would not help. See Turns.
+holds Python's lock, so that a thread would not help. See `CpuTimeSlices`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from plimsoll_gateway.proxy.response_stream import Stream
+from plimsoll_gateway.proxy.response_stream import ResponseStream
 
 COMMENT_SECONDS = 5.0
 HEADERS = (
@@ -22,10 +22,10 @@ HEADERS = (
 COMMENT = b": waiting for the model to be ready\n\n"
 
 
-class Comments:
+class KeepaliveComments:
     """Comments on one stream, from `after` seconds on once they are armed, until `end` or the end of the context."""
 
-    def __init__(self, stream: Stream, after: float) -> None:
+    def __init__(self, stream: ResponseStream, after: float) -> None:
         self._stream = stream
         self._after = after
         self._timer: asyncio.TimerHandle | None = None

@@ -10,12 +10,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from plimsoll_gateway.admission.limits import WAKE_SECONDS
-from plimsoll_gateway.admission.queue_limit import Place
+from plimsoll_gateway.admission.queue_limit import QueueTicket
 from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, ResetError, UpstreamError
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.client.response import Answer
-from plimsoll_gateway.demand.revision_totals import Tally
-from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, TableStore
+from plimsoll_gateway.client.response import Response
+from plimsoll_gateway.demand.revision_totals import RevisionTotals
+from plimsoll_gateway.discovery.routing_table import Model, Replica, RoutingTable, TableStore
 from plimsoll_gateway.errors.refusals import (
     ANTHROPIC_OVERLOADED,
     UNAVAILABLE,
@@ -29,15 +29,15 @@ from plimsoll_gateway.errors.refusals import (
 )
 from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.proxy.headers import BELIEVED, TENANT
-from plimsoll_gateway.proxy.keepalive_comments import Comments
-from plimsoll_gateway.proxy.response_observer import Witness
+from plimsoll_gateway.proxy.keepalive_comments import KeepaliveComments
+from plimsoll_gateway.proxy.response_observer import ResponseObserver
 from plimsoll_gateway.proxy.response_pipe import MOST_ERROR_BYTES, pipe
-from plimsoll_gateway.proxy.response_stream import Stream
+from plimsoll_gateway.proxy.response_stream import ResponseStream
 from plimsoll_gateway.proxy.upstream_request import Call, send
 from plimsoll_gateway.routing.health_probe import Prober, SilentError
 from plimsoll_gateway.routing.pick import Picker
-from plimsoll_gateway.routing.response_affinity import Places
-from plimsoll_gateway.routing.scorers import Wanted
+from plimsoll_gateway.routing.response_affinity import ResponseAffinity
+from plimsoll_gateway.routing.scorers import RoutingHints
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ ELSEWHERE = frozenset([UNAVAILABLE, ANTHROPIC_OVERLOADED])
 """Statuses of a replica that cannot answer now: another one may."""
 
 
-def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Model:
+def find_model(table: RoutingTable | None, name: str, key: ApiKey | None = None) -> Model:
     """The model of that name. Raises Refusal 404 with the names that the key may use, or 503 before the first table."""
     if table is None:
         raise no_table()
@@ -58,7 +58,7 @@ def find_model(table: Table | None, name: str, key: ApiKey | None = None) -> Mod
     return model
 
 
-def allowed_model(table: Table | None, name: str, key: ApiKey | None) -> Model:
+def allowed_model(table: RoutingTable | None, name: str, key: ApiKey | None) -> Model:
     """The model of that name. Raises Refusal: 403 where the key may not use it, and whatever `find_model` raises."""
     if key is not None and not key.may_use(name):
         raise model_not_allowed(key.name, name)
@@ -78,31 +78,33 @@ class Failure:
     same_again: bool
 
 
-class Relay:
-    """Carries calls to replicas; one for the whole gateway."""
+class ReplicaProxy:
+    """Sends calls to replicas; one for the whole gateway."""
 
     def __init__(
         self,
         pool: Pool,
         store: TableStore,
-        places: Places,
+        affinity: ResponseAffinity,
         picker: Picker,
         prober: Prober,
-        witness: Witness,
+        observer: ResponseObserver,
         clock: Callable[[], float] = time.monotonic,
         *,
         wake_seconds: float = WAKE_SECONDS,
     ) -> None:
         self._pool = pool
         self._store = store
-        self._places = places
+        self._affinity = affinity
         self._picker = picker
         self._prober = prober
-        self._witness = witness
+        self._observer = observer
         self._clock = clock
         self._wake_seconds = wake_seconds
 
-    async def carry(self, call: Call, stream: Stream, place: Place, comments: Comments | None = None) -> None:
+    async def forward(
+        self, call: Call, stream: ResponseStream, place: QueueTicket, comments: KeepaliveComments | None = None
+    ) -> None:
         """Answer one call through `stream`; its place is free and its body dropped once the answer begins.
 
         `comments`, which the stream may need where it waits, end with that; once they have begun there is no second
@@ -111,20 +113,20 @@ class Relay:
         """
         began = self._clock()
         failures: list[Failure] = []
-        metrics = self._witness.metrics
+        metrics = self._observer.metrics
         while len(failures) < ATTEMPTS:
             model, ready = await self._replicas(call, failures, comments)
-            replica = self._choose(ready, failures, call.wanted)
+            replica = self._pick(ready, failures, call.hints)
             if replica is None:
                 break
             if failures:
                 metrics.of(model.key, metrics.retries, failures[-1].kind).inc()
             others = not failures and len(ready) > 1
             with self._picker.hold(replica):
-                tally = self._witness.tally(model, replica)
-                answer = await self._ask(call, model, replica, tally, stream if others else None)
-                if isinstance(answer, Failure):
-                    failures.append(answer)
+                totals = self._observer.totals(model, replica)
+                response = await self._ask(call, model, replica, totals, stream if others else None)
+                if isinstance(response, Failure):
+                    failures.append(response)
                     if call.meter is not None:
                         call.meter.failed()
                     if stream.status is not None:
@@ -132,40 +134,40 @@ class Relay:
                     continue
                 place.leave()
                 call.body.drop()  # there will be no further attempt
-                seconds, whole = self._clock() - began, answer.is_whole
+                seconds, whole = self._clock() - began, response.is_whole
                 if not whole:  # else the client need not wait until it is written down
-                    self._witness.answered(call, model, replica, tally, answer, seconds)
+                    self._observer.answered(call, model, replica, totals, response, seconds)
                 try:
                     if comments is not None:
                         await comments.end()
-                    await pipe(answer, model, call, stream, tally, metrics)
+                    await pipe(response, model, call, stream, totals, metrics)
                 finally:
-                    answer.close()
+                    response.close()
                     if whole:
-                        self._witness.answered(call, model, replica, tally, answer, seconds)
+                        self._observer.answered(call, model, replica, totals, response, seconds)
                     metrics.of(model.key, metrics.duration).observe(self._clock() - began)
                 return
         raise upstream_failed(call.model_name, failures[-1].reason)
 
-    async def fetch(self, call: Call, model: Model, replica: Replica, stream: Stream) -> None:
+    async def fetch(self, call: Call, model: Model, replica: Replica, stream: ResponseStream) -> None:
         """Answer a call about what a replica keeps: that one is asked, once. It is no request for the model, and counts
         as none. Raises Refusal.
         """
         if not replica.may_answer:
             raise not_ready(call.model_name, model)
-        tally = Tally()
-        answer = await self._ask(call, model, replica, tally, None)
-        if isinstance(answer, Failure):
-            raise upstream_failed(call.model_name, answer.reason)
+        totals = RevisionTotals()
+        response = await self._ask(call, model, replica, totals, None)
+        if isinstance(response, Failure):
+            raise upstream_failed(call.model_name, response.reason)
         try:
-            if call.voucher is not None and answer.status < 400 and answer.header(TENANT) != BELIEVED:
+            if call.voucher is not None and response.status < 400 and response.header(TENANT) != BELIEVED:
                 raise not_believed()
-            await pipe(answer, model, call, stream, tally, self._witness.metrics)
+            await pipe(response, model, call, stream, totals, self._observer.metrics)
         finally:
-            answer.close()
+            response.close()
 
     async def _replicas(
-        self, call: Call, failures: Sequence[Failure], comments: Comments | None
+        self, call: Call, failures: Sequence[Failure], comments: KeepaliveComments | None
     ) -> tuple[Model, Sequence[Replica]]:
         """Those that may be asked now, or once there are any. Raises Refusal."""
         model = find_model(self._store.current, call.model_name, call.key)
@@ -183,7 +185,7 @@ class Relay:
 
     def _keepers(self, call: Call, model: Model) -> Sequence[Replica]:
         """The one that has what the call goes on from. Raises Refusal."""
-        found = [replica for replica in self._places.holders(model, call.place) if replica.may_answer]
+        found = [replica for replica in self._affinity.holders(model, call.place) if replica.may_answer]
         if not found:
             raise not_ready(call.model_name, model)
         return found
@@ -191,10 +193,10 @@ class Relay:
     async def _hold(self, call: Call, model: Model, moved: Replica | None) -> Model:
         """The model once it has a replica, another than the one it left; as it is when time is up.
 
-        Requests for a model that has none wait at its gate. Here wait those that had passed it.
+        Requests for a model that has none wait in its queue. Here those wait that have left it.
         """
         name, key = call.model_name, model.key
-        self._witness.held(key, 1)
+        self._observer.held(key, 1)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(call.came + self._wake_seconds - self._clock()):
@@ -204,21 +206,21 @@ class Relay:
                         await self._store.changed(name, model)
                         model = find_model(self._store.current, name, call.key)
         finally:
-            self._witness.held(key, -1)
+            self._observer.held(key, -1)
         return model
 
-    def _choose(self, ready: Sequence[Replica], failures: Sequence[Failure], wanted: Wanted) -> Replica | None:
+    def _pick(self, ready: Sequence[Replica], failures: Sequence[Failure], hints: RoutingHints) -> Replica | None:
         """Another replica than those that failed; where there is none, one whose connection merely broke."""
         failed = {failure.replica.id for failure in failures} if failures else ()
-        other = self._picker.pick(ready, failed, wanted)
+        other = self._picker.pick(ready, failed, hints)
         if other is None and failures:
             avoid = {failure.replica.id for failure in failures if not failure.same_again}
-            other = self._picker.pick(ready, avoid, wanted)
+            other = self._picker.pick(ready, avoid, hints)
         return other
 
     async def _ask(
-        self, call: Call, model: Model, replica: Replica, tally: Tally, stream: Stream | None
-    ) -> Answer | Failure:
+        self, call: Call, model: Model, replica: Replica, totals: RevisionTotals, stream: ResponseStream | None
+    ) -> Response | Failure:
         """Send, and wait for the headers of the answer. A 503 is an answer unless another replica can be asked: one is
         there where `stream` is given, and it may be asked while that has not begun.
         """
@@ -227,9 +229,9 @@ class Relay:
             meter.sending()
         try:
             with self._prober.listen(replica, model):
-                answer = await send(self._pool, replica, call)
+                response = await send(self._pool, replica, call)
         except SilentError as error:
-            tally.unanswered()
+            totals.unanswered()
             return _failure(call, replica, "silent", error, same_again=False)
         except ConnectError as error:
             if meter is not None:
@@ -237,39 +239,39 @@ class Relay:
             self._picker.failed(replica)
             if isinstance(error, ConnectTimeoutError):
                 self._prober.eject(replica, model)
-            tally.unanswered()
+            totals.unanswered()
             return _failure(call, replica, "connect", error, same_again=False)
         except ResetError as error:
-            tally.unanswered()
+            totals.unanswered()
             return _failure(call, replica, "reset", error, same_again=True)
         except UpstreamError as error:
-            tally.unanswered()
+            totals.unanswered()
             raise upstream_failed(call.model_name, _failure(call, replica, "invalid", error).reason) from None
         self._picker.answered(replica)
-        if not 200 <= answer.status <= 599:
-            answer.close()
-            tally.unanswered()
-            raise upstream_failed(call.model_name, f"its status was {answer.status}")
-        if answer.status in ELSEWHERE and stream is not None and stream.status is None:
-            self._witness.heard(call, model, replica, answer)
-            answer.close()
+        if not 200 <= response.status <= 599:
+            response.close()
+            totals.unanswered()
+            raise upstream_failed(call.model_name, f"its status was {response.status}")
+        if response.status in ELSEWHERE and stream is not None and stream.status is None:
+            self._observer.heard(call, model, replica, response)
+            response.close()
             return Failure(replica, "unavailable", "it was unavailable", same_again=False)
-        if answer.status == 404 and model.pooled and await _has_left(answer):
-            self._witness.heard(call, model, replica, answer)
-            answer.close()
+        if response.status == 404 and model.pooled and await _has_left(response):
+            self._observer.heard(call, model, replica, response)
+            response.close()
             return Failure(replica, MOVED, "the model is not there any more", same_again=True)
-        return answer
+        return response
 
 
-async def _has_left(answer: Answer) -> bool:
+async def _has_left(response: Response) -> bool:
     """Whether a 404 says that the model, which was there when the table was made, is not any more.
 
     It may as well say that the replica does not offer the path, or whatever else; then it is the answer.
     """
     try:
-        return code_of(await answer.peek(MOST_ERROR_BYTES)) == NO_SUCH_MODEL
+        return code_of(await response.peek(MOST_ERROR_BYTES)) == NO_SUCH_MODEL
     except BaseException:
-        answer.close()
+        response.close()
         raise
 
 

@@ -1,6 +1,6 @@
 """What the gateway reads of a request's body: model, estimated tokens, the prompt's beginning.
 
-`Turns` bounds the time that reading large bodies takes from other requests.
+`CpuTimeSlices` bounds the time that reading large bodies takes from other requests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOTHING = memoryview(b"")
 _NO_HINT = (b"", b"null", b'""')
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestFields(msgspec.Struct, frozen=True):
     """`prompt_tokens` and `answer_tokens` are guesses from sizes and bounds. `prefix`: how the prompt's JSON begins;
     `salt`: the JSON of the client's cache_salt, `hint` that of its prompt_cache_key, each empty where there is none.
     `streams`: the answer is to be a stream. `place`: of the replica that has what the request goes on from, empty where
@@ -67,7 +67,7 @@ class Asked(msgspec.Struct, frozen=True):
         return self.prompt_tokens + self.answer_tokens
 
 
-def read_asked(path: str, text: memoryview) -> Asked:
+def read_fields(path: str, text: memoryview) -> RequestFields:
     """What the body of a request for `path` asks. Raises Refusal 400 that says what is wrong with it."""
     members = read_members(text)
     name = name_in(members)
@@ -77,7 +77,7 @@ def read_asked(path: str, text: memoryview) -> Asked:
             prompt.append(members[key])
             break
     hint = members.get("prompt_cache_key", _NOTHING)
-    return Asked(
+    return RequestFields(
         model=name,
         prompt_tokens=1 + sum(map(len, prompt)) // BYTES_PER_TOKEN,
         answer_tokens=0 if path in _PROMPT_ALONE else _answer_tokens(members),
@@ -127,7 +127,7 @@ REST = 3
 ResultT = TypeVar("ResultT")
 
 
-class Turns:
+class CpuTimeSlices:
     """Lets callers in one by one, in the order in which they came."""
 
     def __init__(

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection
 
 from plimsoll_gateway.admission.capacity import Capacity
-from plimsoll_gateway.client.response import Answer
-from plimsoll_gateway.demand.counters import Demand
-from plimsoll_gateway.demand.revision_totals import Tally
+from plimsoll_gateway.client.response import Response
+from plimsoll_gateway.demand.counters import DemandCounters
+from plimsoll_gateway.demand.revision_totals import RevisionTotals
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica
 from plimsoll_gateway.proxy.headers import BELIEVED, LOAD, TENANT
 from plimsoll_gateway.proxy.upstream_request import Call
@@ -19,10 +19,12 @@ from plimsoll_gateway.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 
-class Witness:
-    """One for the whole gateway."""
+class ResponseObserver:
+    """Learns from responses; one for the whole gateway."""
 
-    def __init__(self, metrics: Metrics, demand: Demand, picker: Picker, capacity: Capacity, cold: ColdStarts) -> None:
+    def __init__(
+        self, metrics: Metrics, demand: DemandCounters, picker: Picker, capacity: Capacity, cold: ColdStarts
+    ) -> None:
         self.metrics = metrics
         self._demand = demand
         self._picker = picker
@@ -44,27 +46,27 @@ class Witness:
         else:
             self._cold.released(key)
 
-    def tally(self, model: Model, replica: Replica) -> Tally:
+    def totals(self, model: Model, replica: Replica) -> RevisionTotals:
         """Where to count what the replica does with a request."""
-        return self._demand.tally(model.key, replica.revision)
+        return self._demand.totals(model.key, replica.revision)
 
     def answered(
-        self, call: Call, model: Model, replica: Replica, tally: Tally, answer: Answer, seconds: float
+        self, call: Call, model: Model, replica: Replica, totals: RevisionTotals, response: Response, seconds: float
     ) -> None:
         """An answer began so many seconds after the replica's model was first asked."""
-        self.heard(call, model, replica, answer)
-        tally.answered(answer.status)
+        self.heard(call, model, replica, response)
+        totals.answered(response.status)
         self._cold.answered(model.key)
         self.metrics.of(model.key, self.metrics.first_byte).observe(seconds)
 
-    def heard(self, call: Call, model: Model, replica: Replica, answer: Answer) -> None:
+    def heard(self, call: Call, model: Model, replica: Replica, response: Response) -> None:
         """Remember what a replica says beside its answer."""
-        load = answer.header(LOAD)
+        load = response.header(LOAD)
         if load is not None:
             self._picker.heard(replica, load)
             self._capacity.heard(model, replica)
-        vouched = call.voucher is not None and answer.status < 400
-        if vouched and answer.header(TENANT) != BELIEVED:
+        vouched = call.voucher is not None and response.status < 400
+        if vouched and response.header(TENANT) != BELIEVED:
             self.metrics.of(model.key, self.metrics.unbelieved).inc()
             if replica.id not in self._unbelieving:
                 self._unbelieving.add(replica.id)

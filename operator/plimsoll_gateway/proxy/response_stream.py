@@ -15,7 +15,7 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
 
-class Stream:
+class ResponseStream:
     """Sends through ASGI and remembers what it sent, so that an error can still be told in a form that fits."""
 
     def __init__(self, send: Send, request_id: str, dialect: Dialect = OPENAI) -> None:

@@ -12,7 +12,7 @@ from plimsoll_gateway.admission.limits import BATCHES
 from plimsoll_gateway.admission.quota.token_meter import Meter
 from plimsoll_gateway.client.errors import UpstreamError
 from plimsoll_gateway.client.pool import Pool
-from plimsoll_gateway.client.response import Answer
+from plimsoll_gateway.client.response import Response
 from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.errors.dialects import RESPONSES
 from plimsoll_gateway.keys.api_key import ApiKey
@@ -20,7 +20,7 @@ from plimsoll_gateway.proxy.body import Body
 from plimsoll_gateway.proxy.headers import BATCH, PLACE, RawHeaders, Voucher, request_headers
 from plimsoll_gateway.proxy.upload import Upload
 from plimsoll_gateway.routing.response_affinity import place_of
-from plimsoll_gateway.routing.scorers import ANYTHING, Wanted
+from plimsoll_gateway.routing.scorers import ANYTHING, RoutingHints
 
 HEALTH_SECONDS = 5.0
 _PLAIN = re.compile(r"[A-Za-z0-9/_.-]*")
@@ -31,7 +31,7 @@ MAKES_BATCH = ("POST", BATCHES)
 class Call(msgspec.Struct, frozen=True):
     """The same for every attempt, of which the body outlives none.
 
-    `came`: when it arrived, by time.monotonic. `wanted`: what it would like to find there. With keys, `key` is
+    `came`: when it arrived, by time.monotonic. `hints`: what it would like to find there. With keys, `key` is
     the one that it came with, `voucher` says whose it is, and `meter` counts its tokens. `place`: of
     the replica that alone can answer it, empty where any can. `upload`: its body in place of `body`, as it comes.
     """
@@ -42,7 +42,7 @@ class Call(msgspec.Struct, frozen=True):
     body: Body
     request_id: str
     model_name: str
-    wanted: Wanted = ANYTHING
+    hints: RoutingHints = ANYTHING
     key: ApiKey | None = None
     voucher: Voucher | None = None
     meter: Meter | None = None
@@ -56,14 +56,14 @@ async def is_alive(pool: Pool, replica: Replica) -> bool:
     """Whether the replica answers its /health in time, with whatever status: one that loads or drains is alive."""
     try:
         async with asyncio.timeout(HEALTH_SECONDS):
-            answer = await pool.ask(replica.url, b"GET /health", b"")
+            response = await pool.ask(replica.url, b"GET /health", b"")
     except (UpstreamError, TimeoutError):
         return False
-    answer.close()
+    response.close()
     return True
 
 
-async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
+async def send(pool: Pool, replica: Replica, call: Call) -> Response:
     """Send the call to one replica and wait for the head of its answer.
 
     Raises UpstreamError, and what an upload raises as it comes. Closing the answer ends the request upstream.

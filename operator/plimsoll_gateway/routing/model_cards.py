@@ -37,7 +37,7 @@ class Card(msgspec.Struct, frozen=True):
 UNTOLD = Card()
 
 
-class Cards:
+class ModelCards:
     """Asked for when somebody lists models, once of each replica and name."""
 
     def __init__(self, pool: Pool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,20 +68,20 @@ class Cards:
         card = UNTOLD
         try:
             async with self._turns:
-                card = await self._answer(name, replica)
+                card = await self._response(name, replica)
         finally:  # one that took too long is not asked again at once either
             until = math.inf if card.max_model_len is not None else self._clock() + AGAIN_SECONDS
             self._told[replica.id, name] = until, card
 
-    async def _answer(self, name: str, replica: Replica) -> Card:
+    async def _response(self, name: str, replica: Replica) -> Card:
         try:
-            answer = await self._pool.ask(replica.url, f"GET /v1/models/{quote(name)}".encode("ascii"), b"")
+            response = await self._pool.ask(replica.url, f"GET /v1/models/{quote(name)}".encode("ascii"), b"")
         except UpstreamError:
             return UNTOLD
         try:
-            text = await answer.peek(MOST_BYTES)
-            return msgspec.json.decode(text, type=Card) if answer.status == 200 else UNTOLD
+            text = await response.peek(MOST_BYTES)
+            return msgspec.json.decode(text, type=Card) if response.status == 200 else UNTOLD
         except UNREADABLE:
             return UNTOLD
         finally:
-            answer.close()
+            response.close()

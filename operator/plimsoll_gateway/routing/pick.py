@@ -11,8 +11,8 @@ from types import TracebackType
 from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.routing.loads import UNKNOWN_SLOTS, Loads, Standing
 from plimsoll_gateway.routing.prefix import place
-from plimsoll_gateway.routing.prefix_index import PrefixMemory
-from plimsoll_gateway.routing.scorers import ANYTHING, PrefixScorer, Scorer, Wanted
+from plimsoll_gateway.routing.prefix_index import PrefixIndex
+from plimsoll_gateway.routing.scorers import ANYTHING, PrefixScorer, RoutingHints, Scorer
 
 # How long a replica that could not be reached is only a last resort. A node that vanishes keeps its pods "Ready"
 # for about 40 s, and with nothing in flight they would otherwise look like the best choice for each request.
@@ -67,7 +67,7 @@ class Picker:
         self._turn = first_turn
         self._draw = draw or random.Random()
         self.loads = loads or Loads(clock)
-        self._scorers = [PrefixScorer(PrefixMemory())] if scorers is None else list(scorers)
+        self._scorers = [PrefixScorer(PrefixIndex())] if scorers is None else list(scorers)
         self._in_flight: dict[str, int] = {}
         self._suspect_until: dict[str, float] = {}
         self._ejected: set[str] = set()
@@ -103,24 +103,24 @@ class Picker:
         self.loads.heard(replica.id, text, self.in_flight(replica.id))
 
     def pick(
-        self, replicas: Sequence[Replica], avoid: Collection[str] = (), wanted: Wanted = ANYTHING
+        self, replicas: Sequence[Replica], avoid: Collection[str] = (), hints: RoutingHints = ANYTHING
     ) -> Replica | None:
         """A replica with an id not in `avoid`, or None; suspects only where nothing else is."""
         choices: Sequence[Replica] = [r for r in replicas if r.id not in avoid] if avoid else replicas
         if self._suspect_until or self._ejected:
             choices = [replica for replica in choices if not self._is_suspect(replica.id)] or choices
         if len(choices) > 1:
-            choices = self._of_its_revision(choices, wanted)
+            choices = self._of_its_revision(choices, hints)
         if len(choices) < 2:
             picked = choices[0] if choices else None
         else:
-            picked = self._best(choices, wanted) if wanted.blocks else self._less_busy(choices)
-        if picked is not None and wanted.blocks:
+            picked = self._best(choices, hints) if hints.blocks else self._less_busy(choices)
+        if picked is not None and hints.blocks:
             for scorer in self._scorers:
-                scorer.sent(wanted, picked)
+                scorer.sent(hints, picked)
         return picked
 
-    def _of_its_revision(self, choices: Sequence[Replica], wanted: Wanted) -> Sequence[Replica]:
+    def _of_its_revision(self, choices: Sequence[Replica], hints: RoutingHints) -> Sequence[Replica]:
         """Those of the revision that gets the request, where two share a model's requests and both have replicas.
 
         By the hash of the first block of its prefix, so that a conversation stays with one revision, and with a canary
@@ -131,12 +131,12 @@ class Picker:
             return choices
         first = canary[0]
         assert first.share is not None
-        drawn = place(wanted.blocks[0], first.revision) if wanted.blocks else self._draw.random()
+        drawn = place(hints.blocks[0], first.revision) if hints.blocks else self._draw.random()
         if drawn * 100 < first.share:
             return canary
         return [replica for replica in choices if replica.share is None]
 
-    def _best(self, choices: Sequence[Replica], wanted: Wanted) -> Replica:
+    def _best(self, choices: Sequence[Replica], hints: RoutingHints) -> Replica:
         """Of those below the bound, the one for which most speaks; where none is, the least busy."""
         reports, ours = self.loads.reports(choices), self._in_flight
         counts, full = [], False
@@ -156,7 +156,7 @@ class Picker:
             ]
             if not open_ones:
                 return self._less_busy(choices)
-        scores = [scorer.scores(wanted, open_ones) for scorer in self._scorers]
+        scores = [scorer.scores(hints, open_ones) for scorer in self._scorers]
         sums = scores[0] if len(scores) == 1 else [sum(each) for each in zip(*scores, strict=True)]
         return open_ones[sums.index(max(sums))] if scores else open_ones[0]
 

@@ -10,7 +10,7 @@ MOST_BLOCKS_KNOWN = 1 << 16
 MOST_REPLICAS = 4  # of a block, the last ones; a prefix that is hot everywhere needs no memory
 
 
-class PrefixMemory:
+class PrefixIndex:
     """The replicas of each block, the latest first; the least recently used blocks are forgotten."""
 
     def __init__(self, most: int = MOST_BLOCKS_KNOWN) -> None:

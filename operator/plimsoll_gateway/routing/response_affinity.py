@@ -15,7 +15,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from plimsoll_gateway.discovery.routing_table import Model, Replica, Table, TableStore
+from plimsoll_gateway.discovery.routing_table import Model, Replica, RoutingTable, TableStore
 from plimsoll_gateway.errors.dialects import RESPONSES
 from plimsoll_gateway.errors.refusals import Refusal, response_away, response_gone, response_not_found
 
@@ -75,13 +75,13 @@ def _place_of_items(text: memoryview | None) -> str:
     return "" if found is None else (found[1] or found[2]).decode()
 
 
-class Places:
+class ResponseAffinity:
     """Who is at which place, by the newest table, and who was until lately and has a successor coming."""
 
     def __init__(self, store: TableStore, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
-        self._table: Table | None = None
+        self._table: RoutingTable | None = None
         self._known: dict[str, tuple[Model, Replica]] = {}
         self._keepers: frozenset[str] = frozenset()
         self._left: dict[str, float] = {}
@@ -117,7 +117,7 @@ class Places:
         models = () if self._table is None else self._table.models
         self._known = {place_of(replica.keeps_as): (model, replica) for model in models for replica in model.replicas}
 
-    def _note(self, table: Table) -> None:
+    def _note(self, table: RoutingTable) -> None:
         """Names that outlive replicas: which are there, and since when others are not."""
         keepers = frozenset(replica.keeper for model in table.models for replica in model.replicas if replica.keeper)
         if keepers == self._keepers:

@@ -13,25 +13,25 @@ import msgspec
 
 from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.routing.prefix import ranks, seed
-from plimsoll_gateway.routing.prefix_index import PrefixMemory
+from plimsoll_gateway.routing.prefix_index import PrefixIndex
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class RoutingHints(msgspec.Struct, frozen=True):
     """What a request would like to find: `blocks` are the names of its prefix, the first one first."""
 
     blocks: tuple[int, ...] = ()
 
 
-ANYTHING = Wanted()
+ANYTHING = RoutingHints()
 
 
 class Scorer(Protocol):
     """One reason to prefer a replica."""
 
-    def scores(self, wanted: Wanted, replicas: Sequence[Replica]) -> Sequence[float]:
+    def scores(self, hints: RoutingHints, replicas: Sequence[Replica]) -> Sequence[float]:
         """For each replica, from 0 (nothing speaks for it) to 1."""
 
-    def sent(self, wanted: Wanted, replica: Replica) -> None:
+    def sent(self, hints: RoutingHints, replica: Replica) -> None:
         """The replica gets the request."""
 
 
@@ -42,13 +42,13 @@ class PrefixScorer:
     is only where deeper blocks went when that place had no room.
     """
 
-    def __init__(self, memory: PrefixMemory) -> None:
+    def __init__(self, memory: PrefixIndex) -> None:
         self._memory = memory
         self._seeds: dict[str, int] = {}
 
-    def scores(self, wanted: Wanted, replicas: Sequence[Replica]) -> Sequence[float]:
+    def scores(self, hints: RoutingHints, replicas: Sequence[Replica]) -> Sequence[float]:
         """A share for each block that it has had, and less than one block's for the hash."""
-        blocks = wanted.blocks
+        blocks = hints.blocks
         if not blocks:
             return [0.0] * len(replicas)
         depths = self._memory.depths(blocks)
@@ -57,9 +57,9 @@ class PrefixScorer:
         orders = zip(replicas, ranks(blocks[0], seeds), strict=True)
         return [unit * (depths.get(replica.id, 0) + order / 2**64) for replica, order in orders]
 
-    def sent(self, wanted: Wanted, replica: Replica) -> None:
+    def sent(self, hints: RoutingHints, replica: Replica) -> None:
         """Remember where the blocks are now."""
-        self._memory.sent(wanted.blocks, replica.id)
+        self._memory.sent(hints.blocks, replica.id)
 
     def _new_seed(self, replica_id: str) -> int:
         if len(self._seeds) >= 4096:  # replicas come and go; theirs are made again in a microsecond

@@ -26,7 +26,7 @@ class Connection(Protocol):
         """Close it."""
 
 
-class Connections:
+class ConnectionLimit:
     """Changed on the event loop only. A connection is idle from its beginning, or the end of an answer, to the end of
     its next request's head.
     """

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from plimsoll_gateway.admission.limits import raise_open_files
-from plimsoll_gateway.admission.quota_sync.sync import Sharing
+from plimsoll_gateway.admission.quota_sync.sync import QuotaSync
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.discovery.routing_table import TableStore
@@ -33,18 +33,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         credential = None if options.gateway_token_file is None else Credential(options.gateway_token_file)
         keys = None if options.keys is None else KeyFolder(options.keys)
-        sharing = None if options.peers is None or keys is None else _sharing(options.peers, keys)
+        quota_sync = None if options.peers is None or keys is None else _sharing(options.peers, keys)
         sock = socket.socket(fileno=options.fd) if options.fd is not None else _listen(options.host, options.port)
         metrics = None if options.metrics_port is None else _listen(options.host, options.metrics_port)
     except (CredentialError, CannotListenError) as error:
         print(f"plimsoll-gateway: {error}", file=sys.stderr)  # noqa: T201
         return 1
-    return asyncio.run(_run(options, sock, metrics, keys, credential, sharing))
+    return asyncio.run(_run(options, sock, metrics, keys, credential, quota_sync))
 
 
-def _sharing(peers: Peers, keys: KeyFolder) -> Sharing:
+def _sharing(peers: Peers, keys: KeyFolder) -> QuotaSync:
     secret = Credential(peers.secret_file, "--peer-secret-file")
-    return Sharing(peers.own, peers.places, secret, keys, _listen(peers.own.host, peers.own.port))
+    return QuotaSync(peers.own, peers.addresses, secret, keys, _listen(peers.own.host, peers.own.port))
 
 
 class CannotListenError(Exception):
@@ -64,7 +64,7 @@ async def _run(
     metrics: socket.socket | None,
     keys: KeyFolder | None,
     credential: Credential | None,
-    sharing: Sharing | None,
+    quota_sync: QuotaSync | None,
 ) -> int:
     store = TableStore()
     async with Pool() as pool:
@@ -77,16 +77,16 @@ async def _run(
             metrics_apart=metrics is not None,
             keyring=Keyring(keys),
             credential=credential,
-            quotas=None if sharing is None else sharing.quotas,
+            quotas=None if quota_sync is None else quota_sync.quotas,
             files_model=options.files_model,
             files_claim=options.files_claim,
             origins=options.origins,
         )
         tasks: dict[asyncio.Task[None], str] = {}
-        if sharing is not None:
-            gateway.publish(sharing.collector)
-            tasks[asyncio.create_task(sharing.run())] = "the limits of keys cannot be shared"
-            await sharing.join()
+        if quota_sync is not None:
+            gateway.publish(quota_sync.collector)
+            tasks[asyncio.create_task(quota_sync.run())] = "the limits of keys cannot be shared"
+            await quota_sync.join()
         server = asyncio.create_task(GatewayServer(gateway, options.stop).run_on(sock))
         followed = {"the table cannot be followed": _follow(options, store)}
         followed["replicas cannot be watched"] = gateway.watch_replicas()

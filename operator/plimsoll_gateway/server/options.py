@@ -14,7 +14,7 @@ from plimsoll_cluster.served_names.options import add_name_options
 from plimsoll_cluster.served_names.rules import NameRules
 from plimsoll_gateway.admission.body_memory import MOST_HELD, most_of_one
 from plimsoll_gateway.admission.limits import BODY_BYTES, HOLD_SECONDS, MODEL_PATHS, WAKE_SECONDS, Limits
-from plimsoll_gateway.admission.quota_sync.peer_addresses import BadPlaceError, Place, read_place
+from plimsoll_gateway.admission.quota_sync.peer_addresses import BadAddressError, PeerAddress, read_address
 from plimsoll_gateway.keys.limits import CLAIM
 from plimsoll_gateway.server.cors import ORIGIN
 from plimsoll_gateway.server.server import StopTimes
@@ -26,8 +26,8 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 class Peers:
     """The other gateways: by which names they are found, where they find us, and the secret that all have."""
 
-    places: tuple[Place, ...]
-    own: Place
+    addresses: tuple[PeerAddress, ...]
+    own: PeerAddress
     secret_file: Path
 
 
@@ -255,10 +255,10 @@ def _origin(text: str) -> str:
     return text
 
 
-def _place(text: str) -> Place:
+def _place(text: str) -> PeerAddress:
     try:
-        return read_place(text)
-    except BadPlaceError as error:
+        return read_address(text)
+    except BadAddressError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 
 from plimsoll_gateway.app import Gateway
-from plimsoll_gateway.server.connection_limit import Connections
+from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.http1.protocol import PatientProtocol
 from plimsoll_gateway.server.http1.task_pool import Workers
 
@@ -44,7 +44,7 @@ class GatewayServer(uvicorn.Server):
             uvicorn.Config(
                 gateway,
                 access_log=False,
-                http=serving(gateway.connections, workers),
+                http=serving(gateway.connection_limit, workers),
                 lifespan="off",
                 log_config=None,
                 proxy_headers=False,
@@ -86,9 +86,9 @@ class GatewayServer(uvicorn.Server):
         self._loop.call_later(self._times.lame_duck + self._times.grace, self._gateway.cut)
 
 
-def serving(connections: Connections, workers: Workers) -> type[PatientProtocol]:
+def serving(connection_limit: ConnectionLimit, workers: Workers) -> type[PatientProtocol]:
     """The protocol of a server whose connections are counted, and whose requests are answered by those workers."""
-    return type("GatewayProtocol", (PatientProtocol,), {"bound": connections, "workers": workers})
+    return type("GatewayProtocol", (PatientProtocol,), {"bound": connection_limit, "workers": workers})
 
 
 class MetricsServer(uvicorn.Server):

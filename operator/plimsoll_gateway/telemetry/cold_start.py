@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from plimsoll_gateway.discovery.routing_table import ObjectKey, Table, TableStore
+from plimsoll_gateway.discovery.routing_table import ObjectKey, RoutingTable, TableStore
 from plimsoll_gateway.telemetry.metrics import Metrics
 
 STALE_SECONDS = 300.0
@@ -36,7 +36,7 @@ class ColdStarts:
         if found is not None and self._clock() - found[1] <= STALE_SECONDS:
             self._observe(key, "first_byte", found[0])
 
-    def _table_changed(self, table: Table) -> None:
+    def _table_changed(self, table: RoutingTable) -> None:
         if self._ready:
             self._forget(table)
         if not self._waiting:
@@ -47,7 +47,7 @@ class ColdStarts:
                 self._ready[model.key] = (began, self._clock())
                 self._observe(model.key, "ready", began)
 
-    def _forget(self, table: Table) -> None:
+    def _forget(self, table: RoutingTable) -> None:
         """Who answers so late, or is gone, answers none of those that waited."""
         there, stale = {model.key for model in table.models}, self._clock() - STALE_SECONDS
         self._ready = {key: found for key, found in self._ready.items() if key in there and found[1] >= stale}

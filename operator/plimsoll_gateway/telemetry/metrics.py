@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Table, TableStore
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, RoutingTable, TableStore
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.telemetry.fast_series import Count, Family, Level, Spans
 from plimsoll_gateway.telemetry.label_sets import MOST_GONE, ChildT, FamilyOf, Owners, Series
@@ -139,7 +139,7 @@ class Metrics:
             found = self._found[key, family, more] = self._keys.of(key, (key,)).of(family, *more)
         return found
 
-    def _keep_models(self, table: Table | None, most_gone: int = 0) -> None:
+    def _keep_models(self, table: RoutingTable | None, most_gone: int = 0) -> None:
         self._models.keep(_keys_of(table), most_gone)
         self._found.clear()
 
@@ -167,7 +167,7 @@ class Metrics:
         return text
 
 
-def _keys_of(table: Table | None) -> frozenset[ObjectKey]:
+def _keys_of(table: RoutingTable | None) -> frozenset[ObjectKey]:
     return frozenset() if table is None else frozenset(model.key for model in table.models)
 
 

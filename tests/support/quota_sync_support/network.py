@@ -10,20 +10,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from plimsoll_gateway.admission.quota.reservation import Quotas
-from plimsoll_gateway.admission.quota.share import Lease
-from plimsoll_gateway.admission.quota.usage import Account, Kind
+from plimsoll_gateway.admission.quota.share import QuotaShare
+from plimsoll_gateway.admission.quota.usage import Kind, Usage
 from plimsoll_gateway.admission.quota_sync.exchange import GIVE_UP_SECONDS, HURRY_SECONDS
 from plimsoll_gateway.admission.quota_sync.messages import Reply, Report
 from plimsoll_gateway.admission.quota_sync.node import TURN_SECONDS, Node
 from plimsoll_gateway.admission.quota_sync.owner import StaleReport
 from plimsoll_gateway.errors.refusals import Refusal
-from plimsoll_gateway.keys.api_key import ApiKey, Terms
+from plimsoll_gateway.keys.api_key import ApiKey, KeyLimits
 
 LISTED_SECONDS = 2.0
 
 
 def api_key(name: str = "k", **limits: int) -> ApiKey:
-    return ApiKey(name, Terms(hashes=("sha256:" + "0" * 64,), **limits))  # type: ignore[arg-type]
+    return ApiKey(name, KeyLimits(hashes=("sha256:" + "0" * 64,), **limits))  # type: ignore[arg-type]
 
 
 @dataclass(eq=False)
@@ -42,14 +42,17 @@ class Pod:
         self.quotas = Quotas(self.clock, self)
         self.node = Node(self.address, self.instance, self.quotas, lambda: self.keys, self.clock())
 
-    def lease(self, key: ApiKey, account: Account, now: float) -> Lease | None:
-        return self.node.lease(key, account, now)
+    def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
+        return self.node.quota_share(key, usage, now)
 
     def share(self, name: str, kind: Kind = Kind.REQUESTS) -> int:
         """What may be used here, by this pod's own word."""
-        lease = self.node.lease(self.keys[name], self.quotas.account(name), self.clock())
-        limit = {Kind.REQUESTS: self.keys[name].terms.requests_per_minute, Kind.STREAMS: self.keys[name].terms.streams}
-        return (limit.get(kind) or 0) if lease is None else (lease.share(kind, self.clock()) or 0)
+        quota_share = self.node.quota_share(self.keys[name], self.quotas.usage(name), self.clock())
+        limit = {
+            Kind.REQUESTS: self.keys[name].limits.requests_per_minute,
+            Kind.STREAMS: self.keys[name].limits.streams,
+        }
+        return (limit.get(kind) or 0) if quota_share is None else (quota_share.share(kind, self.clock()) or 0)
 
 
 class Network:
@@ -97,9 +100,9 @@ class Network:
         pod = self.pods[address]
         stack = ExitStack()
         try:
-            admission = pod.quotas.admit(self.keys[name])
-            stack.enter_context(admission)
-            admission.begin()
+            reservation = pod.quotas.admit(self.keys[name])
+            stack.enter_context(reservation)
+            reservation.begin()
         except Refusal:
             self.refused += 1
             return False
@@ -148,7 +151,7 @@ class Network:
             pod.node.list(self.listed, pod.clock())
             look = 0.0
         pod.node.turn(pod.clock())
-        members = pod.node.roster.members
+        members = pod.node.membership.members
         for peer, since in list(pod.asked.items()):
             if peer not in members or self.now - since >= GIVE_UP_SECONDS:
                 del pod.asked[peer]

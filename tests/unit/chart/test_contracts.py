@@ -105,7 +105,7 @@ def test_gateways_with_keys_find_each_other_and_nobody_else_reaches_them_there(r
     assert [peers and peers.own.host for peers in found_peers] == ["10.1.2.3", "fd00::7"]
     peers = found_peers[0]
     assert peers is not None
-    (place,) = peers.places
+    (place,) = peers.addresses
     services = {f"{item['metadata']['name']}.serving.svc": item for item in objects if item["kind"] == "Service"}
     service = services[place.host]
     assert service["spec"]["clusterIP"] == "None"

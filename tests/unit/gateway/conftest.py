@@ -196,10 +196,10 @@ async def running_world(
     async with Pool() as upstreams, aiohttp.ClientSession() as client:
         gateway = Gateway(upstreams, store, Picker(), limits, **options)
         if bounded is not None:
-            gateway.connections._clock = bounded
+            gateway.connection_limit._clock = bounded
         workers = Workers()
         async with (
-            serve_asgi(gateway, serving(gateway.connections, workers)) as url,
+            serve_asgi(gateway, serving(gateway.connection_limit, workers)) as url,
             serve_asgi(gateway.operations) as inside_url,
         ):
             made = World(gateway, store, url, inside_url, client)

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from plimsoll_gateway.admission.limits import Limits
-from plimsoll_gateway.keys.api_key import ApiKey, Terms
+from plimsoll_gateway.keys.api_key import ApiKey, KeyLimits
 from plimsoll_gateway.keys.key_folder import Keys
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.keys.secret import digest_of, new_key
@@ -206,13 +206,13 @@ class Chaos:
 
     def check_nothing_is_left(self) -> None:
         gateway = self.world.gateway
-        for part in (gateway._gates, gateway._room, gateway._budget, gateway._picker, gateway._demand,
+        for part in (gateway._queues, gateway._queue_limit, gateway._body_memory, gateway._picker, gateway._demand,
                      gateway._prober, gateway._quotas):  # fmt: skip
             part.check_integrity()
-        assert gateway._gates._gates == {}
-        assert gateway._room._waiting == {}
+        assert gateway._queues._queues == {}
+        assert gateway._queue_limit._waiting == {}
         assert gateway._picker._in_flight == {}
-        assert gateway._budget.held == 0
+        assert gateway._body_memory.held == 0
         for model in gateway._demand.report().models:
             assert (model.held, model.in_flight) == (0, 0)
         assert gateway._metrics.held.labels("ns", "m")._value.get() == 0
@@ -224,7 +224,7 @@ class Chaos:
 async def story(run_world: RunWorld, actions: Sequence[Sequence[Any]], keyed: bool, fields: dict[str, Any]) -> Chaos:
     options: dict[str, Any] = {}
     if keyed:
-        known = {str(digest_of(text.encode())): ApiKey(name, Terms(hashes=())) for name, text in KEYS.items()}
+        known = {str(digest_of(text.encode())): ApiKey(name, KeyLimits(hashes=())) for name, text in KEYS.items()}
         options["keyring"] = Keyring(SimpleNamespace(current=Keys(known, {})))
     before = asyncio.all_tasks()
     async with run_world(limits=Limits(hold_seconds=0.0), **options) as world:

@@ -91,7 +91,7 @@ async def test_nothing_of_a_body_is_read_before_the_key_is_known(
 ) -> None:
     await keyed.model(ok)
     monkeypatch.setattr("plimsoll_gateway.proxy.exchange.read_body", None)
-    monkeypatch.setattr("plimsoll_gateway.app.read_asked", None)
+    monkeypatch.setattr("plimsoll_gateway.app.read_fields", None)
     async with keyed.client.post(f"{keyed.url}/v1/completions", data=io.BytesIO(b"{" * 2_000_000)) as response:
         assert response.status == 401
 
@@ -163,7 +163,7 @@ async def test_a_model_that_is_deleted_while_a_key_waits_tells_it_of_no_other(ke
     show("qwen-a", "qwen-b", "secret")
     keys.add("q", models=["qwen-*"])
     asked = asyncio.create_task(ask(keyed, keys.header("q"), "qwen-a"))
-    while not keyed.gateway._gates.waiting(ObjectKey("ns", "qwen-a")):
+    while not keyed.gateway._queues.waiting(ObjectKey("ns", "qwen-a")):
         await asyncio.sleep(0)
     show("qwen-b", "secret")
     status, answer = await asked

@@ -3,10 +3,10 @@
 Without keys there is nobody to be fair to, and every request passes. With keys, whoever asks most would fill the
 replicas' own queues, which go by arrival; so those are kept short, and the turn is decided here.
 
-While a model that will have a replica has none, its gate is closed: requests are held, with and without keys. When it
+While a model that will have a replica has none, its queue is closed: requests are held, with and without keys. When it
 opens they are let in as their turns come, and whoever comes meanwhile lines up behind them.
 
-A model has one gate, whatever names it is asked by. Its replicas need not all answer to each of its names, as while a
+A model has one queue, whatever names it is asked by. Its replicas need not all answer to each of its names, as while a
 changed list of names rolls out: so each name is a lane, which lets in what those replicas take that answer to it, and
 all lanes together what those take that answer to any.
 """
@@ -52,7 +52,7 @@ WAITING_PER_PLACE = 16
 NOBODY = Share("")
 """Whose requests are where there are no keys."""
 
-LOOK_SECONDS = 1.0  # the least between two looks at whether a gate that is open has closed
+LOOK_SECONDS = 1.0  # the least between two looks at whether an open queue has closed
 
 Waiter = asyncio.Future[bool]
 """True: it is let in in its turn. False: it has waited for long enough, and goes on."""
@@ -74,7 +74,7 @@ class Capacity(Protocol):
         """Those of the replicas that it may have."""
 
 
-class Gate:
+class ModelQueue:
     """The requests for a model, under way or waiting for their turn. Changed on the event loop only.
 
     `lanes` are the names by which somebody asks now.
@@ -229,12 +229,12 @@ class Gate:
             self._tell_held(change)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible, or somebody waits before an open gate."""
+        """Raise AssertionError where a count is impossible, or a request waits in an open queue."""
         self.queue.check_integrity()
-        assert self.queue.waiting(self.lanes) == len(self.queue), "somebody waits in a lane that there is not"
+        assert self.queue.waiting(self.lanes) == len(self.queue), "a request waits in a lane that does not exist"
         bounds, together = {name: self._capacity.now(name) for name in self.lanes}, self._capacity.together(self.lanes)
         for lane in self.lanes.values():
             lane.check_integrity()
-        assert not self.queue.waiting(self._open(bounds, together)), "somebody waits before an open gate"
+        assert not self.queue.waiting(self._open(bounds, together)), "a request waits in an open queue"
         held = self.queue.waiting([name for name, most in bounds.items() if most == 0])
         assert self._told == held, f"{held} are held, and {self._told} were told of"

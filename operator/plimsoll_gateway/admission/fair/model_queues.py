@@ -1,4 +1,4 @@
-"""The gates of all models, and a request's way through one."""
+"""The queues of all models, and a request's way through one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll_gateway.admission.fair.fair_queue import Entry, Share
-from plimsoll_gateway.admission.fair.model_queue import NOBODY, Capacity, Gate, Lane, Waiter
+from plimsoll_gateway.admission.fair.model_queue import NOBODY, Capacity, Lane, ModelQueue, Waiter
 from plimsoll_gateway.discovery.routing_table import ObjectKey
 
 Held = Callable[[ObjectKey, int], None]
@@ -18,10 +18,10 @@ Held = Callable[[ObjectKey, int], None]
 TICK = 0.001  # seconds that are none: what a timer may be early by
 
 
-class Gates:
-    """One gate for each model that is asked for now.
+class ModelQueues:
+    """One queue for each model that requests ask for now.
 
-    `most`: requests with keys that may wait at any of them.
+    `most`: requests with keys that may wait in any of them.
     `patience`: seconds that a request is held; then it goes on, and hears why.
     """
 
@@ -30,46 +30,54 @@ class Gates:
         self._most = most
         self._patience = patience
         self._held = held
-        self._gates: dict[ObjectKey, Gate] = {}
+        self._queues: dict[ObjectKey, ModelQueue] = {}
 
     def enter(self, key: ObjectKey, name: str, share: Share | None, cost: int) -> Turn:
         """For a request for `key` by that name: a context that waits for its turn. `share` None passes at once, unless
-        the gate is closed to that name, or others were held there and still wait.
+        the queue is closed to that name, or others were held there and still wait.
         """
-        gate = self._gates.get(key)
-        if gate is None:
+        model_queue = self._queues.get(key)
+        if model_queue is None:
             held = partial(self._held, key)
-            gate = self._gates[key] = Gate(self._capacity, self._most, self._patience, held)
-        return Turn(self, key, gate, name, share, cost)
+            model_queue = self._queues[key] = ModelQueue(self._capacity, self._most, self._patience, held)
+        return Turn(self, key, model_queue, name, share, cost)
 
     def wake(self) -> None:
         """Replicas have come or gone."""
-        for gate in tuple(self._gates.values()):
-            gate.dispatch()
+        for model_queue in tuple(self._queues.values()):
+            model_queue.dispatch()
 
     def leave(self, key: ObjectKey) -> None:
-        """Somebody has left; a gate at which nobody is any more is forgotten."""
-        if not self._gates[key].lanes:
-            del self._gates[key]
+        """A request has left; an empty queue is removed."""
+        if not self._queues[key].lanes:
+            del self._queues[key]
 
     def waiting(self, key: ObjectKey) -> int:
         """Requests for a model, by whatever name, that wait for their turn."""
-        gate = self._gates.get(key)
-        return 0 if gate is None else len(gate.queue)
+        model_queue = self._queues.get(key)
+        return 0 if model_queue is None else len(model_queue.queue)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a count is impossible, or somebody waits before an open gate."""
-        for gate in self._gates.values():
-            gate.check_integrity()
+        """Raise AssertionError where a count is impossible, or a request waits in an open queue."""
+        for model_queue in self._queues.values():
+            model_queue.check_integrity()
 
 
 class Turn:
     """One request's turn: the block runs once it has come, and the next one's comes at its end."""
 
-    def __init__(self, gates: Gates, key: ObjectKey, gate: Gate, name: str, share: Share | None, cost: int) -> None:
-        self._gates = gates
+    def __init__(
+        self,
+        model_queues: ModelQueues,
+        key: ObjectKey,
+        model_queue: ModelQueue,
+        name: str,
+        share: Share | None,
+        cost: int,
+    ) -> None:
+        self._queues = model_queues
         self._key = key
-        self._gate = gate
+        self._queue = model_queue
         self._name = name
         self._share = share
         self._cost = cost
@@ -82,16 +90,16 @@ class Turn:
         self._cost = tokens
 
     async def __aenter__(self) -> Self:
-        lane = self._lane = self._gate.join(self._name)
-        if self._share is None and self._gate.passes(lane):
+        lane = self._lane = self._queue.join(self._name)
+        if self._share is None and self._queue.passes(lane):
             lane.running += 1
             return self
         try:
-            entry = self._gate.push(lane, self._share or NOBODY, self._cost)
+            entry = self._queue.push(lane, self._share or NOBODY, self._cost)
             try:
                 in_turn = entry.item.result() if entry.item.done() else await self._wait(lane, entry)
             except BaseException:
-                self._gate.abandon(entry)
+                self._queue.abandon(entry)
                 raise
         except BaseException:
             self._left(lane)
@@ -104,11 +112,11 @@ class Turn:
         since = loop.time()
 
         def look() -> None:
-            left = self._gate.patience(lane, since)
+            left = self._queue.patience(lane, since)
             if left > TICK:
                 self._timer = loop.call_later(left, look)
             elif not entry.item.done():
-                self._gate.tire(entry)
+                self._queue.tire(entry)
 
         look()
         try:
@@ -122,12 +130,12 @@ class Turn:
     ) -> None:
         assert self._lane is not None
         if self._entry is not None:
-            self._gate.leave(self._entry, self._cost)
+            self._queue.leave(self._entry, self._cost)
             self._entry = None
         else:
-            self._gate.ended(self._lane)
+            self._queue.ended(self._lane)
         self._left(self._lane)
 
     def _left(self, lane: Lane) -> None:
-        self._gate.part(lane)
-        self._gates.leave(self._key)
+        self._queue.part(lane)
+        self._queues.leave(self._key)

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from plimsoll_gateway.admission.quota.share import Lease
+from plimsoll_gateway.admission.quota.share import QuotaShare
 from plimsoll_gateway.admission.quota.sliding_window import Window
-from plimsoll_gateway.admission.quota.usage import Account, Kind
+from plimsoll_gateway.admission.quota.usage import Kind, Usage
 from plimsoll_gateway.errors.refusals import Refusal, rate_limited, request_beyond_limit, too_many_streams
 from plimsoll_gateway.keys.api_key import ApiKey
 
@@ -26,45 +26,45 @@ _OF_REQUESTS, _OF_TOKENS = (
 )
 
 
-class Lessor(Protocol):
+class ShareSource(Protocol):
     """Who knows how much of a key's limits may be used here."""
 
-    def lease(self, key: ApiKey, account: Account, now: float) -> Lease | None:
+    def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
         """Our shares of them; None where all that the key has is ours to give."""
 
 
 class Quotas:
-    """The accounts of all keys, by name: a key that is renewed goes on with what it has used."""
+    """The usage of all keys, by name: a key that is renewed keeps its usage."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, lessor: Lessor | None = None) -> None:
-        """`lessor`: where several gateways share the limits of keys."""
+    def __init__(self, clock: Callable[[], float] = time.monotonic, share_source: ShareSource | None = None) -> None:
+        """`share_source`: where several gateways share the limits of keys."""
         self._clock = clock
-        self._lessor = lessor
-        self._accounts: dict[str, Account] = {}
+        self._share_source = share_source
+        self._usages: dict[str, Usage] = {}
 
-    def admit(self, key: ApiKey | None) -> Admission | Unlimited:
+    def admit(self, key: ApiKey | None) -> Reservation | Unlimited:
         """Let a request begin, to be used with `with`. Raises Refusal 429. None is nobody, who has no limits."""
         if key is None:
             return UNLIMITED
-        account, now = self.account(key.name), self._clock()
-        lease = None if self._lessor is None else self._lessor.lease(key, account, now)
-        return Admission(key, account, self._clock, now, lease)
+        usage, now = self.usage(key.name), self._clock()
+        quota_share = None if self._share_source is None else self._share_source.quota_share(key, usage, now)
+        return Reservation(key, usage, self._clock, now, quota_share)
 
-    def account(self, name: str) -> Account:
+    def usage(self, name: str) -> Usage:
         """What the key of that name has used."""
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = Account()
-        return account
+        usage = self._usages.get(name)
+        if usage is None:
+            usage = self._usages[name] = Usage()
+        return usage
 
     def used(self, now: float) -> list[str]:
         """The names of keys that have used anything."""
-        return [name for name, account in self._accounts.items() if not account.idle(now)]
+        return [name for name, usage in self._usages.items() if not usage.idle(now)]
 
     def check_integrity(self) -> None:
         """Raise AssertionError where a count is impossible."""
-        for account in self._accounts.values():
-            account.check_integrity()
+        for usage in self._usages.values():
+            usage.check_integrity()
 
 
 class Unlimited:
@@ -95,53 +95,53 @@ class Unlimited:
 UNLIMITED = Unlimited()
 
 
-class Admission:
+class Reservation:
     """One request that counts. What it has reserved and not used is given back at the end of the `with` block."""
 
     def __init__(
-        self, key: ApiKey, account: Account, clock: Callable[[], float], now: float, lease: Lease | None
+        self, key: ApiKey, usage: Usage, clock: Callable[[], float], now: float, quota_share: QuotaShare | None
     ) -> None:
         self.key = key
-        self._account = account
+        self._usage = usage
         self._clock = clock
-        self._lease = lease
+        self._quota_share = quota_share
         self._reserved = 0
         self._used: int | None = None
         self._begun = False
-        terms = key.terms
-        streams = terms.streams if lease is None else lease.share(Kind.STREAMS, now)
-        if streams is not None and account.streams >= streams:
-            if lease is not None:
-                lease.refused(Kind.STREAMS, 1, now)
-            assert terms.streams is not None
-            raise self._told(too_many_streams(key.name, terms.streams))
-        self._take(Kind.REQUESTS, 1, terms.requests_per_minute, account.requests, now)
-        self._asked_in = self._reserved_in = account.requests.take(1, now)
-        account.streams += 1
+        limits = key.limits
+        streams = limits.streams if quota_share is None else quota_share.share(Kind.STREAMS, now)
+        if streams is not None and usage.streams >= streams:
+            if quota_share is not None:
+                quota_share.refused(Kind.STREAMS, 1, now)
+            assert limits.streams is not None
+            raise self._told(too_many_streams(key.name, limits.streams))
+        self._take(Kind.REQUESTS, 1, limits.requests_per_minute, usage.requests, now)
+        self._asked_in = self._reserved_in = usage.requests.take(1, now)
+        usage.streams += 1
 
     def reserve(self, tokens: int) -> None:
         """Set so many tokens aside. Raises Refusal 429."""
-        most, now = self.key.terms.tokens_per_minute, self._clock()
-        if self._lease is not None and Kind.TOKENS not in self._lease.parts:
+        most, now = self.key.limits.tokens_per_minute, self._clock()
+        if self._quota_share is not None and Kind.TOKENS not in self._quota_share.parts:
             most = None  # the limit was removed from the key's file since the request was admitted
         if most is not None and tokens > most:
             raise self._told(request_beyond_limit(self.key.name, tokens, most))
-        self._take(Kind.TOKENS, tokens, most, self._account.tokens, now)
+        self._take(Kind.TOKENS, tokens, most, self._usage.tokens, now)
         self._reserved = tokens
-        self._reserved_in = self._account.tokens.take(tokens, now)
+        self._reserved_in = self._usage.tokens.take(tokens, now)
 
     def _take(self, kind: Kind, amount: int, most: int | None, window: Window, now: float) -> None:
         """Raise Refusal 429 where there is no room for so much."""
         if most is None:
             return
-        lease, share = self._lease, most
-        if lease is not None:
-            lease.note(kind, amount, now)
-            share = lease.share(kind, now) or 0
+        quota_share, share = self._quota_share, most
+        if quota_share is not None:
+            quota_share.note(kind, amount, now)
+            share = quota_share.share(kind, now) or 0
         wait = window.seconds_until(amount, share, now)
         if wait > 0:
-            if lease is not None:
-                wait = lease.refused(kind, amount, now)
+            if quota_share is not None:
+                wait = quota_share.refused(kind, amount, now)
             raise self._told(rate_limited(self.key.name, kind.name.lower(), most, wait))
 
     def begin(self) -> None:
@@ -154,15 +154,15 @@ class Admission:
 
     def headers(self) -> list[RawHeader]:
         """OpenAI's headers for the limits that the key has."""
-        terms, lease, now = self.key.terms, self._lease, self._clock()
+        limits, quota_share, now = self.key.limits, self._quota_share, self._clock()
         found: list[RawHeader] = []
         for kind, (limit, remaining, reset), most, window in (
-            (Kind.REQUESTS, _OF_REQUESTS, terms.requests_per_minute, self._account.requests),
-            (Kind.TOKENS, _OF_TOKENS, terms.tokens_per_minute, self._account.tokens),
+            (Kind.REQUESTS, _OF_REQUESTS, limits.requests_per_minute, self._usage.requests),
+            (Kind.TOKENS, _OF_TOKENS, limits.tokens_per_minute, self._usage.tokens),
         ):
             if most is not None:
                 seconds = math.ceil(window.seconds_until_empty(now))
-                left = most - window.total - (0 if lease is None else lease.elsewhere(kind))
+                left = most - window.total - (0 if quota_share is None else quota_share.elsewhere(kind))
                 found.append((limit, b"%d" % most))
                 found.append((remaining, b"%d" % left if left > 0 else b"0"))
                 found.append((reset, b"%ds" % seconds))
@@ -178,8 +178,8 @@ class Admission:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        account, now = self._account, self._clock()
-        account.streams -= 1
+        usage, now = self._usage, self._clock()
+        usage.streams -= 1
         if not self._begun:
-            account.requests.correct(self._asked_in, -1, now)
-        account.tokens.correct(self._reserved_in, (self._used or 0) - self._reserved, now)
+            usage.requests.correct(self._asked_in, -1, now)
+        usage.tokens.correct(self._reserved_in, (self._used or 0) - self._reserved, now)

@@ -1,4 +1,4 @@
-"""The shares of a key's budgets that one gateway of several holds, and what shows how much it needs of them.
+"""The shares of a key's quotas that one gateway of several holds, and what shows how much it needs of them.
 
 A share bounds what is used in the last minute, just as the limit of a gateway that is alone. So long as the shares of
 all gateways are together no more than the limit, and none is below what its holder has used, no minute has more than
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from plimsoll_gateway.admission.quota.sliding_window import SECONDS, Window
-from plimsoll_gateway.admission.quota.usage import Account, Kind
-from plimsoll_gateway.keys.api_key import Terms
+from plimsoll_gateway.admission.quota.usage import Kind, Usage
+from plimsoll_gateway.keys.api_key import KeyLimits
 
 DEMAND_SECONDS = 2
 """A gateway would like what it has used and what was asked of it in so many seconds: a share grows in less."""
@@ -20,7 +20,7 @@ SOON = 1.0
 
 
 class Part:
-    """One budget: the key's `limit`, our `share`, what others used of it, and what was asked of us lately.
+    """One quota: the key's `limit`, our `share`, what others used of it, and what was asked of us lately.
 
     `due`: what our share comes down to as what we have used leaves the last minute; it is never above that otherwise.
     `confirmed`: when the owner last said so; the time of our own first guess until then.
@@ -37,13 +37,13 @@ class Part:
         self.confirmed = now
 
 
-class Lease:
+class QuotaShare:
     """One key's shares. Where the key has no limit, there is no share of it."""
 
     def __init__(
         self,
-        terms: Terms,
-        account: Account,
+        limits: KeyLimits,
+        usage: Usage,
         first: Callable[[int], int],
         hungry: Callable[[], None],
         now: float,
@@ -51,20 +51,20 @@ class Lease:
         """`first`: the share of a limit that one holds of whom the owner has heard nothing. `hungry` is called when a
         request is refused that the limit might have allowed.
         """
-        self.account = account
+        self.usage = usage
         self.parts: dict[Kind, Part] = {}
         self._hungry = hungry
-        self.renew(terms, first, now)
+        self.renew(limits, first, now)
 
-    def renew(self, terms: Terms, first: Callable[[int], int], now: float) -> None:
+    def renew(self, limits: KeyLimits, first: Callable[[int], int], now: float) -> None:
         """The key's limits may be others now. A share is never above its limit, nor below what was used of it."""
-        self.terms = terms
-        for kind, limit in limits_of(terms).items():
+        self.limits = limits
+        for kind, limit in limits_of(limits).items():
             part = self.parts.get(kind)
             if limit is None:
                 self.parts.pop(kind, None)
             elif part is None:
-                self.parts[kind] = Part(limit, first(limit), self.account.used(kind, now), now)
+                self.parts[kind] = Part(limit, first(limit), self.usage.used(kind, now), now)
             else:
                 part.limit, part.due, part.share = limit, min(limit, part.due), min(limit, part.share)
 
@@ -73,7 +73,7 @@ class Lease:
         part = self.parts.get(kind)
         if part is None:
             return None
-        part.share = min(part.share, max(part.due, self.account.used(kind, now)))
+        part.share = min(part.share, max(part.due, self.usage.used(kind, now)))
         return part.share
 
     def elsewhere(self, kind: Kind) -> int:
@@ -94,14 +94,14 @@ class Lease:
         if kind is Kind.STREAMS:
             part.asked.take(amount, now)
             return SOON
-        window = self.account.requests if kind is Kind.REQUESTS else self.account.tokens
+        window = self.usage.requests if kind is Kind.REQUESTS else self.usage.tokens
         return min(float(SECONDS), max(SOON, window.seconds_until(amount, part.limit - part.elsewhere, now)))
 
     def want(self, kind: Kind, now: float) -> int:
         """What we would like to hold; nothing but what is used where nothing was asked lately."""
         part = self.parts[kind]
         part.asked.forget(now)
-        used = self.account.used(kind, now)
+        used = self.usage.used(kind, now)
         return max(used, min(part.limit, used + part.asked.total))
 
     def grant(self, kind: Kind, share: int, elsewhere: int, now: float) -> int:
@@ -111,7 +111,7 @@ class Lease:
             return 0
         before = part.share
         part.due = min(share, part.limit)
-        part.share = max(part.due, self.account.used(kind, now))
+        part.share = max(part.due, self.usage.used(kind, now))
         part.elsewhere, part.confirmed = elsewhere, now
         return before - part.share
 
@@ -123,16 +123,16 @@ class Lease:
         """Raise AssertionError where a share is impossible."""
         for kind, part in self.parts.items():
             part.asked.check_integrity()
-            assert 0 <= part.share <= max(part.limit, self.account.used(kind, now)), (
+            assert 0 <= part.share <= max(part.limit, self.usage.used(kind, now)), (
                 f"a share of {part.share} of {part.limit} {kind.name}"
             )
             assert part.elsewhere >= 0, f"others used {part.elsewhere}"
 
 
-def limits_of(terms: Terms) -> dict[Kind, int | None]:
+def limits_of(limits: KeyLimits) -> dict[Kind, int | None]:
     """A key's limits by kind."""
     return {
-        Kind.REQUESTS: terms.requests_per_minute,
-        Kind.TOKENS: terms.tokens_per_minute,
-        Kind.STREAMS: terms.streams,
+        Kind.REQUESTS: limits.requests_per_minute,
+        Kind.TOKENS: limits.tokens_per_minute,
+        Kind.STREAMS: limits.streams,
     }

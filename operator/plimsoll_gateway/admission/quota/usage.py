@@ -1,4 +1,4 @@
-"""What one key has used of each of its budgets."""
+"""What one key has used of each of its quotas."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from plimsoll_gateway.admission.quota.sliding_window import Window
 
 
 class Kind(IntEnum):
-    """What a budget is of."""
+    """What a quota is of."""
 
     REQUESTS = 0
     TOKENS = 1
     STREAMS = 2
 
 
-class Account:
+class Usage:
     """What one key has used here; the limits come with each request, for they may have changed."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Account:
         self.streams = 0
 
     def used(self, kind: Kind, now: float) -> int:
-        """Of one budget: in the last minute, or at this moment."""
+        """Of one quota: in the last minute, or at this moment."""
         if kind is Kind.STREAMS:
             return self.streams
         window = self.requests if kind is Kind.REQUESTS else self.tokens

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from plimsoll_gateway.admission.quota_sync.channel import Channel, WireError, dial
-from plimsoll_gateway.admission.quota_sync.listener import Door
+from plimsoll_gateway.admission.quota_sync.listener import Listener
 from plimsoll_gateway.admission.quota_sync.messages import BadMessageError, read_reply
 from plimsoll_gateway.admission.quota_sync.node import TURN_SECONDS, Node
-from plimsoll_gateway.admission.quota_sync.peer_addresses import Names, Place, read_place
+from plimsoll_gateway.admission.quota_sync.peer_addresses import PeerAddress, PeerAddresses, read_address
 
 log = logging.getLogger(__name__)
 
@@ -35,28 +35,28 @@ class Exchange:
         self,
         node: Node,
         instance: str,
-        places: Sequence[Place],
+        addresses: Sequence[PeerAddress],
         secrets: Callable[[], Sequence[bytes]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
         self._instance = instance
-        self._names = Names(places)
+        self._names = PeerAddresses(addresses)
         self._secrets = secrets
         self._clock = clock
         self._talks: dict[str, Talk] = {}
-        self.door = Door(node, secrets, self._names.ports, clock)
+        self.listener = Listener(node, secrets, self._names.ports, clock)
         self.joined = asyncio.Event()
         node.hurry = self._hurry
 
     async def run(self, sock: socket.socket) -> None:
         """For ever; closes the socket at the end."""
-        server = await asyncio.start_server(self.door.welcome, sock=sock)
+        server = await asyncio.start_server(self.listener.welcome, sock=sock)
         try:
             await self.keep_up()
         finally:
             server.close()
-            self.door.close()
+            self.listener.close()
             for talk in self._talks.values():
                 talk.end()
 
@@ -86,7 +86,7 @@ class Exchange:
 
     def _turn(self) -> None:
         self._node.turn(self._clock())
-        others = set(self._node.roster.members) - {self._node.own}
+        others = set(self._node.membership.members) - {self._node.own}
         for peer in others - self._talks.keys():
             self._talks[peer] = Talk(self._node, self._instance, peer, self._secrets, self._clock)
         for peer in self._talks.keys() - others:
@@ -139,9 +139,9 @@ class Talk:
             await asyncio.sleep(TURN_SECONDS)
 
     async def _connection(self) -> None:
-        place = read_place(self._peer)
+        address = read_address(self._peer)
         async with asyncio.timeout(CONNECT_SECONDS):
-            reader, writer = await asyncio.open_connection(place.host, place.port)
+            reader, writer = await asyncio.open_connection(address.host, address.port)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 channel = await dial(reader, writer, self._secrets()[0])

@@ -13,7 +13,7 @@ from plimsoll_gateway.admission.quota_sync.channel import Channel, WireError, ac
 from plimsoll_gateway.admission.quota_sync.messages import BadMessageError, Report, read_report
 from plimsoll_gateway.admission.quota_sync.node import Node
 from plimsoll_gateway.admission.quota_sync.owner import StaleReport
-from plimsoll_gateway.admission.quota_sync.peer_addresses import BadPlaceError, read_place
+from plimsoll_gateway.admission.quota_sync.peer_addresses import BadAddressError, read_address
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ MOST_CHANNELS = 256
 LOG_SECONDS = 60.0
 
 
-class Door:
+class Listener:
     """Answers reports. `refused` counts connections that ended because of what they said."""
 
     def __init__(
@@ -96,14 +96,14 @@ class Door:
         if before:
             raise WireError("it has given two addresses")
         try:
-            place = read_place(report.sender)
-        except BadPlaceError:
+            address = read_address(report.sender)
+        except BadAddressError:
             raise WireError("the address that it gives is none") from None
-        if report.sender != str(place) or place.host != channel.host:
+        if report.sender != str(address) or address.host != channel.host:
             raise WireError("the address that it gives is not the one that it comes from")
         if report.sender == self._node.own:
             raise WireError("the address that it gives is ours: has each gateway a --peer-address of its own?")
-        if report.sender not in self._node.roster.listed and place.port not in self._ports:
+        if report.sender not in self._node.membership.listed and address.port not in self._ports:
             raise WireError("no gateway listens at the port that it gives")
 
     def _complain(self, host: str, error: Exception) -> None:

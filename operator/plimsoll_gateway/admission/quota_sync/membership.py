@@ -1,4 +1,4 @@
-"""Which gateways there are, which of them answer, and which of those owns a key's budget.
+"""Which gateways there are, which of them answer, and which of those owns a key's quota.
 
 The owner is found by rendezvous hashing over those that answer: all who see the same gateways find the same one, and
 one that comes or goes moves its own keys only.
@@ -18,7 +18,7 @@ SILENT_SECONDS = 3.0
 """One that has not answered for so long is passed over."""
 
 
-class Roster:
+class Membership:
     """The gateways as one of them sees them; itself is always among them."""
 
     def __init__(self, own: str) -> None:

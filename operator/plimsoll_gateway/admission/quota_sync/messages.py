@@ -28,7 +28,7 @@ class BadMessageError(Exception):
 
 
 class Line(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One budget of a key: the share that the sender holds, what it has used of it, and what it would like in all."""
+    """One quota of a key: the share that the sender holds, what it has used of it, and what it would like in all."""
 
     key: KeyName
     kind: Kind
@@ -52,7 +52,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The share of a budget that the receiver may hold from now on, and what others have used of the budget."""
+    """The share of a quota that the receiver may hold from now on, and what others have used of the quota."""
 
     key: KeyName
     kind: Kind

@@ -1,4 +1,4 @@
-"""One gateway among several, without sockets or a clock of its own: holder of shares, and owner of some budgets.
+"""One gateway among several, without sockets or a clock of its own: holder of shares, and owner of some quotas.
 
 Each other gateway gets a report twice a second, and its reply says how much of each key may be used here. A request is
 decided by what is held already. Nothing that a client does waits for another gateway.
@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from plimsoll_gateway.admission.quota.share import Lease, limits_of
-from plimsoll_gateway.admission.quota.usage import Account, Kind
-from plimsoll_gateway.admission.quota_sync.membership import GONE_SECONDS, Roster
+from plimsoll_gateway.admission.quota.share import QuotaShare, limits_of
+from plimsoll_gateway.admission.quota.usage import Kind, Usage
+from plimsoll_gateway.admission.quota_sync.membership import GONE_SECONDS, Membership
 from plimsoll_gateway.admission.quota_sync.messages import MOST_LINES, Line, Reply, Report
-from plimsoll_gateway.admission.quota_sync.owner import Ledger
+from plimsoll_gateway.admission.quota_sync.owner import QuotaOwner
 from plimsoll_gateway.admission.quota_sync.split import even
 from plimsoll_gateway.keys.api_key import ApiKey
 
@@ -25,10 +25,10 @@ JOIN_SECONDS = 3.0
 """After that long it goes on with even shares, whoever has not replied."""
 
 
-class Accounts(Protocol):
+class Usages(Protocol):
     """What was used here."""
 
-    def account(self, name: str) -> Account:
+    def usage(self, name: str) -> Usage:
         """Of one key."""
 
     def used(self, now: float) -> Iterable[str]:
@@ -37,9 +37,9 @@ class Accounts(Protocol):
 
 @dataclass(slots=True)
 class Held:
-    """A key's lease, and the gateway that was asked about it and has not replied."""
+    """A key's quota share, and the gateway that was asked about it and has not replied."""
 
-    lease: Lease
+    quota_share: QuotaShare
     asked: str | None = None
 
 
@@ -50,22 +50,22 @@ class Node:
         self,
         own: str,
         instance: str,
-        accounts: Accounts,
+        usages: Usages,
         keys: Callable[[], Mapping[str, ApiKey]],
         now: float,
     ) -> None:
         """`own`: our address as the others know it; `keys`: those that are valid now, by name."""
-        self.roster = Roster(own)
-        self.ledger = Ledger(self._limit_of, self.roster.order)
+        self.membership = Membership(own)
+        self.owner = QuotaOwner(self._limit_of, self.membership.order)
         self.joined = False
         self.hurry: Callable[[str], None] = _nothing
         self._instance = instance
-        self._accounts = accounts
+        self._usages = usages
         self._keys = keys
         self._began = now
         self._shared = False  # others are there, or what they used may still count
         self._together = now
-        self._leases: dict[str, Held] = {}
+        self._quota_shares: dict[str, Held] = {}
         self._numbers: dict[str, int] = {}
         self._waiting: set[str] = set()
         self._rounds: dict[str, int] = {}
@@ -73,62 +73,62 @@ class Node:
     @property
     def own(self) -> str:
         """Our address."""
-        return self.roster.own
+        return self.membership.own
 
-    def lease(self, key: ApiKey, account: Account, now: float) -> Lease | None:
+    def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
         """Our shares of a key's limits; None where it has none, or we are alone."""
         if not self._shared:
             return None
-        held = self._leases.get(key.name)
+        held = self._quota_shares.get(key.name)
         if held is None:
-            return self._open(key, account, now)
-        if held.lease.terms is not key.terms:
-            held.lease.renew(key.terms, self._first(key.name), now)
-        return held.lease
+            return self._open(key, usage, now)
+        if held.quota_share.limits is not key.limits:
+            held.quota_share.renew(key.limits, self._first(key.name), now)
+        return held.quota_share
 
-    def _open(self, key: ApiKey, account: Account, now: float) -> Lease | None:
-        if not any(limits_of(key.terms).values()):
+    def _open(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
+        if not any(limits_of(key.limits).values()):
             return None
-        owner_of, name = self.roster.owner, key.name
-        lease = Lease(key.terms, account, self._first(name), lambda: self.hurry(owner_of(name)), now)
-        if len(self._leases) * len(Kind) < MOST_LINES:  # beyond that, an even share is all that there is
-            self._leases[name] = Held(lease)
-        return lease
+        owner_of, name = self.membership.owner, key.name
+        quota_share = QuotaShare(key.limits, usage, self._first(name), lambda: self.hurry(owner_of(name)), now)
+        if len(self._quota_shares) * len(Kind) < MOST_LINES:  # beyond that, an even share is all that there is
+            self._quota_shares[name] = Held(quota_share)
+        return quota_share
 
     def _first(self, name: str) -> Callable[[int], int]:
-        at, crowd = self.roster.order(name).index(self.own), self.roster.crowd
+        at, crowd = self.membership.order(name).index(self.own), self.membership.crowd
         return lambda limit: even(limit, crowd, at) if self.joined else 0
 
     def _limit_of(self, name: str, kind: Kind) -> int | None:
         key = self._keys().get(name)
-        return None if key is None else limits_of(key.terms)[kind]
+        return None if key is None else limits_of(key.limits)[kind]
 
     def list(self, addresses: Collection[str], now: float) -> None:
         """These gateways are there, as far as names tell."""
-        self._look(lambda: self.roster.list(addresses, now), now)
+        self._look(lambda: self.membership.list(addresses, now), now)
 
     def _look(self, look: Callable[[], None], now: float) -> None:
         """What somebody used who was alone counts as held once there are others."""
         look()
-        if self.roster.alone:
+        if self.membership.alone:
             return
         self._together = now
         if not self._shared:
             self._shared = True
-            for name in self._accounts.used(now):
+            for name in self._usages.used(now):
                 key = self._keys().get(name)
                 if key is not None:
-                    self._open(key, self._accounts.account(name), now)
+                    self._open(key, self._usages.usage(name), now)
 
     def turn(self, now: float) -> None:
         """Take account of the time, and settle with ourselves; to be called every half second."""
-        self._look(lambda: self.roster.look(now), now)
+        self._look(lambda: self.membership.look(now), now)
         if self._shared and now - self._together > GONE_SECONDS:
             self._shared = False
-            self._leases.clear()
-        self.ledger.tidy(self.roster.members, now)
+            self._quota_shares.clear()
+        self.owner.tidy(self.membership.members, now)
         if not self.joined:
-            others = self.roster.listed - {self.own}
+            others = self.membership.listed - {self.own}
             known = all(self._rounds.get(other, 0) >= JOIN_ROUNDS for other in others)
             self.joined = known or now - self._began >= JOIN_SECONDS
         self._renew(now)
@@ -137,39 +137,39 @@ class Node:
     def _renew(self, now: float) -> None:
         """Keys may have changed, or be gone."""
         keys = self._keys()
-        for name, held in list(self._leases.items()):
+        for name, held in list(self._quota_shares.items()):
             key = keys.get(name)
-            if key is None and held.lease.idle(now):
-                del self._leases[name]
-            elif key is not None and held.lease.terms is not key.terms:
-                held.lease.renew(key.terms, self._first(name), now)
+            if key is None and held.quota_share.idle(now):
+                del self._quota_shares[name]
+            elif key is not None and held.quota_share.limits is not key.limits:
+                held.quota_share.renew(key.limits, self._first(name), now)
 
     def _settle(self, now: float) -> None:
         report = self.report(self.own, now)
-        self.ledger.hear(report, now)
-        self.accept(self.own, self.ledger.reply(report, self._instance, now), now)
+        self.owner.hear(report, now)
+        self.accept(self.own, self.owner.reply(report, self._instance, now), now)
 
     def report(self, peer: str, now: float) -> Report:
         """What to tell one gateway now; then either `accept` its reply or say that it `failed`."""
         number = self._numbers[peer] = self._numbers.get(peer, 0) + 1
         self._waiting.add(peer)
         lines = []
-        for name, held in self._leases.items():
-            if self.roster.owner(name) != peer or held.asked not in (None, peer):
+        for name, held in self._quota_shares.items():
+            if self.membership.owner(name) != peer or held.asked not in (None, peer):
                 continue
             held.asked = peer
-            for kind in held.lease.parts:
-                used, share = held.lease.account.used(kind, now), held.lease.share(kind, now) or 0
-                lines.append(Line(name, kind, max(share, used), used, held.lease.want(kind, now)))
+            for kind in held.quota_share.parts:
+                used, share = held.quota_share.usage.used(kind, now), held.quota_share.share(kind, now) or 0
+                lines.append(Line(name, kind, max(share, used), used, held.quota_share.want(kind, now)))
         return Report(self.own, self._instance, number, self.joined, tuple(lines))
 
     def answer(self, report: Report, now: float) -> Reply:
         """Reply to another gateway. Raises StaleReport."""
-        self._look(lambda: self.roster.spoke(report.sender, now), now)
-        self.ledger.hear(report, now)
+        self._look(lambda: self.membership.spoke(report.sender, now), now)
+        self.owner.hear(report, now)
         if any(line.want > line.held for line in report.lines):
             self._settle(now)  # what we do not need ourselves it may have at once
-        return self.ledger.reply(report, self._instance, now)
+        return self.owner.reply(report, self._instance, now)
 
     def accepts(self, peer: str, reply: Reply) -> bool:
         """Whether that is the reply to our last report."""
@@ -182,29 +182,31 @@ class Node:
         self._waiting.discard(peer)
         self._rounds[peer] = self._rounds.get(peer, 0) + 1
         asked = self._release(peer)
-        self.roster.answered(peer, now)
+        self.membership.answered(peer, now)
         given = False
         for grant in reply.grants:
-            lease = self._granted(peer, grant.key, asked, now)
-            if lease is not None:
-                back = lease.grant(grant.kind, grant.share, grant.elsewhere, now)
-                given |= back * 50 >= max(1, lease.parts[grant.kind].limit if grant.kind in lease.parts else 0)
+            quota_share = self._granted(peer, grant.key, asked, now)
+            if quota_share is not None:
+                back = quota_share.grant(grant.kind, grant.share, grant.elsewhere, now)
+                given |= back * 50 >= max(
+                    1, quota_share.parts[grant.kind].limit if grant.kind in quota_share.parts else 0
+                )
         for name in asked.intersection(reply.forget):
-            if name in self._leases and self._leases[name].lease.idle(now):
-                del self._leases[name]
+            if name in self._quota_shares and self._quota_shares[name].quota_share.idle(now):
+                del self._quota_shares[name]
         if given and peer != self.own:
             self.hurry(peer)  # others may wait for it
 
-    def _granted(self, peer: str, name: str, asked: set[str], now: float) -> Lease | None:
-        """The lease that a grant is for, new or among those `asked` for; None where it is not that peer's to grant."""
-        held = self._leases.get(name)
+    def _granted(self, peer: str, name: str, asked: set[str], now: float) -> QuotaShare | None:
+        """The quota share of a grant, new or among those `asked` for; None where it is not that peer's to grant."""
+        held = self._quota_shares.get(name)
         if held is not None:
-            return held.lease if name in asked else None
+            return held.quota_share if name in asked else None
         key = self._keys().get(name)
-        if key is None or self.roster.owner(name) != peer:
+        if key is None or self.membership.owner(name) != peer:
             return None
         asked.add(name)
-        return self._open(key, self._accounts.account(name), now)
+        return self._open(key, self._usages.usage(name), now)
 
     def failed(self, peer: str) -> None:
         """One has not replied, and what it says later will not count."""
@@ -213,22 +215,22 @@ class Node:
 
     def _release(self, peer: str) -> set[str]:
         """The keys that it was asked about."""
-        asked = {name for name, held in self._leases.items() if held.asked == peer}
+        asked = {name for name, held in self._quota_shares.items() if held.asked == peer}
         for name in asked:
-            self._leases[name].asked = None
+            self._quota_shares[name].asked = None
         return asked
 
-    def leases(self) -> Iterator[tuple[str, Lease]]:
+    def quota_shares(self) -> Iterator[tuple[str, QuotaShare]]:
         """The keys of which we hold shares that others may ask for."""
-        for name, held in self._leases.items():
-            yield name, held.lease
+        for name, held in self._quota_shares.items():
+            yield name, held.quota_share
 
     def check_integrity(self, now: float) -> None:
         """Raise AssertionError where a record is impossible."""
-        self.roster.check_integrity()
-        self.ledger.check_integrity()
-        for name, held in self._leases.items():
-            held.lease.check_integrity(now)
+        self.membership.check_integrity()
+        self.owner.check_integrity()
+        for name, held in self._quota_shares.items():
+            held.quota_share.check_integrity(now)
             assert held.asked is None or held.asked in self._waiting, (
                 f"{name} waits for {held.asked}, which was not asked"
             )

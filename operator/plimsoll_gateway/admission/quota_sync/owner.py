@@ -1,7 +1,7 @@
-"""The owner's side: who holds how much of the budgets that are its to share out.
+"""The owner's side: who holds how much of the quotas that are its to share out.
 
-For each gateway the ledger keeps the most that it may hold: a share counts as soon as it is granted, and one that is
-called back until its holder says that it has given it back. So shares are together no more than the budget whatever
+For each gateway the owner records the most that it may hold: a share counts as soon as it is granted, and one that is
+called back until its holder says that it has given it back. So shares are together no more than the quota whatever
 messages are lost, late or doubled. What somebody held who is gone counts for a minute: it may have been used.
 """
 
@@ -16,7 +16,7 @@ from plimsoll_gateway.admission.quota_sync.messages import Grant, Line, Reply, R
 from plimsoll_gateway.admission.quota_sync.split import even, split
 
 LEARN_SECONDS = 2.0
-"""An owner that has only now heard of a budget raises no share before all have reported, or for so long."""
+"""An owner that has only now heard of a quota raises no share before all have reported, or for so long."""
 SETTLE_SECONDS = 10.0
 """Who died took its streams with it. By then all have found the next owner."""
 PARTED_SECONDS = GONE_SECONDS
@@ -25,11 +25,11 @@ FORGET_SECONDS = PARTED_SECONDS + GONE_SECONDS + 6.0
 """What one held who has been silent for so long is no more than its even part: on its side of a split they gave up the
 rest, which has left their last minute. If there is no split, it has another owner."""
 IDLE_PART = 100
-"""A hundredth of a budget is kept for gateways that nobody asks, so that their first requests are not refused."""
+"""A hundredth of a quota is kept for gateways that nobody asks, so that their first requests are not refused."""
 SEATS_TO_SPARE = 4
 """With so many streams a gateway, each keeps one for who comes next."""
 
-Budget = tuple[str, Kind]
+Quota = tuple[str, Kind]
 Order = Callable[[str], Sequence[str]]
 LimitOf = Callable[[str, Kind], "int | None"]
 
@@ -40,7 +40,7 @@ class StaleReport(Exception):
 
 @dataclass(slots=True)
 class Claim:
-    """The most that one gateway may hold of a budget, what it had used, and would have liked, when it last spoke.
+    """The most that one gateway may hold of a quota, what it had used, and would have liked, when it last spoke.
 
     `implied`: it has never spoken of it, and holds what one does who was never asked for it.
     """
@@ -54,7 +54,7 @@ class Claim:
 
 @dataclass(slots=True)
 class Heard:
-    """What is known of a gateway apart from its budgets."""
+    """What is known of a gateway apart from its quotas."""
 
     instance: str
     number: int
@@ -64,7 +64,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Entry:
-    """One budget. `kept` is what nobody accounts for, kept back while it may still count as used by one who is gone."""
+    """One quota. `kept` is what nobody accounts for, kept back while it may still count as used by one who is gone."""
 
     born: float
     spoken: float = 0.0  # when somebody last took us for the owner
@@ -86,8 +86,8 @@ class Entry:
         )
 
 
-class Ledger:
-    """All budgets that somebody takes us for the owner of, and that are not idle."""
+class QuotaOwner:
+    """All quotas that somebody takes us for the owner of, and that are not idle."""
 
     def __init__(self, limit_of: LimitOf, order: Order) -> None:
         """`limit_of`: a key's limit as we know it, whatever others say; None for what we do not know. `order`: the
@@ -96,7 +96,7 @@ class Ledger:
         self._limit_of = limit_of
         self._order = order
         self._heard: dict[str, Heard] = {}
-        self._entries: dict[Budget, Entry] = {}
+        self._entries: dict[Quota, Entry] = {}
 
     def hear(self, report: Report, now: float) -> None:
         """Take note of what a gateway holds, uses and wants. Raises StaleReport."""
@@ -111,11 +111,11 @@ class Ledger:
                 entry = self._entry((line.key, line.kind), now)
                 entry.claims[report.sender] = _claim(line, now)
 
-    def _entry(self, budget: Budget, now: float) -> Entry:
-        """The record of a budget. After a while in which it was another owner's, all is learned anew."""
-        entry = self._entries.get(budget)
+    def _entry(self, quota: Quota, now: float) -> Entry:
+        """The record of a quota. After a while in which it was another owner's, all is learned anew."""
+        entry = self._entries.get(quota)
         if entry is None or now - entry.spoken > SILENT_SECONDS:
-            entry = self._entries[budget] = Entry(born=now, gone=[] if entry is None else entry.gone)
+            entry = self._entries[quota] = Entry(born=now, gone=[] if entry is None else entry.gone)
         entry.spoken = now
         return entry
 
@@ -124,33 +124,31 @@ class Ledger:
         said = {(line.key, line.kind) for line in report.lines}
         restless = {key for (key, _), entry in self._entries.items() if not entry.quiet}
         grants, uneven = [], set[str]()
-        for budget, entry in list(self._entries.items()):
-            limit = self._limit_of(*budget)
-            order = self._order(budget[0])
+        for quota, entry in list(self._entries.items()):
+            limit = self._limit_of(*quota)
+            order = self._order(quota[0])
             if limit is None or report.sender not in order:
                 continue
             claim = entry.claims.get(report.sender)
-            if budget not in said and claim is not None and not claim.implied:
+            if quota not in said and claim is not None and not claim.implied:
                 continue  # another one is its owner just now
             at = order.index(report.sender)
-            grant = self._grant(budget, entry, limit, order, at, now)
+            grant = self._grant(quota, entry, limit, order, at, now)
             if grant is not None:
                 grants.append(grant)
             claim = entry.claims.get(report.sender)
-            if budget[0] in restless or (claim is not None and claim.held != even(limit, len(order), at)):
-                uneven.add(budget[0])
+            if quota[0] in restless or (claim is not None and claim.held != even(limit, len(order), at)):
+                uneven.add(quota[0])
         forget = {key for key, _ in said if key not in uneven}
-        for budget in said:
-            if budget[0] in forget and budget in self._entries:
-                self._entries[budget].claims.pop(report.sender, None)
+        for quota in said:
+            if quota[0] in forget and quota in self._entries:
+                self._entries[quota].claims.pop(report.sender, None)
         return Reply(instance, report.number, tuple(grants), tuple(forget))
 
-    def _grant(
-        self, budget: Budget, entry: Entry, limit: int, order: Sequence[str], at: int, now: float
-    ) -> Grant | None:
+    def _grant(self, quota: Quota, entry: Entry, limit: int, order: Sequence[str], at: int, now: float) -> Grant | None:
         member, held = order[at], [self._held(entry, order, index, limit, now) for index in range(len(order))]
-        self._learn(budget, entry, limit, held, order, now)
-        share = held[at] if entry.learning else self._share(budget, entry, limit, order, at, held, now)
+        self._learn(quota, entry, limit, held, order, now)
+        share = held[at] if entry.learning else self._share(quota, entry, limit, order, at, held, now)
         claim = entry.claims.setdefault(member, Claim(held[at], 0, 0, now, implied=True))
         if claim.implied:
             claim.heard = now
@@ -159,11 +157,11 @@ class Ledger:
             claim.implied = False
         claim.held = max(claim.held, share)
         elsewhere = sum(other.used for name, other in entry.claims.items() if name != member)
-        return Grant(*budget, share, elsewhere + sum(amount for amount, _ in entry.gone))
+        return Grant(*quota, share, elsewhere + sum(amount for amount, _ in entry.gone))
 
     def _share(
         self,
-        budget: Budget,
+        quota: Quota,
         entry: Entry,
         limit: int,
         order: Sequence[str],
@@ -172,7 +170,7 @@ class Ledger:
         now: float,
     ) -> int:
         """What fair shares come to for one gateway: less than it has at once, more than that where it is free."""
-        spared = _spared(budget[1], limit, len(order))
+        spared = _spared(quota[1], limit, len(order))
         parted = sum(held[index] for index, member in enumerate(order) if self._parted(member, now))
         wants = {
             index: max(spared, 0 if (claim := entry.claims.get(member)) is None else claim.want)
@@ -204,9 +202,9 @@ class Ledger:
         return 0 if heard is not None and not heard.joined else fair
 
     def _learn(
-        self, budget: Budget, entry: Entry, limit: int, held: Sequence[int], order: Sequence[str], now: float
+        self, quota: Quota, entry: Entry, limit: int, held: Sequence[int], order: Sequence[str], now: float
     ) -> None:
-        """An owner that comes into a budget waits until it knows what all hold. Of the rest nobody can tell who has it:
+        """An owner that comes into a quota waits until it knows what all hold. Of the rest nobody can tell who has it:
         its last owner may have died, or somebody may be slow to hear of the new one. It is kept back for a while.
         """
         if not entry.learning:
@@ -221,7 +219,7 @@ class Ledger:
         for member, amount in zip(order, held, strict=True):
             entry.claims.setdefault(member, Claim(amount, 0, 0, now, implied=True))
         entry.kept = max(0, limit - sum(held) - sum(amount for amount, _ in entry.gone))
-        entry.kept_until = now + SETTLE_SECONDS if budget[1] is Kind.STREAMS else self._until_given_up(order, now)
+        entry.kept_until = now + SETTLE_SECONDS if quota[1] is Kind.STREAMS else self._until_given_up(order, now)
 
     def _until_given_up(self, order: Sequence[str], now: float) -> float:
         """When what nobody accounts for has left everybody's last minute, also behind a split."""
@@ -236,7 +234,7 @@ class Ledger:
         for member in (claimants | self._heard.keys()) - set(members):
             self._bury(member)
             self._heard.pop(member, None)
-        for budget, entry in list(self._entries.items()):
+        for quota, entry in list(self._entries.items()):
             entry.gone = [(amount, until) for amount, until in entry.gone if until > now]
             if entry.kept_until <= now:
                 entry.kept = 0
@@ -244,7 +242,7 @@ class Ledger:
                 if now - claim.heard > FORGET_SECONDS:
                     del entry.claims[member]
             if not entry.gone and all(claim.implied for claim in entry.claims.values()):
-                del self._entries[budget]
+                del self._entries[quota]
 
     def _bury(self, member: str) -> None:
         """What one held who is gone may have been used, up to then; its streams have ended with it."""
@@ -255,17 +253,17 @@ class Ledger:
                 last = claim.heard if heard is None else max(claim.heard, heard.at)
                 entry.gone.append((claim.held, last + GONE_SECONDS))
 
-    def entries(self) -> Iterator[tuple[Budget, Entry]]:
-        """All budgets that are not idle."""
+    def entries(self) -> Iterator[tuple[Quota, Entry]]:
+        """All quotas that are not idle."""
         yield from self._entries.items()
 
     def check_integrity(self) -> None:
         """Raise AssertionError where a record is impossible."""
-        for budget, entry in self._entries.items():
-            assert entry.kept >= 0, f"{budget}: {entry.kept} is kept"
+        for quota, entry in self._entries.items():
+            assert entry.kept >= 0, f"{quota}: {entry.kept} is kept"
             for member, claim in entry.claims.items():
-                assert claim.implied or member in self._heard, f"{budget}: {member} claims what it never said"
-                assert 0 <= claim.used <= claim.held, f"{budget}: {member} used {claim.used} of {claim.held}"
+                assert claim.implied or member in self._heard, f"{quota}: {member} claims what it never said"
+                assert 0 <= claim.used <= claim.held, f"{quota}: {member} used {claim.used} of {claim.held}"
 
 
 def _claim(line: Line, now: float) -> Claim:

@@ -1,27 +1,27 @@
-"""How a budget is split among those who want it: fair shares where it is less than all want."""
+"""How a quota is split among those who want it: fair shares where it is less than all want."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def even(budget: int, members: int, position: int) -> int:
-    """An even share; the first ones get what cannot be divided. The shares of all positions make the budget."""
-    return budget // members + (position < budget % members)
+def even(quota: int, members: int, position: int) -> int:
+    """An even share; the first ones get what cannot be divided. The shares of all positions make the quota."""
+    return quota // members + (position < quota % members)
 
 
-def split(budget: int, wants: Sequence[int]) -> list[int]:
-    """A share for each of whom is known how much he wants in all, in their order; together the budget.
+def split(quota: int, wants: Sequence[int]) -> list[int]:
+    """A share for each of whom is known how much he wants in all, in their order; together the quota.
 
     Where all that is wanted fits, each gets it, and an even part of the rest. Else shares are max-min fair: nobody gets
     more than he wants, and whoever wants more gets as much as any other who does. Asking for more than that changes
     nothing. What somebody has used changes nothing either: who has used more than his share gives it up as it leaves
     his last minute. Did it count, one that is always asked would take again whatever leaves, and others get nothing.
     """
-    spare = budget - sum(wants)
+    spare = quota - sum(wants)
     if spare >= 0:
         return [want + even(spare, len(wants), at) for at, want in enumerate(wants)]
-    level, left = _level(budget, wants)
+    level, left = _level(quota, wants)
     shares = []
     for want in wants:
         one_more = left > 0 and want > level
@@ -30,9 +30,9 @@ def split(budget: int, wants: Sequence[int]) -> list[int]:
     return shares
 
 
-def _level(budget: int, wants: Sequence[int]) -> tuple[int, int]:
+def _level(quota: int, wants: Sequence[int]) -> tuple[int, int]:
     """Up to where all are filled who want that much, and what is left because it cannot be divided among them."""
-    level, left, rising = 0, budget, len(wants)
+    level, left, rising = 0, quota, len(wants)
     for want in sorted(wants):
         if rising * (want - level) > left:
             break

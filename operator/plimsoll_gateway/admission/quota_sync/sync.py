@@ -12,24 +12,24 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from plimsoll_gateway.admission.quota.reservation import Quotas
-from plimsoll_gateway.admission.quota.share import Lease
-from plimsoll_gateway.admission.quota.usage import Account
+from plimsoll_gateway.admission.quota.share import QuotaShare
+from plimsoll_gateway.admission.quota.usage import Usage
 from plimsoll_gateway.admission.quota_sync.exchange import Exchange
-from plimsoll_gateway.admission.quota_sync.listener import Door
+from plimsoll_gateway.admission.quota_sync.listener import Listener
 from plimsoll_gateway.admission.quota_sync.node import JOIN_SECONDS, Node
-from plimsoll_gateway.admission.quota_sync.peer_addresses import Place
+from plimsoll_gateway.admission.quota_sync.peer_addresses import PeerAddress
 from plimsoll_gateway.keys.api_key import ApiKey
 from plimsoll_gateway.keys.credential import Credential
 from plimsoll_gateway.keys.key_folder import NO_KEYS, Keys
 from plimsoll_gateway.keys.keyring import KeySource
 
 
-class LeaseCollector(Collector):
+class ShareCollector(Collector):
     """The shares that a gateway holds, how long ago their owners last said so, and which gateways answer."""
 
-    def __init__(self, node: Node, door: Door, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, node: Node, listener: Listener, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
-        self._door = door
+        self._listener = listener
         self._clock = clock
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -45,34 +45,39 @@ class LeaseCollector(Collector):
             "How long ago the owner of an API key's limits last said what this gateway's shares of them are.",
             labels=["key"],
         )
-        for name, lease in self._node.leases():
-            for kind in lease.parts:
-                share.add_metric([name, kind.name.lower()], lease.share(kind, now) or 0)
-            if lease.parts:
-                age.add_metric([name], now - min(part.confirmed for part in lease.parts.values()))
+        for name, quota_share in self._node.quota_shares():
+            for kind in quota_share.parts:
+                share.add_metric([name, kind.name.lower()], quota_share.share(kind, now) or 0)
+            if quota_share.parts:
+                age.add_metric([name], now - min(part.confirmed for part in quota_share.parts.values()))
         yield share
         yield age
-        roster = self._node.roster
+        membership = self._node.membership
         yield GaugeMetricFamily(
-            "plimsoll_gateway_peers", "Other gateways that share the limits of keys.", value=len(roster.members) - 1
+            "plimsoll_gateway_peers", "Other gateways that share the limits of keys.", value=len(membership.members) - 1
         )
         yield GaugeMetricFamily(
-            "plimsoll_gateway_answering_peers", "Those of them that answer.", value=len(roster.answering) - 1
+            "plimsoll_gateway_answering_peers", "Those of them that answer.", value=len(membership.answering) - 1
         )
         yield CounterMetricFamily(
             "plimsoll_gateway_refused_peers",
             "Connections to the gateways' own port that were ended for what they said.",
-            value=self._door.refused,
+            value=self._listener.refused,
         )
 
 
-class Sharing:
-    """The accounts of keys of which other gateways have some, too. `quotas` are for the requests that come here."""
+class QuotaSync:
+    """The quotas of keys that other gateways serve, too. `quotas` are for the requests that come here."""
 
     def __init__(
-        self, own: Place, places: tuple[Place, ...], secret: Credential, source: KeySource, sock: socket.socket
+        self,
+        own: PeerAddress,
+        addresses: tuple[PeerAddress, ...],
+        secret: Credential,
+        source: KeySource,
+        sock: socket.socket,
     ) -> None:
-        """`sock` listens at `own`, which the others find by `places`; `source` has the keys."""
+        """`sock` listens at `own`, which the others find by `addresses`; `source` has the keys."""
         self._source = source
         self._seen: Keys = NO_KEYS
         self._by_name: Mapping[str, ApiKey] = {}
@@ -81,12 +86,12 @@ class Sharing:
         self.quotas = Quotas(time.monotonic, self)
         instance = uuid.uuid4().hex
         self._node = Node(str(own), instance, self.quotas, self._keys, time.monotonic())
-        self._exchange = Exchange(self._node, instance, places, self._secrets)
-        self.collector = LeaseCollector(self._node, self._exchange.door)
+        self._exchange = Exchange(self._node, instance, addresses, self._secrets)
+        self.collector = ShareCollector(self._node, self._exchange.listener)
 
-    def lease(self, key: ApiKey, account: Account, now: float) -> Lease | None:
+    def quota_share(self, key: ApiKey, usage: Usage, now: float) -> QuotaShare | None:
         """Our shares of a key's limits; None where all is ours."""
-        return self._node.lease(key, account, now)
+        return self._node.quota_share(key, usage, now)
 
     async def run(self) -> None:
         """Exchange reports with the others for ever, and read the secret again when it changes."""

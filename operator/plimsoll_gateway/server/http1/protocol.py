@@ -25,8 +25,8 @@ from plimsoll_gateway.errors.refusals import (
     two_lengths,
     wrong_host,
 )
-from plimsoll_gateway.proxy.exchange import EXTENSION, Caller
-from plimsoll_gateway.server.connection_limit import Connections
+from plimsoll_gateway.proxy.exchange import EXTENSION, ClientConnection
+from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.http1.exchange import Cycle
 from plimsoll_gateway.server.http1.idle_timer import IdleTimer
 from plimsoll_gateway.server.http1.request_target import parts_of
@@ -81,7 +81,7 @@ class OrderlyFlow(FlowControl):
 class PatientProtocol(HttpToolsProtocol):
     """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
 
-    bound: ClassVar[Connections | None] = None
+    bound: ClassVar[ConnectionLimit | None] = None
     """All connections of the server; None where nobody counts them."""
     workers: ClassVar[Workers | None] = None
     """Who answers requests; None for a task each."""
@@ -96,8 +96,8 @@ class PatientProtocol(HttpToolsProtocol):
     _in_message = False  # from the end of a head to that of its body and trailer
     _body_came = False  # in what is being read
     _idle_bytes = 0  # of a message that is no head, since the last of its body
-    _caller: Caller  # of the request that is being read
-    _callers: tuple[Caller, ...] = ()  # of the requests that are not answered yet, the last one last
+    _client: ClientConnection  # of the request that is being read
+    _clients: tuple[ClientConnection, ...] = ()  # of the requests that are not answered yet, the last one last
     _why: Exception | None = None  # a callback ended the parser
     _due: Cycle | None = None  # to be begun once all has been looked at that is being read
 
@@ -149,8 +149,8 @@ class PatientProtocol(HttpToolsProtocol):
         if self.bound is not None:
             self.bound.closed(self)
         super().connection_lost(exc)
-        for caller in self._callers:
-            caller.hang_up()
+        for client in self._clients:
+            client.hang_up()
 
     def pause_writing(self) -> None:
         """The client takes less than is written."""
@@ -210,9 +210,9 @@ class PatientProtocol(HttpToolsProtocol):
             raise self._because(TooManyConnectionsError())
         if self.bound is not None:
             self.bound.busy(self)
-        self._caller = caller = Caller(self.flow.resume_reading)
-        self.scope["extensions"] = {EXTENSION: {"caller": caller, "fields": fields}}
-        self._callers = (*self._callers, caller)
+        self._client = client = ClientConnection(self.flow.resume_reading)
+        self.scope["extensions"] = {EXTENSION: {"caller": client, "fields": fields}}
+        self._clients = (*self._clients, client)
         self._begin_exchange()
         if self._extra:
             self.cycle.keep_alive = False
@@ -273,7 +273,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """The end of a request; of one that offers to upgrade the parser says so before its body."""
         if not self.parser.should_upgrade():
-            self._caller.all_here = True
+            self._client.all_here = True
             self._in_message = False
             super().on_message_complete()
 
@@ -302,7 +302,7 @@ class PatientProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The end of an answer; patience begins for a head that began before it."""
         self._corked.flush()  # what is still to be done about the request is no time of its client's
-        self._callers = self._callers[1:]
+        self._clients = self._clients[1:]
         self.server_state.total_requests += 1
         if not self.transport.is_closing():
             self.flow.resume_reading()

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, cast
 
-from plimsoll_gateway.client.immediate_future import Handover
+from plimsoll_gateway.client.immediate_future import ImmediateFuture
 
 Work = Coroutine[Any, Any, None]
 MOST_IDLE = 64
@@ -19,7 +19,7 @@ class Workers:
     """Those of one event loop."""
 
     def __init__(self) -> None:
-        self._idle: list[tuple[asyncio.Task[None], Handover[Work | None]]] = []
+        self._idle: list[tuple[asyncio.Task[None], ImmediateFuture[Work | None]]] = []
         self._ended = False
 
     def __len__(self) -> int:
@@ -50,6 +50,6 @@ class Workers:
             await work
             if self._ended or task.cancelling() or len(self._idle) >= MOST_IDLE:
                 return
-            wanted: Handover[Work | None] = Handover(loop)
+            wanted: ImmediateFuture[Work | None] = ImmediateFuture(loop)
             self._idle.append((task, wanted))
             work = await wanted

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from plimsoll_gateway.admission.queue_limit import Place, Room
+from plimsoll_gateway.admission.queue_limit import QueueLimit, QueueTicket
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, TableStore, build_table
 from plimsoll_gateway.errors.refusals import Refusal
 from plimsoll_gateway.telemetry.metrics import Metrics
@@ -26,7 +26,7 @@ def model(name: str, *replicas: object) -> Model:
     return Model(ObjectKey("ns", name), (name,), 1000.0, "", replicas)  # type: ignore[arg-type]
 
 
-class Rooms(RuleBasedStateMachine):
+class QueueLimits(RuleBasedStateMachine):
     """Requests come and go in any order, some of them twice."""
 
     places = Bundle("places")
@@ -34,57 +34,57 @@ class Rooms(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.metrics = Metrics(TableStore())
-        self.room = Room(MOST, self.metrics)
+        self.limit = QueueLimit(MOST, self.metrics)
         self.models = {name: model(name) for name in "ab"}
         self.inside = dict.fromkeys("ab", 0)
         self.refused = dict.fromkeys("ab", 0)
 
     @rule(target=places, name=st.sampled_from("ab"))
-    def enter(self, name: str) -> tuple[str, Place | None]:
+    def enter(self, name: str) -> tuple[str, QueueTicket | None]:
         if self.inside[name] < MOST:
             self.inside[name] += 1
-            return name, self.room.enter(self.models[name], name)
+            return name, self.limit.enter(self.models[name], name)
         self.refused[name] += 1
         with pytest.raises(Refusal, match=f"The model '{name}' is overloaded: {MOST} requests wait"):
-            self.room.enter(self.models[name], name)
+            self.limit.enter(self.models[name], name)
         return name, None
 
     @rule(taken=consumes(places), begun=st.booleans())
-    def leave(self, taken: tuple[str, Place | None], begun: bool) -> None:
-        name, place = taken
-        if place is None:
+    def leave(self, taken: tuple[str, QueueTicket | None], begun: bool) -> None:
+        name, ticket = taken
+        if ticket is None:
             return
-        with place:
+        with ticket:
             if begun:
-                place.leave()
+                ticket.leave()
         self.inside[name] -= 1
 
     @invariant()
     def counts(self) -> None:
-        self.room.check_integrity()
+        self.limit.check_integrity()
         for name, each in self.models.items():
-            assert self.room.waiting(each) == self.inside[name]
+            assert self.limit.waiting(each) == self.inside[name]
             assert self.metrics.refused.labels("ns", name)._value.get() == self.refused[name]
 
 
-TestRooms = Rooms.TestCase
+TestRooms = QueueLimits.TestCase
 TestRooms.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 
 
 def test_no_more_wait_than_the_replicas_can_be_expected_to_answer() -> None:
     places: int | None = None
-    room = Room(100, Metrics(TableStore()), lambda _: places)
-    entered = [room.enter(model("a"), "a") for _ in range(100)]
+    limit = QueueLimit(100, Metrics(TableStore()), lambda _: places)
+    entered = [limit.enter(model("a"), "a") for _ in range(100)]
     with pytest.raises(Refusal, match=r"100 requests wait .* \(--max-waiting\)"):
-        room.enter(model("a"), "a")
+        limit.enter(model("a"), "a")
     places = 1
-    for place in entered[:37]:
-        place.leave()
-    entered.append(room.enter(model("a"), "a"))
+    for ticket in entered[:37]:
+        ticket.leave()
+    entered.append(limit.enter(model("a"), "a"))
     with pytest.raises(Refusal, match=r"64 requests wait .* \(64 for each place\)"):
-        room.enter(model("a"), "a")
+        limit.enter(model("a"), "a")
     places = 2
-    room.enter(model("a"), "a")
+    limit.enter(model("a"), "a")
 
 
 async def test_more_than_may_wait_are_refused(world: World, ok: Behaviour) -> None:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_gateway.client.connection import MOST_FIELDS, MOST_HEAD_BYTES, PIECE, Connection
-from plimsoll_gateway.client.errors import BrokenAnswerError, InvalidAnswerError, ResetError, UpstreamError
-from plimsoll_gateway.client.response import MOST_BUFFERED, Answer
+from plimsoll_gateway.client.errors import BrokenResponseError, InvalidResponseError, ResetError, UpstreamError
+from plimsoll_gateway.client.response import MOST_BUFFERED, Response
 
 HEAD = b"POST / HTTP/1.1\r\ncontent-length: 2\r\n\r\n"
 BODY = memoryview(b"{}")
@@ -68,7 +68,7 @@ class Line:
     def _gone(self, _: Connection) -> None:
         self.gone += 1
 
-    async def ask(self, body: memoryview = BODY) -> asyncio.Task[Answer]:
+    async def ask(self, body: memoryview = BODY) -> asyncio.Task[Response]:
         task = asyncio.create_task(self.connection.ask(HEAD, body))
         await asyncio.sleep(0)
         return task
@@ -108,9 +108,9 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
     return [data[a:b] for a, b in pairwise(ends)]
 
 
-async def read_all(answer: Answer) -> bytes:
+async def read_all(response: Response) -> bytes:
     text = b""
-    while piece := await answer.read():
+    while piece := await response.read():
         text += piece
     return text
 
@@ -124,12 +124,12 @@ def test_an_answer_is_the_same_however_it_is_cut(wanted: Wanted, places: list[in
             line.connection.data_received(piece)
         if not wanted.framed:
             line.connection.connection_lost(None)
-        answer = await task
-        assert answer.status == 200
-        assert answer.header(b"x-kind") == b"a"
-        assert answer.header(b"link") is None
-        assert answer.header(b"x-late") is None
-        assert await read_all(answer) == wanted.text
+        response = await task
+        assert response.status == 200
+        assert response.header(b"x-kind") == b"a"
+        assert response.header(b"link") is None
+        assert response.header(b"x-late") is None
+        assert await read_all(response) == wanted.text
         assert (line.rested, line.wire.closing) == ((1, False) if wanted.keeps else (0, wanted.framed))
 
     asyncio.run(run())
@@ -148,9 +148,9 @@ def test_an_answer_that_is_cut_off_is_never_whole(wanted: Wanted, place: int) ->
             with pytest.raises(ResetError):
                 await task
         else:
-            answer = await task
-            with pytest.raises(BrokenAnswerError):
-                await read_all(answer)
+            response = await task
+            with pytest.raises(BrokenResponseError):
+                await read_all(response)
         assert (line.rested, line.gone) == (0, 1)
 
     asyncio.run(run())
@@ -162,12 +162,12 @@ async def test_a_close_ends_an_answer_that_has_no_other_end_and_breaks_the_rest(
         task = await line.ask()
         line.connection.data_received(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n")
         line.connection.connection_lost(None)
-        answer = await task
+        response = await task
         if breaks:
-            with pytest.raises(BrokenAnswerError):
-                await answer.read()
+            with pytest.raises(BrokenResponseError):
+                await response.read()
         else:
-            assert await answer.read() == b""
+            assert await response.read() == b""
 
 
 @pytest.mark.parametrize("text", [b"HTTP/9.9 hello\r\n\r\n", b"\x00\x01", b"HTTP/1.1 101 S\r\nupgrade: x\r\n\r\nabc",
@@ -181,7 +181,7 @@ async def test_what_is_no_answer_ends_the_connection(text: bytes) -> None:
     if b"101" in text:
         assert (await task).status == 101
     else:
-        with pytest.raises(InvalidAnswerError):
+        with pytest.raises(InvalidResponseError):
             await task
     assert line.wire.closing
     assert line.rested == 0
@@ -191,10 +191,10 @@ async def test_garbage_within_a_body_breaks_it() -> None:
     line = Line()
     task = await line.ask()
     line.connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\nzz\r\n")
-    answer = await task
-    assert await answer.read() == b"hi"
-    with pytest.raises(BrokenAnswerError):
-        await answer.read()
+    response = await task
+    assert await response.read() == b"hi"
+    with pytest.raises(BrokenResponseError):
+        await response.read()
     assert line.wire.closing
 
 
@@ -215,19 +215,19 @@ async def test_an_answer_that_nobody_reads_stops_its_replica() -> None:
     task = await line.ask()
     size = 4 * MOST_BUFFERED
     line.connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % size)
-    answer = await task
+    response = await task
     for _ in range(2):
         line.connection.data_received(b"x" * MOST_BUFFERED)
         assert not line.wire.is_paused()
         line.connection.data_received(b"x")
         assert line.wire.is_paused()
-        assert len(await answer.read()) == MOST_BUFFERED + 1
+        assert len(await response.read()) == MOST_BUFFERED + 1
         assert not line.wire.is_paused()
     line.connection.data_received(b"x" * (size - 2 * MOST_BUFFERED - 2))
     assert line.rested == 1
     assert not line.wire.is_paused()  # another request may have it, whoever reads the last one's answer
-    assert len(await answer.read()) == size - 2 * MOST_BUFFERED - 2
-    assert await answer.read() == b""
+    assert len(await response.read()) == size - 2 * MOST_BUFFERED - 2
+    assert await response.read() == b""
 
 
 async def test_closing_an_answer_ends_its_request_and_no_other() -> None:
@@ -258,7 +258,7 @@ async def test_a_request_that_is_given_up_ends_its_connection_unless_another_has
     task = await line.ask()
     begin = asyncio.Event()
 
-    async def ask_again() -> Answer:
+    async def ask_again() -> Response:
         await begin.wait()
         return await line.connection.ask(HEAD, BODY)
 
@@ -299,7 +299,7 @@ async def test_a_replica_that_takes_no_more_of_a_large_request_is_heard(lost: bo
     line = Line()
     line.connection.pause_writing()
     task = await line.ask(memoryview(b"x" * (9 * PIECE)))
-    found: Answer | UpstreamError
+    found: Response | UpstreamError
     if lost:
         line.connection.connection_lost(ConnectionResetError("reset"))
         with pytest.raises(ResetError):
@@ -316,16 +316,16 @@ async def test_what_was_peeked_at_is_still_read() -> None:
     line = Line()
     task = await line.ask()
     line.connection.data_received(b"HTTP/1.1 404 No\r\ncontent-length: 9\r\n\r\nabc")
-    answer = await task
-    assert await answer.peek(2) == b"abc"
+    response = await task
+    assert await response.peek(2) == b"abc"
     line.connection.data_received(b"def")
-    assert await answer.read() == b"abcdef"
+    assert await response.read() == b"abcdef"
     line.connection.data_received(b"gh")
     line.connection.connection_lost(ConnectionResetError("reset"))
-    assert await answer.peek(99) == b"gh"
-    assert await answer.read() == b"gh"
-    with pytest.raises(BrokenAnswerError):
-        await answer.read()
+    assert await response.peek(99) == b"gh"
+    assert await response.read() == b"gh"
+    with pytest.raises(BrokenResponseError):
+        await response.read()
 
 
 async def test_a_trailer_without_end_breaks_its_answer() -> None:
@@ -334,12 +334,12 @@ async def test_a_trailer_without_end_breaks_its_answer() -> None:
     line.connection.data_received(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
     for _ in range(3):
         line.connection.data_received(b"%x\r\n" % MOST_HEAD_BYTES + b"x" * MOST_HEAD_BYTES + b"\r\n")
-    answer = await task
-    assert len(await answer.read()) == 3 * MOST_HEAD_BYTES
+    response = await task
+    assert len(await response.read()) == 3 * MOST_HEAD_BYTES
     line.connection.data_received(b"0\r\nx-late: ")
     line.connection.data_received(b"y" * (MOST_HEAD_BYTES // 2))
     assert not line.wire.is_closing()
     line.connection.data_received(b"y" * MOST_HEAD_BYTES)
     assert line.wire.is_closing()
-    with pytest.raises(BrokenAnswerError, match="trailer"):
-        await answer.read()
+    with pytest.raises(BrokenResponseError, match="trailer"):
+        await response.read()

@@ -15,7 +15,7 @@ from plimsoll_gateway.client import pool as pools
 from plimsoll_gateway.client.connection import Connection
 from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, UpstreamError
 from plimsoll_gateway.client.pool import KEEP_ALIVE_SECONDS, Origin, Pool, dial, read_origin
-from plimsoll_gateway.client.response import Answer
+from plimsoll_gateway.client.response import Response
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -60,7 +60,7 @@ class Pooled(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.now = 100.0
         self.wires: list[Wire] = []
-        self.pending: list[tuple[asyncio.Task[Answer], Wire]] = []
+        self.pending: list[tuple[asyncio.Task[Response], Wire]] = []
         self.pool = Pool(lambda: self.now, self.dial)
 
     async def dial(self, origin: Origin, made: Callable[[], Connection]) -> Connection:
@@ -96,7 +96,7 @@ class Pooled(RuleBasedStateMachine):
 
     @precondition(lambda self: self.pending)
     @rule(index=st.integers(0, 9), text=st.sampled_from([OK, LAST, OK + OK, b"what?"]))
-    def answer(self, index: int, text: bytes) -> None:
+    def response(self, index: int, text: bytes) -> None:
         task, wire = self.pending.pop(index % len(self.pending))
         self.run(lambda: wire.connection.data_received(text))
         assert task.done()
@@ -184,9 +184,9 @@ async def test_a_url_that_names_no_host_is_an_error_that_quotes_it(url: str) -> 
 async def test_a_path_of_the_url_comes_before_that_of_the_request(world: World, ok: Behaviour) -> None:
     upstream = await world.upstream(ok)
     async with Pool() as pool:
-        answer = await pool.ask(f"http://127.0.0.1:{upstream.port}/base", b"POST /v1/x?y", b"content-length: 2\r\n",
+        response = await pool.ask(f"http://127.0.0.1:{upstream.port}/base", b"POST /v1/x?y", b"content-length: 2\r\n",
                                 memoryview(b"{}"))  # fmt: skip
-        assert await answer.read() == b'{"ok": true}'
+        assert await response.read() == b'{"ok": true}'
     assert upstream.requests[0].line == "POST /base/v1/x?y HTTP/1.1"
     assert upstream.requests[0].headers == {"host": f"127.0.0.1:{upstream.port}", "content-length": "2"}
     assert upstream.requests[0].body == b"{}"
@@ -196,8 +196,8 @@ async def test_requests_one_after_the_other_share_a_connection(world: World, ok:
     upstream = await world.upstream(ok)
     async with Pool() as pool:
         for _ in range(3):
-            answer = await pool.ask(f"http://127.0.0.1:{upstream.port}", b"GET /", b"")
-            assert await answer.read() == b'{"ok": true}'
+            response = await pool.ask(f"http://127.0.0.1:{upstream.port}", b"GET /", b"")
+            assert await response.read() == b'{"ok": true}'
     assert len({request.writer for request in upstream.requests}) == 1
 
 
@@ -209,9 +209,9 @@ async def test_a_large_body_and_its_answer_pass_a_real_socket(world: World) -> N
     body = b"0123456789" * 300_000
     async with Pool() as pool:
         length = b"content-length: %d\r\n" % len(body)
-        answer = await pool.ask(f"http://127.0.0.1:{upstream.port}", b"POST /", length, memoryview(body))
+        response = await pool.ask(f"http://127.0.0.1:{upstream.port}", b"POST /", length, memoryview(body))
         text = b""
-        while piece := await answer.read():
+        while piece := await response.read():
             text += piece
     assert text == body
 

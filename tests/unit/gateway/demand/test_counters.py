@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.demand.counters import MOST_GONE, MOST_REVISIONS, Asking, Demand
+from plimsoll_gateway.demand.counters import MOST_GONE, MOST_REVISIONS, Asking, DemandCounters
 from plimsoll_gateway.demand.records import ModelDemand
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.routing.loads import Standing
@@ -40,7 +40,7 @@ class Demands(RuleBasedStateMachine):
         super().__init__()
         self.store = TableStore()
         self.now = 1000.0
-        self.demand = Demand(self.store, standing, lambda: self.now)
+        self.demand = DemandCounters(self.store, standing, lambda: self.now)
         self.requests: list[tuple[str, Asking]] = []
         self.asked = dict.fromkeys(NAMES, 0)
         self.held = dict.fromkeys(NAMES, 0)
@@ -79,7 +79,7 @@ class Demands(RuleBasedStateMachine):
         counts = self.answers.setdefault((name, revision), [0, 0])
         counts[0] += 1
         counts[1] += status >= 500
-        self.demand.tally(key(name), revision).answered(status)
+        self.demand.totals(key(name), revision).answered(status)
 
     @rule(names=st.sets(st.sampled_from(NAMES)), revisions=st.lists(st.sampled_from(REVISIONS), max_size=4))
     def change_table(self, names: set[str], revisions: list[str]) -> None:
@@ -108,14 +108,14 @@ TestDemands = Demands.TestCase
 TestDemands.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 
 
-def only(demand: Demand) -> ModelDemand:
+def only(demand: DemandCounters) -> ModelDemand:
     (found,) = demand.report().models
     return found
 
 
 def test_a_model_is_listed_once_it_was_asked_for_or_has_replicas() -> None:
     store = TableStore()
-    demand = Demand(store, standing)
+    demand = DemandCounters(store, standing)
     assert demand.report().models == ()
     store.replace(build_table([model("a")]))
     assert demand.report().models == ()
@@ -128,14 +128,14 @@ def test_a_model_is_listed_once_it_was_asked_for_or_has_replicas() -> None:
 
 def test_what_is_long_gone_is_forgotten_and_what_runs_never() -> None:
     store = TableStore()
-    demand = Demand(store, standing)
+    demand = DemandCounters(store, standing)
     with demand.asking(key("first")):
         for index in range(MOST_GONE + 5):
             demand.asking(key(str(index))).__enter__()
             demand.asking(key(str(index))).__exit__(None, None, None)
-            demand._account(key(str(index))).in_flight = 0
+            demand._counters(key(str(index))).in_flight = 0
         for index in range(MOST_REVISIONS + 3):
-            demand.tally(key("first"), str(index)).answered(200)
+            demand.totals(key("first"), str(index)).answered(200)
         store.replace(build_table([model("first", replica("r", "0"))]))
         names = {one.name for one in demand.report().models}
         assert len(names) == MOST_GONE + 1
@@ -146,10 +146,10 @@ def test_what_is_long_gone_is_forgotten_and_what_runs_never() -> None:
 
 
 async def test_who_waits_for_news_hears_when_a_model_begins_to_have_requests_held() -> None:
-    demand = Demand(TableStore(), standing)
+    demand = DemandCounters(TableStore(), standing)
     waiting = asyncio.create_task(demand.changed(0, 3600))
     await asyncio.sleep(0)
-    demand.tally(key("a"), "").answered(200)
+    demand.totals(key("a"), "").answered(200)
     with demand.asking(key("a")):
         await asyncio.sleep(0)
         assert not waiting.done()
@@ -167,7 +167,7 @@ async def test_who_waits_for_news_hears_when_a_model_begins_to_have_requests_hel
 
 
 async def test_another_process_sequence_and_the_end_are_news_too() -> None:
-    demand = Demand(TableStore(), standing)
+    demand = DemandCounters(TableStore(), standing)
     await demand.changed(99, 3600)
     waiting = asyncio.create_task(demand.changed(0, 3600))
     await asyncio.sleep(0)
@@ -177,4 +177,4 @@ async def test_another_process_sequence_and_the_end_are_news_too() -> None:
 
 
 async def test_without_news_the_wait_ends() -> None:
-    await Demand(TableStore(), standing).changed(0, 0.0)
+    await DemandCounters(TableStore(), standing).changed(0, 0.0)

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_gateway.demand.revision_totals import Pulse, Tally
+from plimsoll_gateway.demand.revision_totals import Pulse, RevisionTotals
 
 
 def test_only_what_the_replica_did_wrong_is_an_error() -> None:
-    tally = Tally()
+    totals = RevisionTotals()
     for status in (200, 404, 429, 500, 503):
-        tally.answered(status)
-    tally.unanswered()
-    tally.broke()
-    assert (tally.requests, tally.errors, tally.broken) == (6, 3, 1)
+        totals.answered(status)
+    totals.unanswered()
+    totals.broke()
+    assert (totals.requests, totals.errors, totals.broken) == (6, 3, 1)
 
 
 def test_the_first_byte_is_the_answers_and_not_a_comment() -> None:
-    tally = Tally()
-    pulse = Pulse(tally, came=100.0)
+    totals = RevisionTotals()
+    pulse = Pulse(totals, came=100.0)
     pulse.passed(b": the model is being loaded\n\n", 105.0)
-    assert tally.first_byte.spread().count == 0
+    assert totals.first_byte.spread().count == 0
     pulse.passed(b"data: 1\n\n", 107.5)
-    assert (tally.first_byte.spread().count, tally.first_byte.spread().seconds) == (1, 7.5)
-    assert tally.event_gap.spread().count == 0
+    assert (totals.first_byte.spread().count, totals.first_byte.spread().seconds) == (1, 7.5)
+    assert totals.event_gap.spread().count == 0
 
 
 def test_events_that_come_together_share_the_time_that_they_took() -> None:
-    tally = Tally()
-    pulse = Pulse(tally, came=0.0)
+    totals = RevisionTotals()
+    pulse = Pulse(totals, came=0.0)
     pulse.passed(b"data: 1\n\n", 1.0)
     pulse.passed(b"data: 2\n\ndata: 3\n\ndata: 4\n\n", 1.75)
     pulse.passed(b"data: the beginning of ", 2.0)
     pulse.passed(b"one\n\n", 2.25)
-    spread = tally.event_gap.spread()
+    spread = totals.event_gap.spread()
     assert spread.count == 4
     assert spread.seconds == pytest.approx(1.25)
     below = dict(spread.buckets)
@@ -41,7 +41,7 @@ def test_events_that_come_together_share_the_time_that_they_took() -> None:
 
 
 def test_events_that_come_with_the_first_one_come_at_once() -> None:
-    tally = Tally()
-    Pulse(tally, came=0.0).passed(b"data: 1\n\ndata: 2\n\n", 3.0)
-    assert tally.first_byte.spread().count == 1
-    assert (tally.event_gap.spread().count, tally.event_gap.spread().seconds) == (1, 0.0)
+    totals = RevisionTotals()
+    Pulse(totals, came=0.0).passed(b"data: 1\n\ndata: 2\n\n", 3.0)
+    assert totals.first_byte.spread().count == 1
+    assert (totals.event_gap.spread().count, totals.event_gap.spread().seconds) == (1, 0.0)

@@ -17,7 +17,7 @@ from plimsoll_cluster.store import Store
 from plimsoll_gateway.discovery.cluster_table import ClusterTable
 from plimsoll_gateway.discovery.kubernetes_objects import table_of
 from plimsoll_gateway.discovery.live_table import LiveTable
-from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, Table, TableStore, build_table
+from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, RoutingTable, TableStore, build_table
 
 Json = dict[str, Any]
 NAMES, SPACES = st.sampled_from("ab"), st.sampled_from(["team", "team", "team", "other"])
@@ -239,7 +239,7 @@ def test_a_snapshot_stays_as_it_was() -> None:
     assert before == build_table([model("a", "x")])
 
 
-def table(*models: Model) -> Table:
+def table(*models: Model) -> RoutingTable:
     return build_table(models)
 
 

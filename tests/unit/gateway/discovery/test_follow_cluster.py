@@ -15,7 +15,7 @@ kubernetes_client = pytest.importorskip("kubernetes.aio.client", reason="needs t
 from plimsoll_cluster.connection import Connection  # noqa: E402
 from plimsoll_cluster.kubernetes_source import follow  # noqa: E402
 from plimsoll_gateway.discovery.cluster_table import ClusterTable  # noqa: E402
-from plimsoll_gateway.discovery.routing_table import Table, TableStore  # noqa: E402
+from plimsoll_gateway.discovery.routing_table import RoutingTable, TableStore  # noqa: E402
 
 DEPLOYMENTS = "/apis/plimsoll.dev/v1alpha1/namespaces/team/modeldeployments"
 PODS = "/api/v1/namespaces/team/pods"
@@ -92,13 +92,13 @@ class SignallingStore(TableStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tables: asyncio.Queue[Table] = asyncio.Queue()
+        self.tables: asyncio.Queue[RoutingTable] = asyncio.Queue()
 
-    def replace(self, table: Table) -> None:
+    def replace(self, table: RoutingTable) -> None:
         super().replace(table)
         self.tables.put_nowait(table)
 
-    async def next(self) -> Table:
+    async def next(self) -> RoutingTable:
         async with asyncio.timeout(60):
             return await self.tables.get()
 

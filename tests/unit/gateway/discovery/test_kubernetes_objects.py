@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, PODS
 from plimsoll_gateway.discovery.kubernetes_objects import table_of as table_of_entries
-from plimsoll_gateway.discovery.routing_table import Table
+from plimsoll_gateway.discovery.routing_table import RoutingTable
 
 DEPLOYMENT: dict[str, Any] = {
     "metadata": {
@@ -42,7 +42,7 @@ OWNER = POD["metadata"]["ownerReferences"][0]
 
 def table_of(
     deployments: list[dict[str, Any]], pods: list[dict[str, Any]], hosts: Sequence[dict[str, Any]] = ()
-) -> Table:
+) -> RoutingTable:
     """Of objects as the API server returns them."""
     return table_of_entries(map(MODELS.entry, deployments), map(PODS.entry, pods), map(HOSTS.entry, hosts))
 

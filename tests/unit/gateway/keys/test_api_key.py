@@ -22,19 +22,19 @@ def content(**fields: Any) -> bytes:
 
 def test_the_least_file_has_a_hash_and_no_limits() -> None:
     key = read_key("team-a.json", content())
-    terms = key.terms
-    assert (key.name, key.tenant, terms.hashes, terms.models) == ("team-a", "team-a", (HASH,), ("*",))
-    assert (terms.requests_per_minute, terms.tokens_per_minute, terms.streams) == (None, None, None)
-    assert (terms.priority, terms.weight) == (0, 1)
+    limits = key.limits
+    assert (key.name, key.tenant, limits.hashes, limits.models) == ("team-a", "team-a", (HASH,), ("*",))
+    assert (limits.requests_per_minute, limits.tokens_per_minute, limits.streams) == (None, None, None)
+    assert (limits.priority, limits.weight) == (0, 1)
 
 
 def test_every_field_is_read() -> None:
     fields = {"models": ["qwen*", "org/m"], "requestsPerMinute": 60, "tokensPerMinute": 10_000, "streams": 4,
               "priority": -3, "weight": 5, "tenant": "shared"}  # fmt: skip
     key = read_key("a.json", content(**fields))
-    terms = key.terms
-    assert (terms.requests_per_minute, terms.tokens_per_minute, terms.streams) == (60, 10_000, 4)
-    assert (terms.priority, terms.weight, key.tenant) == (-3, 5, "shared")
+    limits = key.limits
+    assert (limits.requests_per_minute, limits.tokens_per_minute, limits.streams) == (60, 10_000, 4)
+    assert (limits.priority, limits.weight, key.tenant) == (-3, 5, "shared")
     assert [key.may_use(name) for name in ("qwen3", "org/m", "org/mm", "Qwen3", "llama")] == [
         True, True, False, False, False,
     ]  # fmt: skip

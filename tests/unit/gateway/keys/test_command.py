@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_gateway.keys.batch_limits import BatchTerms
+from plimsoll_gateway.keys.batch_limits import BatchLimits
 from plimsoll_gateway.keys.command import main
 from plimsoll_gateway.keys.key_folder import read_keys
 from plimsoll_gateway.keys.secret import digest_of
@@ -22,10 +22,10 @@ def test_a_key_is_made_and_shown_once(tmp_path: Path, capsys: pytest.CaptureFixt
     assert key not in (tmp_path / "team-a.json").read_text()
     assert key not in shown.err
     found = read_keys(tmp_path).by_hash[str(digest_of(key.encode()))]
-    assert (found.name, found.tenant, found.terms.models) == ("team-a", "t", ("qwen*", "m"))
-    limits = found.terms
+    assert (found.name, found.tenant, found.limits.models) == ("team-a", "t", ("qwen*", "m"))
+    limits = found.limits
     assert (limits.requests_per_minute, limits.tokens_per_minute, limits.streams) == (30, 4500, 3)
-    assert found.batch == BatchTerms(("qwen*", "m"), 2, 15, 2250)
+    assert found.batch == BatchLimits(("qwen*", "m"), 2, 15, 2250)
     assert (limits.priority, limits.weight) == (-1, 7)
 
 

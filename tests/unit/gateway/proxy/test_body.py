@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from plimsoll_gateway.admission.body_memory import SMALL_BYTES, Budget
+from plimsoll_gateway.admission.body_memory import SMALL_BYTES, BodyMemory
 from plimsoll_gateway.admission.limits import BODY_BYTES, MODEL_PATHS, Limits
 from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
@@ -37,15 +37,15 @@ MOST = 1 << 20
 CHAT = "/v1/chat/completions"
 
 
-def new_budget(most: int = 4 * MOST) -> Budget:
-    return Budget(most, Metrics(TableStore()))
+def new_memory(most: int = 4 * MOST) -> BodyMemory:
+    return BodyMemory(most, Metrics(TableStore()))
 
 
-def endless(budget: Budget, held: list[int]) -> Receive:
+def endless(memory: BodyMemory, held: list[int]) -> Receive:
     """A client that never stops; notes how much was held at each of its pieces."""
 
     async def receive() -> Message:
-        held.append(budget.held)
+        held.append(memory.held)
         return {"type": "http.request", "body": bytes(PIECE), "more_body": True}
 
     return receive
@@ -53,43 +53,43 @@ def endless(budget: Budget, held: list[int]) -> Receive:
 
 async def test_the_limit_holds_while_a_body_streams() -> None:
     """A 413 alone proves nothing: it comes as well when the whole body has been kept first."""
-    budget = new_budget(1 << 40)
+    memory = new_memory(1 << 40)
     held: list[int] = []
     with pytest.raises(Refusal, match="larger than this gateway allows") as refused:
-        await read_body(endless(budget, held), {}, MOST, budget)
+        await read_body(endless(memory, held), {}, MOST, memory)
     assert refused.value.status == 413
     assert len(held) * PIECE > DISCARD_BYTES  # it was heard out for a while
     assert max(held) == MOST
-    assert budget.held == 0
+    assert memory.held == 0
 
 
 async def test_the_budget_holds_while_a_body_streams() -> None:
-    budget = new_budget(4 * PIECE)
+    memory = new_memory(4 * PIECE)
     held: list[int] = []
     with pytest.raises(Refusal, match="fill the 262144 bytes set aside for them") as refused:
-        await read_body(endless(budget, held), {}, MOST, budget)
+        await read_body(endless(memory, held), {}, MOST, memory)
     assert refused.value.status == 503
     assert dict(refused.value.headers) == {"retry-after": "5", "connection": "close"}
     assert max(held) == 3 * PIECE
-    assert budget.held == 0
+    assert memory.held == 0
 
 
 async def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
-    budget = new_budget()
-    budget.take(3 * MOST - 10, 3 * MOST - 10)
+    memory = new_memory()
+    memory.take(3 * MOST - 10, 3 * MOST - 10)
 
     async def receive() -> Message:
         raise AssertionError("who waits for 100-continue must not be told to send")
 
     expecting = {b"content-length": b"100000", b"expect": b"100-continue"}
     with pytest.raises(Refusal) as refused:
-        await read_body(receive, expecting, MOST, budget)
+        await read_body(receive, expecting, MOST, memory)
     assert refused.value.status == 503
 
 
 async def test_a_body_that_drips_is_given_up() -> None:
     """Each piece comes within the minute that a client may be silent; all together would take hours."""
-    budget = new_budget()
+    memory = new_memory()
     now = 0.0
 
     async def drip() -> Message:
@@ -98,10 +98,10 @@ async def test_a_body_that_drips_is_given_up() -> None:
         return {"type": "http.request", "body": b"x", "more_body": True}
 
     with pytest.raises(Refusal, match="less than 65536 bytes per second") as refused:
-        await read_body(drip, {}, MOST, budget, lambda: now)
+        await read_body(drip, {}, MOST, memory, lambda: now)
     assert refused.value.status == 408
     assert now == 100
-    assert budget.held == 0
+    assert memory.held == 0
 
 
 class Bodies(RuleBasedStateMachine):
@@ -112,13 +112,13 @@ class Bodies(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.metrics = Metrics(TableStore())
-        self.budget = Budget(16 * SMALL_BYTES, self.metrics)
+        self.memory = BodyMemory(16 * SMALL_BYTES, self.metrics)
         self.all: list[Body] = []
         self.refused = 0
 
     @rule(target=bodies)
     def begin(self) -> Body:
-        self.all.append(Body(self.budget))
+        self.all.append(Body(self.memory))
         return self.all[-1]
 
     @rule(body=bodies, units=st.integers(0, 40))
@@ -141,9 +141,9 @@ class Bodies(RuleBasedStateMachine):
 
     @invariant()
     def counts(self) -> None:
-        self.budget.check_integrity()
-        assert self.budget.held == sum(map(len, self.all))
-        assert self.metrics.registry.get_sample_value("plimsoll_gateway_body_bytes") == self.budget.held
+        self.memory.check_integrity()
+        assert self.memory.held == sum(map(len, self.all))
+        assert self.metrics.registry.get_sample_value("plimsoll_gateway_body_bytes") == self.memory.held
         assert self.metrics.refused_bodies._value.get() == self.refused
 
 
@@ -229,9 +229,9 @@ def bodies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Body]]]
     read: list[weakref.ref[Body]] = []
 
     async def reading(
-        receive: Receive, headers: dict[bytes, bytes], limit: int, budget: Budget, **options: Any
+        receive: Receive, headers: dict[bytes, bytes], limit: int, memory: BodyMemory, **options: Any
     ) -> Body:
-        body = await read_body(receive, headers, limit, budget, **options)
+        body = await read_body(receive, headers, limit, memory, **options)
         read.append(weakref.ref(body))
         return body
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from plimsoll_gateway.admission.body_memory import Budget
+from plimsoll_gateway.admission.body_memory import BodyMemory
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.proxy.body import ClientGone, Message, read_body
-from plimsoll_gateway.proxy.cancellation import Lifelines
-from plimsoll_gateway.proxy.exchange import EXTENSION, Caller, caller_of
+from plimsoll_gateway.proxy.cancellation import Cancellations
+from plimsoll_gateway.proxy.exchange import EXTENSION, ClientConnection, connection_of
 from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -31,40 +31,40 @@ class Hears:
 
 @pytest.mark.parametrize("tells", [True, False])
 async def test_work_ends_when_its_caller_hangs_up(tells: bool) -> None:
-    lines, hears = Lifelines(), Hears()
-    caller = Caller(lambda: None) if tells else None
+    active, hears = Cancellations(), Hears()
+    connection = ClientConnection(lambda: None) if tells else None
     begun = asyncio.Event()
 
     async def work() -> None:
-        with lines.hold(hears, caller):
+        with active.hold(hears, connection):
             begun.set()
             await asyncio.Event().wait()
 
     task = asyncio.create_task(work())
     await begun.wait()
-    assert len(lines) == 1
-    if caller is not None:
-        caller.hang_up()
+    assert len(active) == 1
+    if connection is not None:
+        connection.hang_up()
     else:
         hears.gone.set()
     with pytest.raises(ClientGone):
         await task
-    assert len(lines) == 0
+    assert len(active) == 0
 
 
 async def test_work_does_not_begin_for_a_caller_who_has_gone() -> None:
-    lines, caller = Lifelines(), Caller(lambda: None)
-    caller.hang_up()
-    with pytest.raises(ClientGone), lines.hold(Hears(), caller):
+    active, connection = Cancellations(), ClientConnection(lambda: None)
+    connection.hang_up()
+    with pytest.raises(ClientGone), active.hold(Hears(), connection):
         raise AssertionError("nobody is there to work for")
-    assert len(lines) == 0
+    assert len(active) == 0
 
 
 async def test_a_caller_who_goes_after_the_work_ends_nothing() -> None:
-    lines, caller = Lifelines(), Caller(lambda: None)
-    with lines.hold(Hears(), caller):
+    active, connection = Cancellations(), ClientConnection(lambda: None)
+    with active.hold(Hears(), connection):
         pass
-    caller.hang_up()
+    connection.hang_up()
     await asyncio.sleep(0)
     task = asyncio.current_task()
     assert task is not None
@@ -72,10 +72,10 @@ async def test_a_caller_who_goes_after_the_work_ends_nothing() -> None:
 
 
 def test_a_server_that_is_not_ours_tells_nothing() -> None:
-    assert caller_of({}) is None
-    assert caller_of({"extensions": {EXTENSION: {"caller": "somebody"}}}) is None
-    known = Caller(lambda: None)
-    assert caller_of({"extensions": {EXTENSION: {"caller": known}}}) is known
+    assert connection_of({}) is None
+    assert connection_of({"extensions": {EXTENSION: {"caller": "somebody"}}}) is None
+    known = ClientConnection(lambda: None)
+    assert connection_of({"extensions": {EXTENSION: {"caller": known}}}) is known
 
 
 async def test_a_body_that_has_come_needs_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,15 +83,15 @@ async def test_a_body_that_has_come_needs_no_timer(monkeypatch: pytest.MonkeyPat
         raise AssertionError("a timer")
 
     monkeypatch.setattr(asyncio, "timeout", timed)
-    budget = Budget(100, Metrics(TableStore()))
+    memory = BodyMemory(100, Metrics(TableStore()))
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b"{}", "more_body": False}
 
-    with await read_body(receive, {}, 10, budget, all_here=lambda: True) as body:
+    with await read_body(receive, {}, 10, memory, all_here=lambda: True) as body:
         assert bytes(body.view) == b"{}"
     with pytest.raises(AssertionError, match="a timer"):
-        await read_body(receive, {}, 10, budget)
+        await read_body(receive, {}, 10, memory)
 
 
 async def test_every_request_of_a_connection_has_its_own_caller(world: World) -> None:

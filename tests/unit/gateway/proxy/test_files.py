@@ -23,9 +23,9 @@ from plimsoll_gateway.admission.limits import BATCHES, BODY_BYTES, FILES, Limits
 from plimsoll_gateway.client.connection import Connection
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, build_table
 from plimsoll_gateway.errors.refusals import Refusal
-from plimsoll_gateway.keys.api_key import ApiKey, KeyFileError, Terms, read_key
+from plimsoll_gateway.keys.api_key import ApiKey, KeyFileError, KeyLimits, read_key
 from plimsoll_gateway.proxy.body import Message
-from plimsoll_gateway.proxy.files import Filing, filed_at
+from plimsoll_gateway.proxy.files import FileReplicas, filed_at
 from plimsoll_gateway.proxy.upload import Upload
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.server.options import parse_options
@@ -121,10 +121,10 @@ def keeper(name: str, namespace: str, created: float = 1.0, *, ready: bool | Non
     return Model(key, (name,), created, "", () if ready is None else (pod,), files=files)
 
 
-def claim_of(models: Iterable[Model], key: ApiKey | None, filing: Filing | None = None) -> str:
+def claim_of(models: Iterable[Model], key: ApiKey | None, filing: FileReplicas | None = None) -> str:
     """On which claim files of the key are; the status of the refusal if none of it is ready."""
     table = build_table(models)
-    filing = filing or Filing(Picker())
+    filing = filing or FileReplicas(Picker())
     filing.note(table)
     try:
         model, replica = filing.find(table, key)
@@ -135,7 +135,7 @@ def claim_of(models: Iterable[Model], key: ApiKey | None, filing: Filing | None 
 
 
 def key_of(name: str = "k", **terms: Any) -> ApiKey:
-    return ApiKey(name, Terms(hashes=("sha256:" + "0" * 64,), **terms))
+    return ApiKey(name, KeyLimits(hashes=("sha256:" + "0" * 64,), **terms))
 
 
 def test_a_claim_that_nothing_has_mounted_turns_nobodys_files_off() -> None:
@@ -148,7 +148,7 @@ def test_a_claim_that_nothing_has_mounted_turns_nobodys_files_off() -> None:
 
 def test_a_newer_claim_turns_nobodys_files_off() -> None:
     """Nor does it get them while the replicas of the other are away."""
-    filing, key = Filing(Picker()), key_of()
+    filing, key = FileReplicas(Picker()), key_of()
     newer = keeper("x", "tenant-b", 9.0)
     assert claim_of([keeper("chat", "prod", 5.0), newer], key, filing) == "prod/c"
     for ready in (False, None):
@@ -193,11 +193,11 @@ MODELS = st.lists(
 def test_a_claim_that_is_named_is_the_one_whatever_models_say(before: list[Model], after: list[Model]) -> None:
     """By the key's file, or by the gateway for keys whose files name none."""
     for filing, key in (
-        (Filing(Picker()), key_of("team-b", files="prod/c")),
-        (Filing(Picker(), "a"), key_of(files="prod/c")),
-        (Filing(Picker(), claim="prod/c"), key_of("team-b")),
-        (Filing(Picker(), claim="prod/c"), None),
-        (Filing(Picker(), claim="team-a/d"), key_of(files="prod/c")),
+        (FileReplicas(Picker()), key_of("team-b", files="prod/c")),
+        (FileReplicas(Picker(), "a"), key_of(files="prod/c")),
+        (FileReplicas(Picker(), claim="prod/c"), key_of("team-b")),
+        (FileReplicas(Picker(), claim="prod/c"), None),
+        (FileReplicas(Picker(), claim="team-a/d"), key_of(files="prod/c")),
     ):
         for models in (before, after):
             there = any(model.files == "prod/c" and model.ready_replicas for model in models)
@@ -213,7 +213,7 @@ def test_no_other_tenant_changes_what_a_keys_files_do(
     """Others come and go, and the pods of its own model do: the key's files are on its claim, or away. With a key for
     all models that holds for others that are newer.
     """
-    filing, key = Filing(Picker()), key_of(models=terms)
+    filing, key = FileReplicas(Picker()), key_of(models=terms)
     assert claim_of([keeper("a", "own", -1.0)], key, filing) == "own/c"
     for others, ready in steps:
         own = keeper("a", "own", -1.0, ready=ready)

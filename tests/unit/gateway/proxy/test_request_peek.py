@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from plimsoll_gateway.proxy.request_peek import Turns
+from plimsoll_gateway.proxy.request_peek import CpuTimeSlices
 
 
 class Time:
@@ -29,7 +29,7 @@ class Time:
 
 async def test_every_turn_is_followed_by_a_rest() -> None:
     time = Time()
-    turns = Turns(lambda: time.now, time.sleep)
+    turns = CpuTimeSlices(lambda: time.now, time.sleep)
     results = await asyncio.gather(*(turns.take(partial(time.work, each)) for each in (2.0, 1.0, 4.0)))
     assert results == [2.0, 1.0, 4.0]
     assert time.slept == [6.0, 3.0]  # nobody rests for a turn after which nobody comes
@@ -40,7 +40,7 @@ async def test_every_turn_is_followed_by_a_rest() -> None:
 
 async def test_what_comes_late_does_not_wait() -> None:
     time = Time()
-    turns = Turns(lambda: time.now, time.sleep)
+    turns = CpuTimeSlices(lambda: time.now, time.sleep)
     await turns.take(lambda: time.work(1.0))
     time.now += 3.0
     await turns.take(lambda: time.work(1.0))
@@ -49,7 +49,7 @@ async def test_what_comes_late_does_not_wait() -> None:
 
 async def test_work_that_fails_takes_its_turn_too() -> None:
     time = Time()
-    turns = Turns(lambda: time.now, time.sleep)
+    turns = CpuTimeSlices(lambda: time.now, time.sleep)
 
     def fail() -> None:
         time.work(2.0)

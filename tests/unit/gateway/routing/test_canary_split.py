@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.routing.pick import Picker
 from plimsoll_gateway.routing.prefix import prefix_blocks
-from plimsoll_gateway.routing.scorers import ANYTHING, Wanted
+from plimsoll_gateway.routing.scorers import ANYTHING, RoutingHints
 
 STABLE = [Replica(f"s{number}", f"http://s{number}", True, revision="a") for number in range(3)]
 SHARES = [0, 1, 10, 50, 99, 100]
@@ -23,14 +23,14 @@ def canary(share: int, count: int = 1, revision: str = "b") -> list[Replica]:
     return [Replica(f"c{n}", f"http://c{n}", True, revision=revision, share=share) for n in range(count)]
 
 
-def picked(picker: Picker, replicas: list[Replica], wanted: Wanted = ANYTHING) -> Replica:
-    found = picker.pick(replicas, wanted=wanted)
+def picked(picker: Picker, replicas: list[Replica], hints: RoutingHints = ANYTHING) -> Replica:
+    found = picker.pick(replicas, hints=hints)
     assert found is not None
     return found
 
 
-def conversation(number: int) -> Wanted:
-    return Wanted(prefix_blocks(b"root", number.to_bytes(8) * 128))
+def conversation(number: int) -> RoutingHints:
+    return RoutingHints(prefix_blocks(b"root", number.to_bytes(8) * 128))
 
 
 def assert_near(hits: int, tries: int, share: int) -> None:
@@ -70,12 +70,12 @@ def test_who_came_to_the_canary_stays_there_as_its_share_grows() -> None:
     assert at(20) != at(20, "c"), "another canary is another draw"
 
 
-@pytest.mark.parametrize("wanted", [ANYTHING, conversation(1)], ids=["lot", "prefix"])
+@pytest.mark.parametrize("hints", [ANYTHING, conversation(1)], ids=["lot", "prefix"])
 @pytest.mark.parametrize("share", SHARES)
-def test_a_revision_without_replicas_gets_nothing_and_the_other_all(share: int, wanted: Wanted) -> None:
+def test_a_revision_without_replicas_gets_nothing_and_the_other_all(share: int, hints: RoutingHints) -> None:
     picker = Picker()
-    assert {picked(picker, STABLE, wanted).revision for _ in range(50)} == {"a"}
-    assert {picked(picker, canary(share, 2), wanted).revision for _ in range(50)} == {"b"}
+    assert {picked(picker, STABLE, hints).revision for _ in range(50)} == {"a"}
+    assert {picked(picker, canary(share, 2), hints).revision for _ in range(50)} == {"b"}
 
 
 def test_a_second_attempt_goes_to_the_other_revision_where_its_own_has_no_other() -> None:
@@ -103,7 +103,7 @@ def test_a_canary_that_cannot_be_reached_is_a_last_resort() -> None:
 )
 def test_whoever_is_there_is_found(replicas: list[Replica], avoid: set[str], share: int, number: int) -> None:
     split = [replica if replica.share is None else replace(replica, share=share) for replica in replicas]
-    for wanted in (ANYTHING, conversation(number)):
-        found = Picker().pick(split, avoid, wanted)
+    for hints in (ANYTHING, conversation(number)):
+        found = Picker().pick(split, avoid, hints)
         assert (found is None) == all(replica.id in avoid for replica in split)
         assert found is None or found.id not in avoid

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
 
     from plimsoll_gateway.client.pool import Pool
-    from plimsoll_gateway.client.response import Answer
+    from plimsoll_gateway.client.response import Response
     from plimsoll_gateway.proxy.upstream_request import Call
 
 ONE, TWO = Replica("1", "http://one", True), Replica("2", "http://two", True)
@@ -272,7 +272,7 @@ async def test_a_replica_that_takes_no_connection_in_time_is_ejected(
     """It waits in vain for 5 s, and the next ones shall not."""
     asked: list[str] = []
 
-    async def send(pool: Pool, replica: Replica, call: Call) -> Answer:
+    async def send(pool: Pool, replica: Replica, call: Call) -> Response:
         asked.append(replica.id)
         if replica.id == "black hole":
             raise ConnectTimeoutError

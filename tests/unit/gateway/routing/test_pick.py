@@ -15,7 +15,7 @@ from plimsoll_gateway.discovery.routing_table import Replica
 from plimsoll_gateway.routing.loads import FRESH_SECONDS, UNKNOWN_SLOTS
 from plimsoll_gateway.routing.pick import BOUND, LEISURE, SUSPECT_SECONDS, Picker
 from plimsoll_gateway.routing.prefix import prefix_blocks
-from plimsoll_gateway.routing.scorers import ANYTHING, Wanted
+from plimsoll_gateway.routing.scorers import ANYTHING, RoutingHints
 
 REPLICAS = [Replica(str(index), f"http://{index}", True) for index in range(4)]
 PREFIXES = [prefix_blocks(b"root", bytes([number]) * 2048) for number in range(3)]
@@ -39,7 +39,7 @@ class PickerMachine(RuleBasedStateMachine):
     )
     def pick_and_hold(self, avoid: set[str], among: list[Replica], blocks: tuple[int, ...], times: int) -> None:
         for _ in range(times):
-            picked = self.picker.pick(among, avoid, Wanted(blocks))
+            picked = self.picker.pick(among, avoid, RoutingHints(blocks))
             allowed = [replica for replica in among if replica.id not in avoid]
             trusted = [replica for replica in allowed if self.suspects.get(replica.id, 0) <= self.now] or allowed
             if picked is None:
@@ -71,7 +71,7 @@ class PickerMachine(RuleBasedStateMachine):
         self.suspects[replica.id] = self.now + SUSPECT_SECONDS
 
     @rule(replica=st.sampled_from(REPLICAS))
-    def answer(self, replica: Replica) -> None:
+    def response(self, replica: Replica) -> None:
         self.picker.answered(replica)
         self.suspects.pop(replica.id, None)
 
@@ -90,11 +90,11 @@ class PickerMachine(RuleBasedStateMachine):
 TestPicker = PickerMachine.TestCase
 
 
-def hold(picker: Picker, stack: ExitStack, count: int, wanted: Wanted = ANYTHING) -> list[str]:
+def hold(picker: Picker, stack: ExitStack, count: int, hints: RoutingHints = ANYTHING) -> list[str]:
     """Pick so often, hold what was picked; the ids."""
     picked = []
     for _ in range(count):
-        replica = picker.pick(REPLICAS, (), wanted)
+        replica = picker.pick(REPLICAS, (), hints)
         assert replica is not None
         stack.enter_context(picker.hold(replica))
         picked.append(replica.id)
@@ -151,48 +151,48 @@ def test_a_replica_with_more_places_takes_more() -> None:
 
 
 def test_one_prefix_lands_on_one_replica_until_that_is_loaded_beyond_the_bound() -> None:
-    picker, wanted = Picker(), Wanted(PREFIXES[0])
+    picker, hints = Picker(), RoutingHints(PREFIXES[0])
     leisure = int(LEISURE * UNKNOWN_SLOTS)
     with ExitStack() as stack:
-        first = hold(picker, stack, leisure, wanted)
+        first = hold(picker, stack, leisure, hints)
         assert len(set(first)) == 1
-        later = hold(picker, stack, 400, wanted)
+        later = hold(picker, stack, 400, hints)
         counts = Counter([*first, *later])
     assert later[0] != first[0]
     assert max(counts.values()) <= math.ceil(BOUND * (len(first) + len(later)) / len(REPLICAS))
     # Once there is room again, it goes where it belongs.
-    assert hold(Picker(), ExitStack(), 1, wanted) == hold(picker, ExitStack(), 1, wanted) == first[:1]
+    assert hold(Picker(), ExitStack(), 1, hints) == hold(picker, ExitStack(), 1, hints) == first[:1]
 
 
 def test_a_prefix_avoids_a_replica_whose_cache_is_full() -> None:
-    picker, wanted = Picker(), Wanted(PREFIXES[0])
-    home = picker.pick(REPLICAS, (), wanted)
+    picker, hints = Picker(), RoutingHints(PREFIXES[0])
+    home = picker.pick(REPLICAS, (), hints)
     assert home is not None
     picker.heard(home, b"running=1, waiting=0, slots=64, kv=0.96")
-    assert picker.pick(REPLICAS, (), wanted) != home
+    assert picker.pick(REPLICAS, (), hints) != home
     picker.heard(home, b"running=1, waiting=0, slots=64, kv=0.94")
-    assert picker.pick(REPLICAS, (), wanted) == home
+    assert picker.pick(REPLICAS, (), hints) == home
 
 
 def test_a_conversation_stays_where_its_longest_part_is() -> None:
     """Both begin alike; one went elsewhere while its home was full, and its next turn goes there too."""
     picker = Picker()
     system, one, other = b"s" * 1024, b"1" * 1024, b"2" * 1024
-    home = picker.pick(REPLICAS, (), Wanted(prefix_blocks(b"", system + one)))
+    home = picker.pick(REPLICAS, (), RoutingHints(prefix_blocks(b"", system + one)))
     assert home is not None
-    moved = picker.pick(REPLICAS, {home.id}, Wanted(prefix_blocks(b"", system + other)))
+    moved = picker.pick(REPLICAS, {home.id}, RoutingHints(prefix_blocks(b"", system + other)))
     assert moved is not None
     assert moved != home
-    assert picker.pick(REPLICAS, (), Wanted(prefix_blocks(b"", system + other + b"more" * 512))) == moved
-    assert picker.pick(REPLICAS, (), Wanted(prefix_blocks(b"", system + one + b"more" * 512))) == home
-    assert picker.pick(REPLICAS, (), Wanted(prefix_blocks(b"", system + b"x" * 1024))) in (home, moved)
+    assert picker.pick(REPLICAS, (), RoutingHints(prefix_blocks(b"", system + other + b"more" * 512))) == moved
+    assert picker.pick(REPLICAS, (), RoutingHints(prefix_blocks(b"", system + one + b"more" * 512))) == home
+    assert picker.pick(REPLICAS, (), RoutingHints(prefix_blocks(b"", system + b"x" * 1024))) in (home, moved)
 
 
 def test_a_replica_that_goes_moves_its_share_and_no_other() -> None:
-    wanted = [Wanted(prefix_blocks(b"", bytes([n % 256, n // 256]) * 512)) for n in range(2000)]
+    hints = [RoutingHints(prefix_blocks(b"", bytes([n % 256, n // 256]) * 512)) for n in range(2000)]
 
     def homes(replicas: list[Replica]) -> list[Replica | None]:
-        return [Picker().pick(replicas, (), one) for one in wanted]
+        return [Picker().pick(replicas, (), one) for one in hints]
 
     before, after = homes(REPLICAS), homes(REPLICAS[:-1])
     moved = [(was, now) for was, now in zip(before, after, strict=True) if was != now]
@@ -208,15 +208,15 @@ def test_a_scorer_more_decides_with_the_others() -> None:
     class Adapters:
         """Wants the last replica, and much more than any prefix."""
 
-        def scores(self, wanted: Wanted, replicas: list[Replica]) -> list[float]:
+        def scores(self, hints: RoutingHints, replicas: list[Replica]) -> list[float]:
             return [float(replica is REPLICAS[-1]) for replica in replicas]
 
-        def sent(self, wanted: Wanted, replica: Replica) -> None:
+        def sent(self, hints: RoutingHints, replica: Replica) -> None:
             sent.append(replica)
 
     sent: list[Replica] = []
     picker = Picker(scorers=[Adapters()])  # type: ignore[list-item]
-    assert picker.pick(REPLICAS, (), Wanted(PREFIXES[0])) is REPLICAS[-1]
+    assert picker.pick(REPLICAS, (), RoutingHints(PREFIXES[0])) is REPLICAS[-1]
     assert sent == [REPLICAS[-1]]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from plimsoll_gateway.routing.prefix_index import MOST_REPLICAS, PrefixMemory
+from plimsoll_gateway.routing.prefix_index import MOST_REPLICAS, PrefixIndex
 
 MOST = 6
 
@@ -15,7 +15,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.memory = PrefixMemory(MOST)
+        self.memory = PrefixIndex(MOST)
         self.uses: list[int] = []
         self.places: dict[int, list[str]] = {}
 

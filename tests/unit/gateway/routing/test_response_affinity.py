@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.errors.refusals import Refusal
 from plimsoll_gateway.proxy.body import Message
-from plimsoll_gateway.proxy.request_peek import read_asked
-from plimsoll_gateway.routing.response_affinity import NOWHERE, TAKE_OVER_SECONDS, Places, place_of
+from plimsoll_gateway.proxy.request_peek import read_fields
+from plimsoll_gateway.routing.response_affinity import NOWHERE, TAKE_OVER_SECONDS, ResponseAffinity, place_of
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, Upstream, World
@@ -126,7 +126,7 @@ async def test_while_whoever_keeps_it_is_replaced_clients_ask_again(world: World
 
 def test_a_keeper_that_has_no_successor_is_gone_in_the_end() -> None:
     now, store = 0.0, TableStore()
-    places = Places(store, lambda: now)
+    places = ResponseAffinity(store, lambda: now)
     kept = Replica("p", "http://127.0.0.1:1", ready=True, keeper="ns/m-0")
 
     def show(*replicas: Replica) -> Model:
@@ -325,7 +325,7 @@ FIELDS = st.sampled_from(["previous_response_id", "input", "background"])
 
 @given(st.dictionaries(FIELDS, st.text() | st.lists(st.text())))
 def test_whatever_a_request_says_it_is_read(fields: dict[str, Any]) -> None:
-    asked = read_asked(PATH, memoryview(json.dumps({"model": "m", **fields}).encode()))
+    asked = read_fields(PATH, memoryview(json.dumps({"model": "m", **fields}).encode()))
     assert asked.place == ""
 
 
@@ -336,15 +336,15 @@ def test_only_what_is_referred_to_leads_anywhere(text: str, escaped: bool) -> No
     content = json.dumps(reference) if escaped else text
     whole = {"type": "message", "role": "user", "id": reference["id"], "content": content}
     body = memoryview(json.dumps({"model": "m", "input": [whole]}).encode())
-    assert read_asked(PATH, body).place == ""
+    assert read_fields(PATH, body).place == ""
     assert (
-        read_asked("/v1/embeddings", memoryview(json.dumps({"model": "m", "input": [reference]}).encode())).place == ""
+        read_fields("/v1/embeddings", memoryview(json.dumps({"model": "m", "input": [reference]}).encode())).place == ""
     )
 
 
 def test_keys_that_are_twice_there_are_refused_as_ever() -> None:
     with pytest.raises(Refusal):
-        read_asked(PATH, memoryview(b'{"model": "m", "previous_response_id": "a", "previous_response_id": "b"}'))
+        read_fields(PATH, memoryview(b'{"model": "m", "previous_response_id": "a", "previous_response_id": "b"}'))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from plimsoll_gateway.admission.limits import CONNECTION_BYTES, Limits, connections_for
 from plimsoll_gateway.discovery.routing_table import TableStore
-from plimsoll_gateway.server.connection_limit import MOST_EXTRA, YOUNG_SECONDS, Connections
+from plimsoll_gateway.server.connection_limit import MOST_EXTRA, YOUNG_SECONDS, ConnectionLimit
 from plimsoll_gateway.server.http1.protocol import PatientProtocol
 from plimsoll_gateway.telemetry.metrics import Metrics
 
@@ -43,7 +43,7 @@ class ConnectionsMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.metrics = Metrics(TableStore())
-        self.bound = Connections(MOST, self.metrics, lambda: self.now)
+        self.bound = ConnectionLimit(MOST, self.metrics, lambda: self.now)
         self.live: list[tuple[FakeConnection, bool]] = []
         self.busy: set[FakeConnection] = set()
         self.idle_since: dict[FakeConnection, float] = {}
@@ -107,7 +107,7 @@ TestConnections.settings = settings(max_examples=40, stateful_step_count=30, dea
 
 
 def test_beyond_the_bound_the_newest_are_heard() -> None:
-    bound = Connections(1, Metrics(TableStore()))
+    bound = ConnectionLimit(1, Metrics(TableStore()))
     busy = FakeConnection()
     assert bound.opened(busy)
     bound.busy(busy)
@@ -227,9 +227,9 @@ async def test_beyond_the_bound_only_probes_are_answered(
         assert len(upstream.requests) == 1
         assert world.gateway._metrics.connections_closed.labels("refused")._value.get() == 2
         busy.writer.close()
-        while len(world.gateway.connections):
+        while len(world.gateway.connection_limit):
             await asyncio.sleep(0)
-        world.gateway.connections.check_integrity()
+        world.gateway.connection_limit.check_integrity()
         again = await connect(world)
         again.ask("GET /v1/models")
         assert (await again.answer())[0] == 200

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from plimsoll_gateway.client.pool import Pool, read_origin
 from plimsoll_gateway.discovery.routing_table import TableStore
-from plimsoll_gateway.server.connection_limit import Connections
+from plimsoll_gateway.server.connection_limit import ConnectionLimit
 from plimsoll_gateway.server.http1.protocol import PatientProtocol
 from plimsoll_gateway.server.server import GatewayServer, StopTimes, listen
 from plimsoll_gateway.telemetry.metrics import Metrics
@@ -30,8 +30,8 @@ async def test_connections_to_replicas_send_at_once_and_are_probed() -> None:
 
 
 def test_the_server_has_an_end_to_its_patience_and_counts_its_connections() -> None:
-    connections = Connections(1, Metrics(TableStore()))
-    app = SimpleNamespace(connections=connections)
+    connections = ConnectionLimit(1, Metrics(TableStore()))
+    app = SimpleNamespace(connection_limit=connections)
     protocol = GatewayServer(app, StopTimes(0, 0)).config.http  # type: ignore[arg-type]
     assert isinstance(protocol, type)
     assert issubclass(protocol, PatientProtocol)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, TableStore, build_table
-from plimsoll_gateway.keys.api_key import ApiKey, Terms
+from plimsoll_gateway.keys.api_key import ApiKey, KeyLimits
 from plimsoll_gateway.keys.key_folder import NO_KEYS, Keys
 from plimsoll_gateway.keys.keyring import Keyring
 from plimsoll_gateway.telemetry.label_sets import MOST_GONE, Owners
@@ -88,8 +88,8 @@ def test_series_of_a_key_end_with_it() -> None:
         current = NO_KEYS
 
     def keys(*names: str) -> Keys:
-        made = {name: ApiKey(name, Terms(hashes=(f"sha256:{number:064x}",))) for number, name in enumerate(names)}
-        return Keys(MappingProxyType({key.terms.hashes[0]: key for key in made.values()}), MappingProxyType({}))
+        made = {name: ApiKey(name, KeyLimits(hashes=(f"sha256:{number:064x}",))) for number, name in enumerate(names)}
+        return Keys(MappingProxyType({key.limits.hashes[0]: key for key in made.values()}), MappingProxyType({}))
 
     source = Source()
     metrics = Metrics(TableStore(), Keyring(source))

@@ -217,8 +217,8 @@ async def test_a_client_that_goes_while_it_waits_counts_for_nothing(world: Any) 
     await until_waiting(world, 0)
     assert sequence(world) == before + 1
     assert found(world).in_flight == 0  # type: ignore[union-attr]
-    assert world.gateway._budget.held == 0
-    assert not world.gateway._gates._gates
+    assert world.gateway._body_memory.held == 0
+    assert not world.gateway._queues._queues
 
 
 async def test_more_than_the_replicas_to_come_can_answer_are_refused(world: Any) -> None:
@@ -337,4 +337,4 @@ async def test_a_stream_whose_client_goes_while_it_is_told_to_wait_ends(run_worl
         await until_waiting(world, 0)
         while found(world).in_flight:  # type: ignore[union-attr]
             await asyncio.sleep(0)
-        assert world.gateway._budget.held == 0
+        assert world.gateway._body_memory.held == 0

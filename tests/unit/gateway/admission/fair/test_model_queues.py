@@ -14,7 +14,7 @@ from operator_support.virtual_time import VirtualTimeLoop, run
 
 from plimsoll_gateway.admission.fair.fair_queue import Share
 from plimsoll_gateway.admission.fair.model_queue import WAITING_PER_PLACE
-from plimsoll_gateway.admission.fair.model_queues import Gates, Turn
+from plimsoll_gateway.admission.fair.model_queues import ModelQueues, Turn
 from plimsoll_gateway.discovery.routing_table import ObjectKey
 from plimsoll_gateway.errors.refusals import Refusal
 
@@ -34,7 +34,7 @@ class World:
         self.apart = False
         self.coming = 1
         self.held = 0
-        self.gates = Gates(self, most, PATIENCE, self.count)
+        self.model_queues = ModelQueues(self, most, PATIENCE, self.count)
 
     def now(self, name: str) -> int | None:
         if name != "new" or self.capacity is None or self.renewed is None:
@@ -62,7 +62,7 @@ class World:
         inside, end = asyncio.Event(), asyncio.Event()
 
         async def run() -> None:
-            async with self.gates.enter(KEY, name, share, cost):
+            async with self.model_queues.enter(KEY, name, share, cost):
                 inside.set()
                 await end.wait()
 
@@ -80,15 +80,15 @@ async def test_as_many_as_fit_are_let_in_and_the_next_when_one_ends() -> None:
     come = [world.come(A) for _ in range(4)]
     await settle()
     assert [inside.is_set() for _, inside, _ in come] == [True, True, False, False]
-    assert world.gates.waiting(KEY) == 2
+    assert world.model_queues.waiting(KEY) == 2
     come[1][2].set()
     await settle()
     assert [inside.is_set() for _, inside, _ in come] == [True, True, True, False]
     for _, _, end in come:
         end.set()
     await asyncio.gather(*(task for task, _, _ in come))
-    assert world.gates.waiting(KEY) == 0
-    world.gates.check_integrity()
+    assert world.model_queues.waiting(KEY) == 0
+    world.model_queues.check_integrity()
 
 
 async def test_a_name_that_no_replica_answers_to_holds_up_no_other() -> None:
@@ -114,22 +114,22 @@ async def test_a_name_that_no_replica_answers_to_holds_up_no_other() -> None:
         assert key == KEY
         held += change
 
-    gates = Gates(Known(), 1000, PATIENCE, count)
+    model_queues = ModelQueues(Known(), 1000, PATIENCE, count)
     passed: list[str] = []
 
     async def ask(name: str, share: Share | None) -> None:
-        async with gates.enter(KEY, name, share, 10):
+        async with model_queues.enter(KEY, name, share, 10):
             passed.append(name)
 
     waits = asyncio.create_task(ask("new", A))
     await settle()
     for share in (A, None):
         await ask("old", share)
-    gates.check_integrity()
-    assert (passed, held, gates.waiting(KEY)) == (["old", "old"], 1, 1)
+    model_queues.check_integrity()
+    assert (passed, held, model_queues.waiting(KEY)) == (["old", "old"], 1, 1)
     waits.cancel()
     await asyncio.gather(waits, return_exceptions=True)
-    assert (held, gates.waiting(KEY)) == (0, 0)
+    assert (held, model_queues.waiting(KEY)) == (0, 0)
 
 
 async def test_by_all_names_together_a_model_is_asked_for_what_its_replicas_take() -> None:
@@ -140,11 +140,11 @@ async def test_by_all_names_together_a_model_is_asked_for_what_its_replicas_take
     come[1][2].set()
     await settle()
     assert [inside.is_set() for _, inside, _ in come] == [True] * 4 + [False] * 2, "the turn is by key, not by name"
-    world.gates.check_integrity()
+    world.model_queues.check_integrity()
     for _, _, end in come:
         end.set()
     await asyncio.gather(*(task for task, _, _ in come))
-    assert world.gates._gates == {}
+    assert world.model_queues._queues == {}
 
 
 async def test_a_key_that_asks_by_two_names_gets_no_second_share() -> None:
@@ -163,7 +163,7 @@ async def test_a_key_that_asks_by_two_names_gets_no_second_share() -> None:
     for task, _, _ in ends:
         task.cancel()
     await asyncio.gather(first[0], *(task for task, _, _ in ends), return_exceptions=True)
-    assert world.gates._gates == {}
+    assert world.model_queues._queues == {}
 
 
 async def test_a_name_that_few_replicas_answer_to_yet_lets_in_what_those_take() -> None:
@@ -175,10 +175,10 @@ async def test_a_name_that_few_replicas_answer_to_yet_lets_in_what_those_take() 
     assert [inside.is_set() for _, inside, _ in [*come, *old]] == [True, False, False, True, True, True, False]
     world.renewed = 3
     old[0][2].set()
-    world.gates.wake()
+    world.model_queues.wake()
     await settle()
     assert sum(inside.is_set() for _, inside, _ in [*come, *old[1:]]) == 4
-    world.gates.check_integrity()
+    world.model_queues.check_integrity()
     for _, _, end in [*come, *old]:
         end.set()
     await asyncio.gather(*(task for task, _, _ in [*come, *old]))
@@ -190,7 +190,7 @@ async def test_who_asks_replicas_that_are_free_goes_in_however_many_wait_for_oth
     first = [world.come(A), world.come(A, name="new")]
     waiting = [world.come(A) for _ in range(2 * WAITING_PER_PLACE)]
     await settle()
-    assert world.gates.waiting(KEY) == 2 * WAITING_PER_PLACE
+    assert world.model_queues.waiting(KEY) == 2 * WAITING_PER_PLACE
     first[1][2].set()
     await settle()
     again = world.come(A, name="new")
@@ -200,7 +200,7 @@ async def test_who_asks_replicas_that_are_free_goes_in_however_many_wait_for_oth
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
-    assert world.gates._gates == {}
+    assert world.model_queues._queues == {}
 
 
 async def test_what_is_held_by_one_name_takes_no_room_from_another() -> None:
@@ -224,7 +224,7 @@ async def test_what_is_held_by_one_name_takes_no_room_from_another() -> None:
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
-    assert (world.held, world.gates._gates) == (0, {})
+    assert (world.held, world.model_queues._queues) == (0, {})
 
 
 async def test_nobody_in_particular_always_passes() -> None:
@@ -248,11 +248,11 @@ async def test_replicas_that_come_let_more_in_and_where_none_is_left_all_hear_it
     come = [world.come(A) for _ in range(5)]
     await settle()
     world.capacity = 3
-    world.gates.wake()
+    world.model_queues.wake()
     await settle()
     assert sum(inside.is_set() for _, inside, _ in come) == 3
     world.capacity = None
-    world.gates.wake()
+    world.model_queues.wake()
     await settle()
     assert all(inside.is_set() for _, inside, _ in come)
     for task, _, end in come:
@@ -267,7 +267,7 @@ async def test_a_client_that_goes_leaves_its_place_to_the_next() -> None:
     await settle()
     waits[0].cancel()
     await settle()
-    assert world.gates.waiting(KEY) == 2
+    assert world.model_queues.waiting(KEY) == 2
     first[2].set()
     await asyncio.sleep(0)  # `first` leaves and `goes` is let in, and has not run yet
     goes[0].cancel()
@@ -276,8 +276,8 @@ async def test_a_client_that_goes_leaves_its_place_to_the_next() -> None:
     assert not goes[1].is_set()
     last[2].set()
     await last[0]
-    world.gates.check_integrity()
-    assert world.gates.waiting(KEY) == 0
+    world.model_queues.check_integrity()
+    assert world.model_queues.waiting(KEY) == 0
 
 
 async def test_whoever_has_most_waiting_gives_way_to_others() -> None:
@@ -285,7 +285,7 @@ async def test_whoever_has_most_waiting_gives_way_to_others() -> None:
     room = WAITING_PER_PLACE
     greedy = [world.come(A) for _ in range(room + 1)]
     await settle()
-    assert world.gates.waiting(KEY) == room
+    assert world.model_queues.waiting(KEY) == room
     own = world.come(A)
     other = world.come(B)
     await settle()
@@ -294,14 +294,14 @@ async def test_whoever_has_most_waiting_gives_way_to_others() -> None:
     assert (refused.value.status, refused.value.code) == (503, "overloaded")
     with pytest.raises(Refusal, match="more requests of this API key wait"):
         await greedy[-1][0]
-    assert world.gates.waiting(KEY) == room
+    assert world.model_queues.waiting(KEY) == room
     greedy[0][2].set()
     await settle()
     assert greedy[1][1].is_set() != other[1].is_set()
     for task, _, _ in [*greedy[:-1], other]:
         task.cancel()
     await asyncio.gather(*(task for task, _, _ in [*greedy[:-1], other]), return_exceptions=True)
-    world.gates.check_integrity()
+    world.model_queues.check_integrity()
 
 
 async def test_the_least_room_is_what_the_gateway_can_hold() -> None:
@@ -326,7 +326,7 @@ async def test_a_closed_gate_holds_everybody_and_opens_in_fair_order() -> None:
     assert world.held == 12
     assert not any(inside.is_set() for _, inside, _ in [*greedy, *modest])
     world.capacity = 4
-    world.gates.wake()
+    world.model_queues.wake()
     await settle()
     assert world.held == 0
     assert sum(inside.is_set() for _, inside, _ in greedy) == 2
@@ -335,7 +335,7 @@ async def test_a_closed_gate_holds_everybody_and_opens_in_fair_order() -> None:
         end.set()
         await settle()
     await asyncio.gather(*(task for task, _, _ in [*greedy, *modest]))
-    assert world.gates._gates == {}
+    assert world.model_queues._queues == {}
 
 
 async def test_without_keys_a_burst_after_a_wake_is_let_in_as_it_came_and_as_far_as_there_is_room() -> None:
@@ -343,7 +343,7 @@ async def test_without_keys_a_burst_after_a_wake_is_let_in_as_it_came_and_as_far
     come = [world.come(None) for _ in range(5)]
     await settle()
     world.capacity = 2
-    world.gates.wake()
+    world.model_queues.wake()
     late = world.come(None)
     await settle()
     assert [inside.is_set() for _, inside, _ in come] == [True, True, False, False, False]
@@ -371,7 +371,7 @@ async def test_a_held_request_whose_client_goes_counts_for_nothing() -> None:
         task.cancel()
     await asyncio.gather(*(task for task, _, _ in come), return_exceptions=True)
     assert world.held == 0
-    assert world.gates._gates == {}
+    assert world.model_queues._queues == {}
 
 
 async def test_as_many_are_held_as_the_replicas_to_come_can_be_expected_to_answer() -> None:
@@ -397,7 +397,7 @@ def test_who_is_held_for_too_long_goes_on_to_hear_why() -> None:
         await asyncio.sleep(10 * PATIENCE)
         assert not waiting[1].is_set(), "a turn that does not come is nobody's patience"
         world.capacity = 0
-        world.gates.wake()
+        world.model_queues.wake()
         assert world.held == 1
         closed = loop.time()
         await asyncio.sleep(PATIENCE / 2)
@@ -408,11 +408,11 @@ def test_who_is_held_for_too_long_goes_on_to_hear_why() -> None:
         assert not late[1].is_set()
         await late[1].wait()
         assert loop.time() == closed + PATIENCE * 1.5
-        world.gates.check_integrity()
+        world.model_queues.check_integrity()
         for task, _, end in (inside, waiting, late):
             end.set()
             await task
-        assert (world.held, world.gates._gates) == (0, {})
+        assert (world.held, world.model_queues._queues) == (0, {})
 
     run(story())
 
@@ -431,7 +431,7 @@ class GateMachine(RuleBasedStateMachine):
         for task, _, _ in self.tasks:
             task.cancel()
         self.loop.run_until_complete(self._gather())
-        assert self.world.gates._gates == {}, "a gate at which nobody is any more is forgotten"
+        assert self.world.model_queues._queues == {}, "a gate at which nobody is any more is forgotten"
         self.loop.close()
 
     async def _gather(self) -> None:
@@ -468,7 +468,7 @@ class GateMachine(RuleBasedStateMachine):
     async def _change(self, capacity: int, renewed: int | None) -> None:
         self.world.capacity, self.world.renewed = capacity, renewed
         self._note_bounds(self.most_inside)
-        self.world.gates.wake()
+        self.world.model_queues.wake()
 
     def _note_bounds(self, before: dict[str, int]) -> None:
         """No more than were inside, or than may be, by each name and by both."""
@@ -478,16 +478,19 @@ class GateMachine(RuleBasedStateMachine):
 
     def _running(self) -> dict[str, int]:
         """By name, and by both."""
-        gate = self.world.gates._gates.get(KEY)
-        found = {name: gate.lanes[name].running if gate and name in gate.lanes else 0 for name in ("m", "new")}
+        model_queue = self.world.model_queues._queues.get(KEY)
+        found = {
+            name: model_queue.lanes[name].running if model_queue and name in model_queue.lanes else 0
+            for name in ("m", "new")
+        }
         return {**found, "": sum(found.values())}
 
     def _closed(self) -> list[str]:
         return [name for name in ("m", "new") if self.world.closed(name)]
 
     def _waiting(self, names: list[str]) -> int:
-        gate = self.world.gates._gates.get(KEY)
-        return 0 if gate is None else gate.queue.waiting(names)
+        model_queue = self.world.model_queues._queues.get(KEY)
+        return 0 if model_queue is None else model_queue.queue.waiting(names)
 
     @rule(seconds=st.sampled_from([PATIENCE / 2, PATIENCE]))
     def pass_time(self, seconds: float) -> None:
@@ -503,7 +506,7 @@ class GateMachine(RuleBasedStateMachine):
 
     @invariant()
     def holds(self) -> None:
-        self.world.gates.check_integrity()
+        self.world.model_queues.check_integrity()
         assert self.world.held == self._waiting(self._closed())
         running = self._running()
         assert self._inside() <= running[""]
@@ -524,13 +527,13 @@ async def test_what_an_answer_cost_counts_against_its_key() -> None:
     order: list[str] = []
 
     async def ask(share: Share, cost: int) -> None:
-        async with world.gates.enter(KEY, "m", share, 10) as turn:
+        async with world.model_queues.enter(KEY, "m", share, 10) as turn:
             assert isinstance(turn, Turn)
             turn.cost(cost)
             order.append(share.flow)
 
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(world.gates.enter(KEY, "m", HIGH, 1))
+        await stack.enter_async_context(world.model_queues.enter(KEY, "m", HIGH, 1))
         tasks = [asyncio.ensure_future(ask(share, cost)) for share, cost in
                  [(A, 1000), (A, 10), (A, 10), (B, 10), (B, 10), (B, 10)]]  # fmt: skip
         await settle()

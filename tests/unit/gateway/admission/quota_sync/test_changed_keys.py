@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from quota_sync_support.network import Network, api_key
 
-from plimsoll_gateway.admission.quota.reservation import Admission
+from plimsoll_gateway.admission.quota.reservation import Reservation
 from plimsoll_gateway.admission.quota.usage import Kind
 from plimsoll_gateway.errors.refusals import Refusal
 
@@ -40,7 +40,7 @@ class ChangingMachine(RuleBasedStateMachine):
         for address in ADDRESSES:
             self.network.start(address)
         self.network.pass_time(5.0)
-        self.held: list[tuple[ExitStack, Admission]] = []  # admitted, and not yet reserved
+        self.held: list[tuple[ExitStack, Reservation]] = []  # admitted, and not yet reserved
 
     @rule(requests=LIMIT, tokens=LIMIT, streams=LIMIT)
     def rewrite(self, requests: int | None, tokens: int | None, streams: int | None) -> None:
@@ -60,18 +60,18 @@ class ChangingMachine(RuleBasedStateMachine):
     def admit(self, address: str) -> None:
         stack = ExitStack()
         with refused_for_limits():
-            admission = stack.enter_context(self.network.pods[address].quotas.admit(self.network.keys["k"]))
-            assert isinstance(admission, Admission)
-            self.held.append((stack, admission))
+            reservation = stack.enter_context(self.network.pods[address].quotas.admit(self.network.keys["k"]))
+            assert isinstance(reservation, Reservation)
+            self.held.append((stack, reservation))
 
     @precondition(lambda self: self.held)
     @rule(data=st.data(), tokens=st.integers(1, 60))
     def reserve(self, data: st.DataObject, tokens: int) -> None:
-        stack, admission = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
-        lease = admission._lease
-        unlimited = lease is not None and lease.terms.tokens_per_minute is None
+        stack, reservation = self.held.pop(data.draw(st.integers(0, len(self.held) - 1)))
+        quota_share = reservation._quota_share
+        unlimited = quota_share is not None and quota_share.limits.tokens_per_minute is None
         with stack, nullcontext() if unlimited else refused_for_limits():
-            admission.reserve(tokens)
+            reservation.reserve(tokens)
 
     @invariant()
     def counts_are_possible(self) -> None:
@@ -95,8 +95,8 @@ def test_a_limit_that_is_removed_from_the_file_refuses_nothing(tokens: int) -> N
         network.start(address)
     network.pass_time(5.0)
     pod = network.pods[ADDRESSES[0]]
-    with pod.quotas.admit(network.keys["k"]) as admission:
+    with pod.quotas.admit(network.keys["k"]) as reservation:
         network.keys["k"] = api_key(requests_per_minute=5)
         network.pass_time(TURNS)
-        admission.reserve(tokens)
-        assert pod.quotas.account("k").used(Kind.TOKENS, pod.clock()) == tokens
+        reservation.reserve(tokens)
+        assert pod.quotas.usage("k").used(Kind.TOKENS, pod.clock()) == tokens

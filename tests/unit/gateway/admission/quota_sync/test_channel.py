@@ -26,7 +26,7 @@ from plimsoll_gateway.admission.quota_sync.channel import (
     accept,
     dial,
 )
-from plimsoll_gateway.admission.quota_sync.listener import Door
+from plimsoll_gateway.admission.quota_sync.listener import Listener
 from plimsoll_gateway.admission.quota_sync.messages import Line, Reply, Report
 from plimsoll_gateway.admission.quota_sync.node import Node
 
@@ -39,7 +39,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class Served:
     """A door on a real socket."""
 
-    door: Door
+    listener: Listener
     node: Node
     port: int
 
@@ -62,11 +62,11 @@ async def served() -> AsyncIterator[Served]:
     keys = {"k": api_key(requests_per_minute=90)}
     node = Node(OWN, "0" * 32, Quotas(), lambda: keys, time.monotonic())
     node.list([OWN, PEER, THIRD], time.monotonic())
-    door = Door(node, lambda: [SECRET, b"the-one-before-this-one"], frozenset([8082]))
-    server = await asyncio.start_server(door.welcome, "127.0.0.1", 0)
-    yield Served(door, node, server.sockets[0].getsockname()[1])
+    listener = Listener(node, lambda: [SECRET, b"the-one-before-this-one"], frozenset([8082]))
+    server = await asyncio.start_server(listener.welcome, "127.0.0.1", 0)
+    yield Served(listener, node, server.sockets[0].getsockname()[1])
     server.close()
-    door.close()
+    listener.close()
 
 
 LINE = Line("k", Kind.REQUESTS, 45, 3, 9)
@@ -98,8 +98,8 @@ async def test_a_report_is_replied_to(served: Served) -> None:
         for number in (1, 2, 5):
             reply = await ask(channel, report(number))
             assert (reply.number, reply.grants[0].key) == (number, "k")
-    assert PEER in served.node.roster.members
-    assert served.door.refused == 0
+    assert PEER in served.node.membership.members
+    assert served.listener.refused == 0
 
 
 async def test_the_secret_before_this_one_is_taken_too(served: Served) -> None:
@@ -111,7 +111,7 @@ async def test_a_wrong_secret_is_refused_on_both_sides(served: Served) -> None:
     with pytest.raises(WireError, match="do both have the same secret"):
         async with served.channel(b"another-secret-altogether"):
             pass
-    assert served.door.refused == 1
+    assert served.listener.refused == 1
 
     async def pretends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(MAGIC + bytes(NONCE_BYTES))
@@ -144,7 +144,7 @@ async def test_what_was_overheard_opens_no_connection(served: Served) -> None:
     async with served.raw() as (reader, writer):
         writer.write(said)
         assert len(await reader.read()) == len(MAGIC) + NONCE_BYTES
-    assert served.door.refused == 1
+    assert served.listener.refused == 1
 
 
 async def _garbage(streams: Streams) -> None:
@@ -219,7 +219,7 @@ async def test_who_says_what_no_gateway_would_is_ended_and_told_of(
         async with served.raw() as streams, asyncio.timeout(60):
             await say(streams)
             await streams[0].read()  # until it is ended
-        assert served.door.refused == 1
+        assert served.listener.refused == 1
         assert why in caplog.text
         assert SECRET.decode() not in caplog.text
     served.node.check_integrity(time.monotonic())
@@ -295,7 +295,7 @@ async def test_keys_that_nobody_has_are_not_remembered(served: Served) -> None:
     lines = tuple(Line(f"made-up-{number}", Kind.REQUESTS, 5, 5, 5) for number in range(1000))
     async with served.channel() as channel:
         assert (await ask(channel, report(lines=lines))).grants == ()
-    assert list(served.node.ledger.entries()) == []
+    assert list(served.node.owner.entries()) == []
 
 
 async def test_one_that_lies_about_its_need_gets_a_fair_share(served: Served) -> None:
@@ -306,4 +306,4 @@ async def test_one_that_lies_about_its_need_gets_a_fair_share(served: Served) ->
             (grant,) = (await ask(channel, report(number, lines=(lie,)))).grants
             served.node.turn(time.monotonic())
     assert grant.share <= 90
-    assert served.node.roster.members == (OWN, PEER, THIRD)
+    assert served.node.membership.members == (OWN, PEER, THIRD)

@@ -10,7 +10,7 @@ from operator_support.virtual_time import run
 
 from plimsoll_gateway.admission.quota_sync.exchange import LOOK_SECONDS, Exchange
 from plimsoll_gateway.admission.quota_sync.node import TURN_SECONDS
-from plimsoll_gateway.admission.quota_sync.peer_addresses import Place
+from plimsoll_gateway.admission.quota_sync.peer_addresses import PeerAddress
 
 
 class FakeRoster:
@@ -24,7 +24,7 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.said: list[str] = []
-        self.roster = FakeRoster()
+        self.membership = FakeRoster()
         self.own = "10.0.0.1:8082"
         self.joined = True
         self.hurry: Callable[[str], None] = print
@@ -40,7 +40,7 @@ def test_a_slow_look_keeps_nobody_from_a_turn_but_for_the_first() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         node = FakeNode()
-        exchange = Exchange(node, "me", [Place("gateways", 8082)], lambda: [b"x" * 32], loop.time)  # type: ignore[arg-type]
+        exchange = Exchange(node, "me", [PeerAddress("gateways", 8082)], lambda: [b"x" * 32], loop.time)  # type: ignore[arg-type]
         answers: list[asyncio.Future[frozenset[str]]] = [loop.create_future() for _ in range(3)]
         looks = iter(answers)
 

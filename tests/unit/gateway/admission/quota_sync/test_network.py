@@ -73,7 +73,7 @@ class JoiningMachine(RuleBasedStateMachine):
             while pod.streams:
                 pod.streams.pop().close()
         network.pass_time(QUIET_SECONDS)
-        assert not any(list(pod.node.leases()) for pod in network.pods.values())
+        assert not any(list(pod.node.quota_shares()) for pod in network.pods.values())
         shares = [pod.share("k") for pod in network.pods.values()]
         assert sum(shares) == REQUESTS, shares
         assert max(shares) - min(shares) <= 1, shares
@@ -175,7 +175,7 @@ def test_streams_are_exact_but_for_one_a_gateway() -> None:
 def test_with_its_owner_gone_each_keeps_its_share() -> None:
     network = three(600)
     offer(network, 20.0, 30.0, (1, 1, 1))
-    owner = network.pods[ADDRESSES[0]].node.roster.owner("k")
+    owner = network.pods[ADDRESSES[0]].node.membership.owner("k")
     others = [pod for address, pod in network.pods.items() if address != owner]
     before = [pod.share("k") for pod in others]
     network.kill(owner)
@@ -287,7 +287,7 @@ def test_one_alone_has_all_and_says_nothing() -> None:
     network.pass_time(10.0)
     assert sum(network.ask(ADDRESSES[0]) for _ in range(12)) == 10
     assert network.messages == 0
-    assert list(network.pods[ADDRESSES[0]].node.leases()) == []
+    assert list(network.pods[ADDRESSES[0]].node.quota_shares()) == []
 
 
 def test_what_one_used_alone_counts_when_others_come() -> None:
@@ -306,4 +306,4 @@ def test_a_key_without_limits_is_never_spoken_of() -> None:
         network.start(address)
     network.pass_time(5.0)
     assert all(network.ask(ADDRESSES[0], "free") for _ in range(100))
-    assert list(network.pods[ADDRESSES[0]].node.leases()) == []
+    assert list(network.pods[ADDRESSES[0]].node.quota_shares()) == []

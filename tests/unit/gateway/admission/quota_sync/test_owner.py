@@ -6,7 +6,7 @@ import pytest
 
 from plimsoll_gateway.admission.quota.usage import Kind
 from plimsoll_gateway.admission.quota_sync.messages import Line, Report
-from plimsoll_gateway.admission.quota_sync.owner import Ledger, StaleReport
+from plimsoll_gateway.admission.quota_sync.owner import QuotaOwner, StaleReport
 
 LIMIT = 100
 INSTANCES = {"a": "a" * 32, "b": "b" * 32}
@@ -17,7 +17,7 @@ class World:
 
     def __init__(self, *members: str) -> None:
         self.members = members
-        self.ledger = Ledger(lambda key, kind: LIMIT if (key, kind) == ("k", Kind.REQUESTS) else None, self._order)
+        self.owner = QuotaOwner(lambda key, kind: LIMIT if (key, kind) == ("k", Kind.REQUESTS) else None, self._order)
         self.now = 1000.0
         self._numbers: dict[str, int] = {}
 
@@ -29,15 +29,15 @@ class World:
         number = self._numbers[member] = self._numbers.get(member, 0) + 1
         lines = (Line("k", Kind.REQUESTS, held, used, want),)
         report = Report(member, instance or INSTANCES[member], number, joined, lines)
-        self.ledger.hear(report, self.now)
-        reply = self.ledger.reply(report, "0" * 32, self.now)
-        self.ledger.check_integrity()
+        self.owner.hear(report, self.now)
+        reply = self.owner.reply(report, "0" * 32, self.now)
+        self.owner.check_integrity()
         (grant,) = reply.grants
         return grant.share
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.ledger.tidy(self.members, self.now)
+        self.owner.tidy(self.members, self.now)
 
 
 def test_what_is_called_back_is_nobodys_before_it_is_given_back() -> None:
@@ -97,4 +97,4 @@ def test_an_older_report_is_refused() -> None:
     world.says("a", 10, 0, 0)
     report = Report("a", INSTANCES["a"], 1, True, ())
     with pytest.raises(StaleReport, match="report 1 of a"):
-        world.ledger.hear(report, world.now)
+        world.owner.hear(report, world.now)

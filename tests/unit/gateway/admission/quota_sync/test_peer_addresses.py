@@ -6,27 +6,32 @@ import socket
 
 import pytest
 
-from plimsoll_gateway.admission.quota_sync.peer_addresses import BadPlaceError, Names, Place, read_place
+from plimsoll_gateway.admission.quota_sync.peer_addresses import (
+    BadAddressError,
+    PeerAddress,
+    PeerAddresses,
+    read_address,
+)
 
 
 @pytest.mark.parametrize(
-    ("text", "place"),
+    ("text", "address"),
     [
-        ("gateways.ns.svc:8082", Place("gateways.ns.svc", 8082)),
-        ("10.0.0.1:1", Place("10.0.0.1", 1)),
-        ("[10.0.0.1]:8082", Place("10.0.0.1", 8082)),
-        ("[fd00:0:0::0:1]:8082", Place("fd00::1", 8082)),
+        ("gateways.ns.svc:8082", PeerAddress("gateways.ns.svc", 8082)),
+        ("10.0.0.1:1", PeerAddress("10.0.0.1", 1)),
+        ("[10.0.0.1]:8082", PeerAddress("10.0.0.1", 8082)),
+        ("[fd00:0:0::0:1]:8082", PeerAddress("fd00::1", 8082)),
     ],
 )
-def test_places(text: str, place: Place) -> None:
-    assert read_place(text) == place
-    assert read_place(str(place)) == place
+def test_addresses(text: str, address: PeerAddress) -> None:
+    assert read_address(text) == address
+    assert read_address(str(address)) == address
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":80", "host:0", "host:65536", "host:8e1", "fd00::1:80", "h:٣"])
 def test_what_is_no_place(text: str) -> None:
-    with pytest.raises(BadPlaceError):
-        read_place(text)
+    with pytest.raises(BadAddressError):
+        read_address(text)
 
 
 async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +43,7 @@ async def test_a_name_that_cannot_be_looked_up_keeps_its_addresses(monkeypatch: 
         return [(0, 0, 0, "", (address, port)) for address in ("10.0.0.2", "10.0.0.1", "10.0.0.2")]
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
-    names = Names([Place("gateways", 8082)])
+    names = PeerAddresses([PeerAddress("gateways", 8082)])
     found = await names.look()
     assert found == {"10.0.0.1:8082", "10.0.0.2:8082"}
     known = False

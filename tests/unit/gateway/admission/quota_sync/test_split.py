@@ -10,32 +10,32 @@ from plimsoll_gateway.admission.quota_sync.split import even, split
 wants = st.lists(st.integers(0, 40), min_size=1)
 
 
-def filled(budget: int, wanted: list[int]) -> list[int]:
+def filled(quota: int, wanted: list[int]) -> list[int]:
     """Unit by unit to whoever has least of those who want more, the first of equals; the rest evenly."""
     shares = [0] * len(wanted)
-    left = budget
+    left = quota
     while left > 0 and (open_ones := [at for at, want in enumerate(wanted) if shares[at] < want]):
         shares[min(open_ones, key=shares.__getitem__)] += 1
         left -= 1
     return [share + even(left, len(wanted), at) for at, share in enumerate(shares)]
 
 
-@given(budget=st.integers(0, 200), wanted=wants)
-def test_shares_are_those_of_filling_one_by_one(budget: int, wanted: list[int]) -> None:
-    shares = split(budget, wanted)
-    assert sum(shares) == budget
-    assert shares == filled(budget, wanted)
+@given(quota=st.integers(0, 200), wanted=wants)
+def test_shares_are_those_of_filling_one_by_one(quota: int, wanted: list[int]) -> None:
+    shares = split(quota, wanted)
+    assert sum(shares) == quota
+    assert shares == filled(quota, wanted)
 
 
-@given(budget=st.integers(0, 100), wanted=wants, more=st.integers(1, 10**9))
-def test_asking_for_more_than_fair_changes_nothing(budget: int, wanted: list[int], more: int) -> None:
-    shares = split(budget, wanted)
+@given(quota=st.integers(0, 100), wanted=wants, more=st.integers(1, 10**9))
+def test_asking_for_more_than_fair_changes_nothing(quota: int, wanted: list[int], more: int) -> None:
+    shares = split(quota, wanted)
     hungry = [want + more if share < want else want for share, want in zip(shares, wanted, strict=True)]
-    assert split(budget, hungry) == shares
+    assert split(quota, hungry) == shares
 
 
-@given(budget=st.integers(0, 10**12), members=st.integers(1, 50))
-def test_even_shares_make_the_budget(budget: int, members: int) -> None:
-    shares = [even(budget, members, at) for at in range(members)]
-    assert sum(shares) == budget
+@given(quota=st.integers(0, 10**12), members=st.integers(1, 50))
+def test_even_shares_make_the_budget(quota: int, members: int) -> None:
+    shares = [even(quota, members, at) for at in range(members)]
+    assert sum(shares) == quota
     assert max(shares) - min(shares) <= 1

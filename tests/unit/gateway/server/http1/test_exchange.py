@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.flow_control import FlowControl
 
-from plimsoll_gateway.proxy.response_observer import Witness
+from plimsoll_gateway.proxy.response_observer import ResponseObserver
 from plimsoll_gateway.proxy.response_stream import WHOLE
 from plimsoll_gateway.server.http1.exchange import BadAnswerError, Cycle
 from plimsoll_gateway.server.http1.write_buffer import CorkedTransport
@@ -167,19 +167,19 @@ async def test_a_client_has_its_answer_before_it_is_written_down(
     world: Any, ok: Behaviour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    flush, answered = CorkedTransport.flush, Witness.answered
+    flush, answered = CorkedTransport.flush, ResponseObserver.answered
 
     def flushing(self: CorkedTransport) -> None:
         if self._held:
             happened.append("sent")
         flush(self)
 
-    def witnessing(self: Witness, *args: Any) -> None:
+    def witnessing(self: ResponseObserver, *args: Any) -> None:
         happened.append("written down")
         answered(self, *args)
 
     monkeypatch.setattr(CorkedTransport, "flush", flushing)
-    monkeypatch.setattr(Witness, "answered", witnessing)
+    monkeypatch.setattr(ResponseObserver, "answered", witnessing)
     await world.model(ok)
     async with world.post() as response:
         assert (response.status, await response.json()) == (200, {"ok": True})

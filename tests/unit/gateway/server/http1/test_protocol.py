@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from operator_support.virtual_time import run
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.proxy.exchange import caller_of
+from plimsoll_gateway.proxy.exchange import connection_of
 from plimsoll_gateway.server.http1.exchange import Cycle
 from plimsoll_gateway.server.http1.protocol import (
     MOST_AHEAD,
@@ -258,7 +258,7 @@ async def test_the_bodies_of_requests_that_are_sent_ahead_are_not_kept_without_b
             message = await receive()
             bodies.append(message["body"])
             more = message["more_body"]
-        caller = caller_of(scope)
+        caller = connection_of(scope)
         assert caller is not None
         caller.tell(lambda: None)
         await end.wait()
