@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.records.pool import Rules
-from plimsoll_operator.simulation.placement_policy import Planned
+from plimsoll_operator.simulation.placement_policy import PlannerPolicy
 from plimsoll_operator.simulation.pool import Pool
 from plimsoll_operator.simulation.trace import Trace
 
@@ -25,7 +25,7 @@ SHORT = 600.0
 """In windows below this a model that is not asked for still has its rate over the whole trace."""
 
 
-class Informed(Planned):
+class Informed(PlannerPolicy):
     """See above."""
 
     name = "informed"

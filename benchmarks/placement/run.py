@@ -23,8 +23,8 @@ from placement.informed import Informed
 from placement.picture import draw
 from placement.policies import Lru, ModelMesh, Static
 from plimsoll_operator.simulation.commands import percentile
-from plimsoll_operator.simulation.placement_policy import Planned
-from plimsoll_operator.simulation.pool import Host, Outcome, Policy, Pool
+from plimsoll_operator.simulation.placement_policy import PlannerPolicy
+from plimsoll_operator.simulation.pool import Host, Policy, Pool, SimulationResult
 from plimsoll_operator.simulation.trace import GIB, KINDS, Shape, Trace, make
 from provenance import provenance
 from tables import Sheet
@@ -83,7 +83,7 @@ def compare(kind: str, shape: Shape, rounds: int) -> dict[str, Any]:
     """All policies on the same traces, the means over several seeds. The bound allows for our own longest wait."""
     made = [make(kind, shape, seed) for seed in range(rounds)]
     policies: dict[str, Callable[[Trace], Policy]] = {
-        "plimsoll": lambda trace: Planned(),
+        "plimsoll": lambda trace: PlannerPolicy(),
         "lru": lambda trace: Lru(),
         "modelmesh": lambda trace: ModelMesh(),
         "informed": Informed,
@@ -92,7 +92,7 @@ def compare(kind: str, shape: Shape, rounds: int) -> dict[str, Any]:
     outcomes = {
         name: [Pool(trace, hosts(), policy(trace)).run() for trace in made] for name, policy in policies.items()
     }
-    longest = [max(outcome.waits) for outcome in outcomes["plimsoll"]]
+    longest = [max(result.waits) for result in outcomes["plimsoll"]]
     bounds = [lower_bound(trace, hosts(), wait) for trace, wait in zip(made, longest, strict=True)]
     return {
         "name": kind,
@@ -140,16 +140,16 @@ def sheet(trace: dict[str, Any]) -> Sheet:
     return Sheet(f"**{trace['name']}**: {trace['title']} ({trace['requests']:,} requests)", headings, rows, note)
 
 
-def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _figures(outcomes: Sequence[SimulationResult]) -> dict[str, float]:
     return {
-        "seconds": round(fmean(outcome.seconds for outcome in outcomes), 1),
-        "loads": round(fmean(outcome.loads for outcome in outcomes), 1),
-        "wakes": round(fmean(outcome.wakes for outcome in outcomes), 1),
-        "moves": round(fmean(outcome.moves for outcome in outcomes), 1),
-        "served": round(fmean(outcome.served / outcome.requests for outcome in outcomes), 4),
-        "wait_p50": round(fmean(percentile(outcome.waits, 50) for outcome in outcomes), 2),
-        "wait_p99": round(fmean(percentile(outcome.waits, 99) for outcome in outcomes), 2),
-        "wait_most": round(max(max(outcome.waits, default=0.0) for outcome in outcomes), 2),
+        "seconds": round(fmean(result.seconds for result in outcomes), 1),
+        "loads": round(fmean(result.loads for result in outcomes), 1),
+        "wakes": round(fmean(result.wakes for result in outcomes), 1),
+        "moves": round(fmean(result.moves for result in outcomes), 1),
+        "served": round(fmean(result.served / result.requests for result in outcomes), 4),
+        "wait_p50": round(fmean(percentile(result.waits, 50) for result in outcomes), 2),
+        "wait_p99": round(fmean(percentile(result.waits, 99) for result in outcomes), 2),
+        "wait_most": round(max(max(result.waits, default=0.0) for result in outcomes), 2),
     }
 
 

@@ -19,8 +19,8 @@ from placement.run import with_figures
 from plimsoll_operator.simulation.commands import percentile
 from plimsoll_operator.simulation.day import HOUR, Day
 from plimsoll_operator.simulation.replica import Device
-from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, Scaled
-from plimsoll_operator.simulation.service import Outcome, Policy, Service
+from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, ScalerPolicy
+from plimsoll_operator.simulation.service import Policy, Service, SimulationResult
 from plimsoll_operator.spec.scaling import Scaling, Target
 from provenance import provenance
 from scaling.picture import draw
@@ -57,15 +57,15 @@ def compare(day: Day, rounds: int) -> dict[str, Any]:
     made = [day.requests(seed) for seed in range(1, rounds + 1)]
     target = Target(queue=4, ttft=TTFT)
     policies: dict[str, Callable[[], Policy]] = {
-        "plimsoll, from zero": lambda: Scaled(Scaling(0, MOST, target=target)),
-        "plimsoll, one at least": lambda: Scaled(Scaling(1, MOST, target=target)),
+        "plimsoll, from zero": lambda: ScalerPolicy(Scaling(0, MOST, target=target)),
+        "plimsoll, one at least": lambda: ScalerPolicy(Scaling(1, MOST, target=target)),
         "HPA on requests in flight": lambda: Hpa(HPA_TARGET, MOST),
         "fixed, for the mean": lambda: Fixed(1),
         "fixed, between": lambda: Fixed(2),
         "fixed, for the peak": lambda: Fixed(4),
     }
     found: dict[str, Any] = {}
-    first: dict[str, Outcome] = {}
+    first: dict[str, SimulationResult] = {}
     for name, policy in policies.items():
         outcomes = [Service(requests, policy(), START).run(day.hours * HOUR) for requests in made]
         first[name] = outcomes[0]
@@ -74,7 +74,7 @@ def compare(day: Day, rounds: int) -> dict[str, Any]:
     return found
 
 
-def _figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
+def _figures(outcomes: Sequence[SimulationResult]) -> dict[str, float]:
     return {
         "attained": round(fmean(o.attained(TTFT) for o in outcomes), 4),
         "hours": round(fmean(o.busy / HOUR for o in outcomes), 1),

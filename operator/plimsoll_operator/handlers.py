@@ -26,7 +26,7 @@ from plimsoll_operator.spec.identity import GROUP, KIND, PLURAL, POOL_KIND, POOL
 
 def register(controller: Controller, connection: Connection, registry: kopf.OperatorRegistry | None = None) -> None:
     """Register the operator's handlers in a registry of kopf's; without one, in its default."""
-    login = Login(connection, lambda: controller.caches)
+    login = Login(connection, lambda: controller.stores)
 
     @kopf.on.login(registry=registry)
     async def log_in(**_: Any) -> kopf.AiohttpSession:

@@ -8,7 +8,7 @@ from operator_support.stub_gateway import StubGateway
 from plimsoll_gateway.demand.counters import DemandCounters as Ledger
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.routing.loads import Standing
-from plimsoll_operator.scaling.demand import Demand, RevisionDemand, complaint, decode_demand
+from plimsoll_operator.scaling.demand import Demand, RevisionDemand, contradiction, decode_demand
 from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "m")
@@ -26,7 +26,7 @@ def test_the_stand_in_says_what_the_design_says() -> None:
     assert set(body) == {"instance", "sequence", "time", "models"}
     assert set(model) == {"namespace", "name", "held", "inFlight", "asked", "lastAsked", "revisions"}
     assert set(part) == {field.encode_name for field in msgspec.structs.fields(RevisionDemand)}
-    assert complaint(None, msgspec.convert(body, Demand), NOW) is None
+    assert contradiction(None, msgspec.convert(body, Demand), NOW) is None
 
 
 def test_a_gateways_own_answer_is_read() -> None:
@@ -47,5 +47,5 @@ def test_a_gateways_own_answer_is_read() -> None:
     (part,) = model.revisions
     assert (part.revision, part.requests, part.errors) == ("r1", 2, 1)
     assert (part.first_byte.count, part.first_byte.buckets[-1][1], part.event_gap.count) == (2, 1, 7)
-    assert complaint(None, answer, NOW) is None
+    assert contradiction(None, answer, NOW) is None
     assert answer.sequence == 1, "it rises when requests begin to wait"

@@ -11,7 +11,7 @@ from kubernetes.aio import client
 from plimsoll_cluster.connection import Connection
 from plimsoll_operator.controller.controller import Controller
 from plimsoll_operator.handlers import register
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 
 
 def registered() -> kopf.OperatorRegistry:
@@ -29,7 +29,7 @@ def test_every_kind_that_people_write_has_a_handler() -> None:
     handlers: Any = registered()._watching.get_all_handlers()
     watched = {(handler.selector.group, handler.selector.version, handler.selector.any_name) for handler in handlers}
     wanted = set()
-    for store in Caches(None).primaries():
+    for store in Stores(None).primaries():
         _, group, version = store.resource.base.lstrip("/").split("/")
         wanted.add((group, version, store.resource.plural))
     assert watched == wanted

@@ -191,7 +191,7 @@ def test_both_give_a_name_to_the_same_object(claims: list[tuple[str, set[str]]],
     table = table_of(map(MODELS.entry, items), [])
     for item in items:
         spec = read_spec(item)
-        lost = {loss.name: loss.why.removeprefix("by ") for loss in registry.losses(spec)}
+        lost = {loss.name: loss.why.removeprefix("by ") for loss in registry.conflicts(spec)}
         for name in spec.served_names:
             owner = table.find(name)
             assert owner is not None

@@ -21,10 +21,10 @@ from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.controller.name_recorder import NameRecorder
 from plimsoll_operator.kube.api import Api, ApiError
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.spec.identity import Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import read_spec
@@ -91,10 +91,10 @@ class Operator:
     """One process."""
 
     def __init__(self, cluster: Cluster, rules: NameRules, now: Callable[[], datetime]) -> None:
-        self.caches, self.names = Caches(None, name_record=RECORD), NameRegistry(NamePolicy(rules))
-        common = Common(
+        self.stores, self.names = Stores(None, name_record=RECORD), NameRegistry(NamePolicy(rules))
+        context = ReconcileContext(
             cluster,
-            self.caches,
+            self.stores,
             Expectations(),
             Image("runtime:1"),
             self.names,
@@ -103,9 +103,9 @@ class Operator:
             may_act=lambda: True,
             clock=now,
         )
-        self.record = self.caches.of("ConfigMap")
-        self.names.follow(self.caches.models, lambda _: None)
-        self.recorder = NameRecorder(common, RECORD, GRACE, lambda _: None)
+        self.record = self.stores.of("ConfigMap")
+        self.names.follow(self.stores.models, lambda _: None)
+        self.recorder = NameRecorder(context, RECORD, GRACE, lambda _: None)
 
 
 def claims_of(items: Iterable[Object]) -> set[tuple[str, str]]:
@@ -166,11 +166,11 @@ class Names(RuleBasedStateMachine):
     def a_pass_writes_a_status(self, data: st.DataObject, ready: bool) -> None:
         """By what the operator has seen, which may be old."""
         key = data.draw(st.sampled_from(sorted(self.cluster.models)))
-        seen = self.operator.caches.models.get(key)
+        seen = self.operator.stores.models.get(key)
         if seen is None or seen.uid != self.cluster.models[key]["metadata"]["uid"]:
             return
         spec, self.cluster.version = read_spec(seen.value), self.cluster.version + 1
-        lost = {loss.name for loss in self.operator.names.losses(spec)}
+        lost = {conflict.name for conflict in self.operator.names.conflicts(spec)}
         status = {"servedNames": [name for name in spec.served_names if name not in lost], "readyReplicas": int(ready)}
         item = {**self.cluster.models[key], "status": status}
         item["metadata"] = {**item["metadata"], "resourceVersion": str(self.cluster.version)}
@@ -178,11 +178,11 @@ class Names(RuleBasedStateMachine):
 
     @rule()
     def the_operator_sees(self) -> None:
-        self.cluster.show(self.operator.caches.models, self.operator.record)
+        self.cluster.show(self.operator.stores.models, self.operator.record)
 
     @rule(fate=st.sampled_from(["done", "done", "lost", "refused"]))
     def the_operator_writes(self, fate: str) -> None:
-        if not (self.operator.caches.models.synced and self.operator.record.synced):
+        if not (self.operator.stores.models.synced and self.operator.record.synced):
             return
         self.cluster.fate = fate
         run(self.operator.recorder.write())
@@ -226,7 +226,7 @@ class Names(RuleBasedStateMachine):
             assert self.operator.names.owner(name) == (owner and owner.key)
         for item in self.cluster.models.values():
             spec = read_spec(item)
-            lost = {loss.name for loss in self.operator.names.losses(spec)}
+            lost = {conflict.name for conflict in self.operator.names.conflicts(spec)}
             for name in spec.served_names:
                 owner = self.shown.current.find(name)
                 assert (name in lost) is (owner is None or owner.key != spec.key)
@@ -237,7 +237,7 @@ class Names(RuleBasedStateMachine):
     @invariant()
     def note(self) -> None:
         """A name leaves the record when a rule gives it to others, or when no claim was seen for the whole grace."""
-        seen = [entry.value for entry in self.operator.caches.models] if hasattr(self, "operator") else []
+        seen = [entry.value for entry in self.operator.stores.models] if hasattr(self, "operator") else []
         stored = parse_record(self.cluster.data)
         told = {(kept.namespace, name) for name, kept in stored.items() if kept.until is None}
         self.claimed |= dict.fromkeys(claims_of(seen) & told, self.now)
@@ -295,8 +295,8 @@ def test_a_name_stays_while_no_operator_runs() -> None:
     assert run(world.operator.recorder.write()) == GRACE.total_seconds()
     assert world.cluster.data == {"prod": "a 2026-01-01T00:00:10Z\n"}
     world.the_operator_sees()
-    (loss,) = world.operator.names.losses(read_spec(world.cluster.models[ObjectKey("team", "n")]))
-    assert (loss.reason.value, loss.why) == ("ServedNameKept", "for prod until 2026-01-01T00:00:10Z")
+    (conflict,) = world.operator.names.conflicts(read_spec(world.cluster.models[ObjectKey("team", "n")]))
+    assert (conflict.reason.value, conflict.why) == ("ServedNameKept", "for prod until 2026-01-01T00:00:10Z")
     world.apply("prod", "m", {"a"}, older=False)
     world.the_gateway_sees("both")
     found = world.shown.find("a")

@@ -24,7 +24,7 @@ class Store:
     path: str
 
 
-class Keeping(Protocol):
+class Persistent(Protocol):
     """A spec whose pods keep things. Implementations are frozen dataclasses."""
 
     @property
@@ -40,12 +40,12 @@ class Keeping(Protocol):
         """`spec.files`."""
 
 
-def store_arguments(spec: Keeping) -> list[str]:
+def store_arguments(spec: Persistent) -> list[str]:
     """Options of `plimsoll serve` and `plimsoll host`."""
     return [*_responses(spec), *_files(spec)]
 
 
-def stores(spec: Keeping) -> tuple[Store, ...]:
+def stores(spec: Persistent) -> tuple[Store, ...]:
     """The claims that each pod writes to. One that has both is one volume: a kubelet mounts no claim twice in a pod."""
     responses, files = _responses_claim(spec), spec.files
     volume = FILES_VOLUME if files is not None and responses == files.claim else RESPONSES_VOLUME
@@ -55,25 +55,25 @@ def stores(spec: Keeping) -> tuple[Store, ...]:
     )
 
 
-def group_variable(spec: Keeping) -> dict[str, Any]:
+def group_variable(spec: Persistent) -> dict[str, Any]:
     """The pod's own label: two pods of one spec and image are to differ in nothing but labels and names."""
     if _responses_claim(spec) is None:
         return {}
     return {GROUP_VARIABLE: {"fieldRef": {"fieldPath": f"metadata.labels['{GROUP_LABEL}']"}}}
 
 
-def keeper_label(spec: Keeping, group: str) -> dict[str, str]:
+def keeper_label(spec: Persistent, group: str) -> dict[str, str]:
     """Under which name gateways find what the pod keeps, which the one in its place keeps after it."""
     return {} if _responses_claim(spec) is None else {KEEPER_LABEL: f"{_name(spec)}-{group}"}
 
 
-def _name(spec: Keeping) -> str:
+def _name(spec: Persistent) -> str:
     """That of no other object of the namespace: a pool and a model may be called alike, and no model has a dot."""
     name = spec.owner.key.name
     return f"pool.{name}" if spec.owner.kind == POOL_KIND else name
 
 
-def _responses(spec: Keeping) -> list[str]:
+def _responses(spec: Persistent) -> list[str]:
     found = spec.responses
     if found is None:
         return []
@@ -88,7 +88,7 @@ def _responses(spec: Keeping) -> list[str]:
     return _said(options)
 
 
-def _files(spec: Keeping) -> list[str]:
+def _files(spec: Persistent) -> list[str]:
     found = spec.files
     if found is None:
         return []
@@ -100,5 +100,5 @@ def _said(options: Mapping[str, str | int | None]) -> list[str]:
     return [word for option, value in options.items() if value is not None for word in (option, str(value))]
 
 
-def _responses_claim(spec: Keeping) -> str | None:
+def _responses_claim(spec: Persistent) -> str | None:
     return None if spec.responses is None else spec.responses.claim

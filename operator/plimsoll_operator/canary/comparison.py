@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 
-from plimsoll_operator.canary.counts import Seen
-from plimsoll_operator.spec.canary import Terms
+from plimsoll_operator.canary.counts import RequestCounts
+from plimsoll_operator.spec.canary import CanarySpec
 
 HALVINGS = 60
 
@@ -62,12 +62,12 @@ ERROR = 0.02
 QUANTILE = 0.9
 
 
-def complaint(terms: Terms, canary: Seen, stable: Seen) -> str | None:
+def why_worse(terms: CanarySpec, canary: RequestCounts, stable: RequestCounts) -> str | None:
     """Why the canary is worse, in words; None where that cannot be said."""
     return _fails_more(terms, canary, stable) or _begins_later(terms, canary, stable)
 
 
-def _fails_more(terms: Terms, canary: Seen, stable: Seen) -> str | None:
+def _fails_more(terms: CanarySpec, canary: RequestCounts, stable: RequestCounts) -> str | None:
     error = ERROR / 4  # one of two tests, one of two bounds
     if canary.rate <= max(terms.max_error_rate, stable.rate):
         return None
@@ -80,7 +80,7 @@ def _fails_more(terms: Terms, canary: Seen, stable: Seen) -> str | None:
     )
 
 
-def _begins_later(terms: Terms, canary: Seen, stable: Seen) -> str | None:
+def _begins_later(terms: CanarySpec, canary: RequestCounts, stable: RequestCounts) -> str | None:
     if not canary.timed or not stable.timed:
         return None
     error = ERROR / 4 / max(1, len(canary.first_bytes), len(stable.first_bytes))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RequestCounts:
     """`requests` were answered, or were to be, and `failed` of them were not, or not to their end.
 
     `first_bytes` have, by upper bound in seconds, how many of `timed` streamed answers had begun by then.
@@ -17,10 +17,10 @@ class Seen:
     timed: int = 0
     first_bytes: tuple[tuple[float, int], ...] = ()
 
-    def __add__(self, other: Seen) -> Seen:
+    def __add__(self, other: RequestCounts) -> RequestCounts:
         return _combined(self, other, 1)
 
-    def __sub__(self, earlier: Seen) -> Seen:
+    def __sub__(self, earlier: RequestCounts) -> RequestCounts:
         return _combined(self, earlier, -1)
 
     @property
@@ -36,10 +36,10 @@ class Seen:
         assert all(0 <= count <= self.timed for count in counts)
 
 
-NOTHING = Seen()
+NOTHING = RequestCounts()
 
 
-def _combined(one: Seen, other: Seen, sign: int) -> Seen:
+def _combined(one: RequestCounts, other: RequestCounts, sign: int) -> RequestCounts:
     """Bounds of which the other says nothing are left out: nobody knows what lies below them."""
     if not one.timed:
         first_bytes = tuple((bound, sign * count) for bound, count in other.first_bytes)
@@ -48,7 +48,7 @@ def _combined(one: Seen, other: Seen, sign: int) -> Seen:
     else:
         known = dict(other.first_bytes)
         first_bytes = tuple((bound, count + sign * known[bound]) for bound, count in one.first_bytes if bound in known)
-    return Seen(
+    return RequestCounts(
         one.requests + sign * other.requests,
         one.failed + sign * other.failed,
         one.timed + sign * other.timed,

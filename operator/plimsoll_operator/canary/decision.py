@@ -12,40 +12,40 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.pod_revision import Fit, fits, user_part
 from plimsoll_operator.canary.evidence import Evidence, Totals
 from plimsoll_operator.canary.rule import Facts, begin, counted, judge, taken_back, under, words_of
-from plimsoll_operator.canary.split import Sides, Stage, stage_of
+from plimsoll_operator.canary.split import CanarySplit, Sides, split_of
 from plimsoll_operator.canary.state import Canary, State, canary_fields, read_canary, read_mark
 from plimsoll_operator.planning.pods import Observed
-from plimsoll_operator.spec.canary import Terms
+from plimsoll_operator.spec.canary import CanarySpec
 from plimsoll_operator.spec.identity import Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import Spec, SpecError
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 
-Sightings = Callable[[ObjectKey], Totals | None]
+TotalsSource = Callable[[ObjectKey], Totals | None]
 """What every gateway process has counted of a model; None where nobody tells."""
 NEVER_MIND = "the spec is that of the stable revision again"
 NO_ROOM = "there is no place for a pod beside the only one: raise replicas or rollout.maxSurge"
 
 
-def nobody_tells(_: ObjectKey) -> Totals | None:
+def no_totals(_: ObjectKey) -> Totals | None:
     """For an operator that asks no gateways."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Rolling:
-    """`stage` is None where all pods are to be of the present spec; `stable`: the revision to go back to, "" for none.
+class CanaryDecision:
+    """`split` is None where all pods are to be of the present spec; `stable`: the revision to go back to, "" for none.
 
     `wait`: when to decide again.
     """
 
-    stage: Stage | None
+    split: CanarySplit | None
     stable: str
     wait: timedelta | None = None
 
     @property
     def canary(self) -> Canary | None:
         """How far its canary is."""
-        return self.stage.canary if self.stage is not None else None
+        return self.split.canary if self.split is not None else None
 
     def fields(self) -> dict[str, Any]:
         """Of the status."""
@@ -53,7 +53,7 @@ class Rolling:
         return fields | ({"canary": canary_fields(self.canary)} if self.canary is not None else {})
 
 
-class Conductor:
+class CanaryController:
     """Remembers what gateways saw since a step began, and nothing else.
 
     `check` raises SpecError for a spec of which this installation makes no pods.
@@ -63,12 +63,12 @@ class Conductor:
         self,
         image: Image,
         check: Callable[[Spec], None],
-        sightings: Sightings = nobody_tells,
+        totals_of: TotalsSource = no_totals,
         profiles: Profiles = NO_PROFILES,
     ) -> None:
         self._image = image
         self._check = check
-        self._sightings = sightings
+        self._totals_of = totals_of
         self._profiles = profiles
         self._evidence = Evidence()
 
@@ -76,7 +76,7 @@ class Conductor:
         """A model is gone, or has no pods of its own."""
         self._evidence.forget(key)
 
-    def decide(self, item: Object, spec: Spec, known: Sequence[Revision], observed: Observed) -> Rolling:
+    def decide(self, item: Object, spec: Spec, known: Sequence[Revision], observed: Observed) -> CanaryDecision:
         """How far the canary of a model is now."""
         status, present, terms = item.get("status") or {}, user_part(spec), spec.rollout.canary
         stable = str(status.get("stableRevision", ""))
@@ -84,21 +84,21 @@ class Conductor:
         sides = None if canary is None else self._sides(item, spec, canary.stable, known)
         if terms is None or canary is None or sides is None:
             self._evidence.forget(spec.key)
-            return Rolling(None, present if self._serves_alone(spec, observed) else stable)
+            return CanaryDecision(None, present if self._serves_alone(spec, observed) else stable)
         canary = under(terms, canary, observed.now)
-        stage = stage_of(canary, terms, sides, observed)
-        canary = counted(canary, stage.wanted, stage.ready, observed.now)
-        verdict = judge(canary, terms, self._facts(spec, canary, stage, observed.now))
+        split = split_of(canary, terms, sides, observed)
+        canary = counted(canary, split.wanted, split.ready, observed.now)
+        verdict = judge(canary, terms, self._facts(spec, canary, split, observed.now))
         if verdict.canary is None:
             self._evidence.forget(spec.key)
-            return Rolling(None, present)
-        return Rolling(stage_of(verdict.canary, terms, sides, observed), verdict.canary.stable, verdict.wait)
+            return CanaryDecision(None, present)
+        return CanaryDecision(split_of(verdict.canary, terms, sides, observed), verdict.canary.stable, verdict.wait)
 
     def _present(
         self,
         status: Object,
         present: str,
-        terms: Terms,
+        terms: CanarySpec,
         stable: str,
         known: Sequence[Revision],
         observed: Observed,
@@ -115,7 +115,7 @@ class Conductor:
             return None
         return self._marked(begin(present, stable, terms, observed.now), terms, known)
 
-    def _marked(self, canary: Canary, terms: Terms, known: Sequence[Revision]) -> Canary:
+    def _marked(self, canary: Canary, terms: CanarySpec, known: Sequence[Revision]) -> Canary:
         """What the present revision carries counts, wherever the status was. One that comes again is a new one."""
         latest = max(known, key=lambda revision: revision.number, default=None)
         mark = read_mark(latest.mark) if latest is not None and latest.label == canary.revision else None
@@ -143,17 +143,17 @@ class Conductor:
         fit, live = fits(spec, self._image), [pod for pod in observed.pods if pod.live]
         return len(live) >= spec.replicas > 0 and all(pod.ready and fit(pod.hash) is not Fit.OLDER for pod in live)
 
-    def _facts(self, spec: Spec, canary: Canary, stage: Stage, now: datetime) -> Facts:
-        totals = self._sightings(spec.key)
+    def _facts(self, spec: Spec, canary: Canary, split: CanarySplit, now: datetime) -> Facts:
+        totals = self._totals_of(spec.key)
         seen = None if totals is None else self._evidence.since(spec.key, canary, totals)
-        failure = next((p.failure for p in stage.canary_view.observed.pods if p.live and p.failure is not None), None)
+        failure = next((p.failure for p in split.canary_view.observed.pods if p.live and p.failure is not None), None)
         hindrance = failure.message if failure is not None else ""
-        if not stage.wanted:
+        if not split.wanted:
             hindrance = NO_ROOM if spec.replicas else "0 replicas are wanted"
         return Facts(
-            wanted=stage.wanted,
-            ready=stage.ready,
-            deadline=_deadline(spec, canary, stage),
+            wanted=split.wanted,
+            ready=split.ready,
+            deadline=_deadline(spec, canary, split),
             now=now,
             hindrance=hindrance,
             canary=None if seen is None else seen[0],
@@ -166,9 +166,9 @@ def _was_left(canary: Canary) -> bool:
     return canary.message == words_of(NEVER_MIND)
 
 
-def _deadline(spec: Spec, canary: Canary, stage: Stage) -> datetime:
+def _deadline(spec: Spec, canary: Canary, split: CanarySplit) -> datetime:
     """When pods of the canary that do not serve never will: nothing has moved, and what loads had its time."""
-    pods = stage.canary_view.observed.pods
+    pods = split.canary_view.observed.pods
     moved = max((canary.lacking or canary.since, *(p.ended if p.dead else p.moved for p in pods)))
     loaded_by = [p.loads_since + timedelta(seconds=spec.startup_seconds) for p in pods if p.loads_since is not None]
     return max((moved + timedelta(seconds=spec.rollout.progress_seconds), *loaded_by))

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.canary.counts import NOTHING, Seen
+from plimsoll_operator.canary.counts import NOTHING, RequestCounts
 from plimsoll_operator.canary.state import Canary
 
-Totals = Mapping[str, Mapping[str, Seen]]
+Totals = Mapping[str, Mapping[str, RequestCounts]]
 """What each gateway process has counted since it began, by revision."""
 
 
@@ -22,8 +22,8 @@ class Account:
     """Of one step: what was counted last, and the sums since it began, by revision."""
 
     of: tuple[str, int, str]
-    last: dict[str, dict[str, Seen]] = field(default_factory=dict)
-    sums: dict[str, Seen] = field(default_factory=dict)
+    last: dict[str, dict[str, RequestCounts]] = field(default_factory=dict)
+    sums: dict[str, RequestCounts] = field(default_factory=dict)
 
 
 class Evidence:
@@ -32,7 +32,7 @@ class Evidence:
     def __init__(self) -> None:
         self._accounts: dict[ObjectKey, Account] = {}
 
-    def since(self, key: ObjectKey, canary: Canary, totals: Totals) -> tuple[Seen, Seen]:
+    def since(self, key: ObjectKey, canary: Canary, totals: Totals) -> tuple[RequestCounts, RequestCounts]:
         """What was seen of the canary and of all other pods since its state began."""
         of = (canary.revision, canary.step, f"{canary.state}@{canary.since.isoformat()}")
         account = self._accounts.get(key)
@@ -57,12 +57,12 @@ class Evidence:
                 _whole(seen).check_integrity()
 
 
-def _whole(seen: Seen) -> Seen:
+def _whole(seen: RequestCounts) -> RequestCounts:
     """An answer may begin before the step and break off in it: it then is one of its requests."""
     return replace(seen, requests=max(seen.requests, seen.failed))
 
 
-def _count(account: Account, instance: str, found: Mapping[str, Seen]) -> None:
+def _count(account: Account, instance: str, found: Mapping[str, RequestCounts]) -> None:
     before = account.last.get(instance)
     account.last[instance] = dict(found)
     if before is None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from plimsoll_operator.canary.comparison import complaint
-from plimsoll_operator.canary.counts import Seen
+from plimsoll_operator.canary.comparison import why_worse
+from plimsoll_operator.canary.counts import RequestCounts
 from plimsoll_operator.canary.state import Canary, State
-from plimsoll_operator.spec.canary import Step, Terms
+from plimsoll_operator.spec.canary import CanarySpec, Step
 
 LOOK_AGAIN = timedelta(seconds=5)
 """How often what gateways saw is judged."""
@@ -30,8 +30,8 @@ class Facts:
     deadline: datetime
     now: datetime
     hindrance: str = ""
-    canary: Seen | None = None
-    stable: Seen | None = None
+    canary: RequestCounts | None = None
+    stable: RequestCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Verdict:
     wait: timedelta | None = None
 
 
-def begin(revision: str, stable: str, terms: Terms, now: datetime) -> Canary:
+def begin(revision: str, stable: str, terms: CanarySpec, now: datetime) -> Canary:
     """A canary whose pods are still to be made."""
     return _starting(Canary(revision, stable, 1, 0, 0, State.STARTING, now, "", ""), 1, terms, now)
 
@@ -64,12 +64,12 @@ def counted(canary: Canary, wanted: int, ready: int, now: datetime) -> Canary:
     return canary if canary.lacking is not None else replace(canary, lacking=now)
 
 
-def judge(canary: Canary, terms: Terms, facts: Facts) -> Verdict:
+def judge(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
     """What becomes of a canary."""
     if canary.state is State.TAKEN_BACK:
         return Verdict(canary)
     if canary.weight and facts.canary is not None:
-        why = complaint(terms, facts.canary, facts.stable or Seen())
+        why = why_worse(terms, facts.canary, facts.stable or RequestCounts())
         if why is not None:
             return Verdict(taken_back(canary, why, facts.now))
     if facts.wanted < 1:
@@ -81,7 +81,7 @@ def judge(canary: Canary, terms: Terms, facts: Facts) -> Verdict:
     return _observed(canary, terms, facts)
 
 
-def _not_ready(canary: Canary, terms: Terms, facts: Facts) -> Verdict:
+def _not_ready(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
     if facts.now >= facts.deadline:
         why = f"{facts.ready} of {facts.wanted} of its pods are ready, and none has come nearer to it for too long"
         return Verdict(taken_back(canary, f"{why}: {facts.hindrance}" if facts.hindrance else why, facts.now))
@@ -91,7 +91,7 @@ def _not_ready(canary: Canary, terms: Terms, facts: Facts) -> Verdict:
     return Verdict(canary, min(wait, LOOK_AGAIN) if canary.weight else wait)
 
 
-def _observed(canary: Canary, terms: Terms, facts: Facts) -> Verdict:
+def _observed(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
     """All its pods serve: whether the step is over."""
     step = terms.steps[canary.step - 1]
     if step.weight != canary.weight:
@@ -110,7 +110,7 @@ def _observed(canary: Canary, terms: Terms, facts: Facts) -> Verdict:
     return Verdict(None)
 
 
-def _starting(canary: Canary, step: int, terms: Terms, now: datetime) -> Canary:
+def _starting(canary: Canary, step: int, terms: CanarySpec, now: datetime) -> Canary:
     """The step's pods are made; gateways go on as before."""
     moved = replace(
         canary,
@@ -124,13 +124,13 @@ def _starting(canary: Canary, step: int, terms: Terms, now: datetime) -> Canary:
     return _saying(moved, _made(terms.steps[step - 1]))
 
 
-def _observing(canary: Canary, terms: Terms, now: datetime) -> Canary:
+def _observing(canary: Canary, terms: CanarySpec, now: datetime) -> Canary:
     weight = terms.steps[canary.step - 1].weight
     moved = replace(canary, weight=weight, state=State.OBSERVING, since=now)
     return _saying(moved, _task(terms.steps[canary.step - 1]))
 
 
-def under(terms: Terms, canary: Canary, now: datetime) -> Canary:
+def under(terms: CanarySpec, canary: Canary, now: datetime) -> Canary:
     """The same under these terms, perhaps others than before: it stays at its step, or at the last one."""
     if canary.state is State.TAKEN_BACK or canary.terms == terms.fingerprint:
         return canary

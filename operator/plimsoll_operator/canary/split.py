@@ -20,9 +20,9 @@ from plimsoll_operator.canary.sizes import (
 )
 from plimsoll_operator.canary.state import Canary, State
 from plimsoll_operator.planning.plan import ROOM_PATIENCE, Action, CreatePod, DeletePod, Plan, free_groups, plan
-from plimsoll_operator.planning.pod_view import View, view
+from plimsoll_operator.planning.pod_view import PodView, view
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState
-from plimsoll_operator.spec.canary import Terms
+from plimsoll_operator.spec.canary import CanarySpec
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.status.reasons import Reason
 
@@ -38,7 +38,7 @@ class Sides:
 
 
 @dataclass(frozen=True, slots=True)
-class StagePlan:
+class SplitPlan:
     """What to do now, in this order, and of which spec the pods are that are made; `wait` as in a plan."""
 
     parts: tuple[tuple[Spec, tuple[Action, ...]], ...]
@@ -51,7 +51,7 @@ class StagePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class CanarySplit:
     """The pods of a model with a canary, each of them on one side.
 
     `wanted` pods the canary is to have in this step; `kept` of those that serve stay, because too few others do.
@@ -60,8 +60,8 @@ class Stage:
     canary: Canary
     sides: Sides
     observed: Observed
-    stable_view: View[Spec]
-    canary_view: View[Spec]
+    stable_view: PodView[Spec]
+    canary_view: PodView[Spec]
     stable_plan: Plan
     wanted: int
     kept: int
@@ -81,10 +81,10 @@ class Stage:
         """Pods of the canary that serve."""
         return self.canary_view.good_ready
 
-    def merged(self) -> View[Spec]:
+    def merged(self) -> PodView[Spec]:
         """All of them as one, for the status: nothing that is where it should be is old."""
         one, other = self.stable_view, self.canary_view
-        return View(
+        return PodView(
             replace(self.sides.present, replicas=one.spec.replicas + other.spec.replicas),
             self.observed,
             live=one.live + other.live,
@@ -96,7 +96,7 @@ class Stage:
         )
 
 
-def stage_of(canary: Canary, terms: Terms, sides: Sides, observed: Observed) -> Stage:
+def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed) -> CanarySplit:
     """Sort the pods, and say how many of either revision there should be."""
     spec = sides.present
     replicas, rollout = spec.replicas, spec.rollout
@@ -121,39 +121,39 @@ def stage_of(canary: Canary, terms: Terms, sides: Sides, observed: Observed) -> 
     planned = plan(stable)
     room = room_for_canary(replicas, rollout, max(count, _left(stable, planned)))
     mine = replace(first, spec=replace(spec, replicas=max(min(wanted, max(len(live), room)), kept)))
-    return Stage(canary, sides, observed, stable, mine, planned, wanted, kept)
+    return CanarySplit(canary, sides, observed, stable, mine, planned, wanted, kept)
 
 
-def plan_stage(stage: Stage) -> StagePlan:
+def plan_split(split: CanarySplit) -> SplitPlan:
     """What to do now. Pods of the canary that are too many go first, and its new ones come last.
 
     Those of a canary that was taken back go at once, but for the last that serve.
     """
-    first, wait = stage.stable_plan, None
-    if stage.canary.state is State.TAKEN_BACK:
-        mine: tuple[Action, ...] = _removed(stage)
+    first, wait = split.stable_plan, None
+    if split.canary.state is State.TAKEN_BACK:
+        mine: tuple[Action, ...] = _removed(split)
     else:
-        planned = plan(stage.canary_view)
+        planned = plan(split.canary_view)
         mine, wait = planned.actions, planned.wait
-    groups, present, stable = free_groups(stage.observed.pods), stage.sides.present, stage.sides.stable
+    groups, present, stable = free_groups(split.observed.pods), split.sides.present, split.sides.stable
     parts = (
         (present, [a for a in mine if not isinstance(a, CreatePod)]),
         (stable, first.actions),
         (present, [a for a in mine if isinstance(a, CreatePod)]),
     )
     waits = [t for t in (first.wait, wait) if t is not None]
-    return StagePlan(
+    return SplitPlan(
         tuple((spec, tuple(_numbered(actions, groups))) for spec, actions in parts), min(waits, default=None)
     )
 
 
-def _removed(stage: Stage) -> tuple[Action, ...]:
-    pods = [p for p in stage.observed.pods if p.revision == stage.canary.revision and not p.stopping]
-    kept = [p for p in pods if p.ready][: stage.kept]
+def _removed(split: CanarySplit) -> tuple[Action, ...]:
+    pods = [p for p in split.observed.pods if p.revision == split.canary.revision and not p.stopping]
+    kept = [p for p in pods if p.ready][: split.kept]
     return tuple(DeletePod(p.name, p.uid, "its revision was taken back") for p in pods if p not in kept)
 
 
-def _left(seen: View[Spec], planned: Plan) -> int:
+def _left(seen: PodView[Spec], planned: Plan) -> int:
     """Pods that are there once the plan is carried out."""
     gone = {action.uid for action in planned.actions if isinstance(action, DeletePod)}
     made = sum(isinstance(action, CreatePod) for action in planned.actions)

@@ -6,42 +6,42 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from plimsoll_operator.canary.split import Stage
+from plimsoll_operator.canary.split import CanarySplit
 from plimsoll_operator.canary.state import Canary, State
 from plimsoll_operator.status.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
 from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Fields, Rejections, describe, ready_of, standard_of
 
 
-def describe_stage(
-    stage: Stage, rejections: Rejections, before: Sequence[Mapping[str, Any]]
+def describe_split(
+    split: CanarySplit, rejections: Rejections, before: Sequence[Mapping[str, Any]]
 ) -> tuple[Fields, list[Condition]]:
     """The status of a model between two revisions, as `describe` has it of one."""
-    merged = stage.merged()
+    merged = split.merged()
     fields, conditions = describe(merged, rejections, before)
     of = {condition.type: condition for condition in conditions}
     loaded = of[LOADED]
     if loaded.reason in (Reason.LOADED, Reason.LOADING):
-        loaded = replace(loaded, message=_loaded(stage))
+        loaded = replace(loaded, message=_loaded(split))
     parts = [of[PLACED], loaded, of[ROUTABLE]]
-    ready = ready_of(replace(merged, spec=stage.sides.present), parts) if stage.replicas else of[READY]
+    ready = ready_of(replace(merged, spec=split.sides.present), parts) if split.replicas else of[READY]
     fields |= {
-        "updatedReplicas": len(stage.canary_view.current),
-        "desiredReplicas": stage.replicas,
-        "source": stage.sides.stable.source,
+        "updatedReplicas": len(split.canary_view.current),
+        "desiredReplicas": split.replicas,
+        "source": split.sides.stable.source,
     }
     progressing = of[PROGRESSING]
-    if stage.is_present:
-        over = stage.canary.state is State.TAKEN_BACK
-        progressing = _progressing(stage.canary, over=over)
-        if stage.replicas:
+    if split.is_present:
+        over = split.canary.state is State.TAKEN_BACK
+        progressing = _progressing(split.canary, over=over)
+        if split.replicas:
             fields["phase"] = "Degraded" if over else "Updating"
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
 
-def _loaded(stage: Stage) -> str:
+def _loaded(split: CanarySplit) -> str:
     """How many replicas have loaded the source of either revision; of one without replicas nothing is said."""
-    sides = [side for side in (stage.stable_view, stage.canary_view) if side.spec.replicas]
+    sides = [side for side in (split.stable_view, split.canary_view) if side.spec.replicas]
     said = [f"{side.good_ready} of {side.spec.replicas} replicas have loaded {side.spec.source}" for side in sides]
     return ", ".join(said)
 

@@ -24,55 +24,55 @@ from plimsoll_cluster.kubernetes_source import follow, list_on_doubt
 from plimsoll_cluster.served_names.policy import NamePolicy
 from plimsoll_operator.build.disruption_budget import Budgets
 from plimsoll_operator.build.host import read_key
-from plimsoll_operator.canary.counts import Seen
-from plimsoll_operator.canary.decision import Sightings
+from plimsoll_operator.canary.counts import RequestCounts
+from plimsoll_operator.canary.decision import TotalsSource
 from plimsoll_operator.canary.evidence import Totals
-from plimsoll_operator.controller.event_routing import merge_event, wake
-from plimsoll_operator.controller.model_reconciler import Reconciler
+from plimsoll_operator.controller.event_routing import merge_event, route_changes
+from plimsoll_operator.controller.model_reconciler import ModelReconciler
 from plimsoll_operator.controller.name_recorder import NameRecorder
 from plimsoll_operator.controller.options import Options
 from plimsoll_operator.controller.work_queue import RESYNC_SECONDS, WORKERS, WorkQueue
-from plimsoll_operator.kube.api import Api, Outstanding
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.api import Api, WritesUnderWay
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
 from plimsoll_operator.kube.health import serve_health
 from plimsoll_operator.kube.leader_election import MARGIN, Lease, LeaseLostError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.prerequisites import await_prerequisites, may_see_namespaces, may_see_nodes
-from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.metrics import LEADER, LEADERLESS, UNFOLLOWED
 from plimsoll_operator.planning.nodes import NodeRegistry
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.pools.hosts.client import HostClient, host_session, host_url
 from plimsoll_operator.pools.hosts.host_registry import HostPod
-from plimsoll_operator.pools.pool_controller import PLACEMENT, Pools
+from plimsoll_operator.pools.pool_controller import PLACEMENT, PoolController
 from plimsoll_operator.scaling.demand import Demand, RevisionDemand
-from plimsoll_operator.scaling.gateways import GatewayBook
+from plimsoll_operator.scaling.gateways import GatewayRegistry
 from plimsoll_operator.scaling.poller import DemandPoller, connect_to
 from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.spec.identity import KIND, POOL_KIND, ObjectKey
 
 
-def sightings_of(book: GatewayBook, clock: Callable[[], float]) -> Sightings:
+def request_totals_of(registry: GatewayRegistry, clock: Callable[[], float]) -> TotalsSource:
     """Totals by gateway process and revision; None while no gateway is heard."""
 
     def totals(key: ObjectKey) -> Totals | None:
-        answers = book.believed(clock())
+        answers = registry.believed(clock())
         return {answer.instance: _of_model(answer, key) for answer in answers} if answers else None
 
     return totals
 
 
-def _of_model(answer: Demand, key: ObjectKey) -> dict[str, Seen]:
+def _of_model(answer: Demand, key: ObjectKey) -> dict[str, RequestCounts]:
     found = (m for m in answer.models if m.name == key.name and m.namespace == key.namespace)
     return {entry.revision: _seen(entry) for model in found for entry in model.revisions}
 
 
-def _seen(entry: RevisionDemand) -> Seen:
+def _seen(entry: RevisionDemand) -> RequestCounts:
     """What gave no answer, and what broke off, has failed."""
-    return Seen(entry.requests, entry.errors + entry.broken, entry.first_byte.count, entry.first_byte.buckets)
+    return RequestCounts(entry.requests, entry.errors + entry.broken, entry.first_byte.count, entry.first_byte.buckets)
 
 
 logger = logging.getLogger(__name__)
@@ -84,15 +84,15 @@ ENDS = (LeaseLostError, NotLeaderError)
 """What ends an operator for good: its pod is started again, and stands by."""
 TROUBLED = 8
 """Failures in a row of a list or a watch: about a minute of a reflector's, 20 s of kopf's, which tries more often."""
-Follow = Callable[[Caches], Coroutine[Any, Any, None]]
-"""Keeps all stores of the caches up to date, for ever; events of primaries come from kopf."""
+Follow = Callable[[Stores], Coroutine[Any, Any, None]]
+"""Keeps all stores up to date, for ever; events of primaries come from kopf."""
 
 
-async def follow_cluster(connection: Connection, caches: Caches) -> None:
+async def follow_cluster(connection: Connection, stores: Stores) -> None:
     """Secondaries by reflectors of our own; primaries by a list whenever kopf's events leave doubt."""
     async with asyncio.TaskGroup() as group:
-        group.create_task(follow(connection, *caches.secondaries()))
-        group.create_task(list_on_doubt(connection, *caches.primaries()))
+        group.create_task(follow(connection, *stores.secondaries()))
+        group.create_task(list_on_doubt(connection, *stores.primaries()))
 
 
 class Controller:
@@ -107,26 +107,26 @@ class Controller:
         api: Api,
         follow: Follow,
         identities: tuple[str, str],
-        outstanding: Outstanding | None = None,
+        writes_under_way: WritesUnderWay | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`identities`: names in events and in the Lease. `outstanding`: the writes of `api` that are under way."""
+        """`identities`: names in events and in the Lease. `writes_under_way`: those of `api`."""
         self._options = options
         self._api = api
         self._follow = follow
         self._instance, identity = identities
-        self._outstanding = outstanding or Outstanding(MARGIN)
+        self._writes_under_way = writes_under_way or WritesUnderWay(MARGIN)
         self._on_end = on_end
         self._names = NameRegistry(NamePolicy(options.name_rules))
         self._nodes = NodeRegistry()
         self._host_key = read_key(options.host_keys) if options.host_keys is not None else None
-        self._turns = Turns(options.max_rolling)
+        self._upgrades = UpgradeQueue(options.max_rolling)
         self._queue = WorkQueue(first=frozenset({PLACEMENT, POOL_KIND}))
         self._acting = False
         self._able = False
         self._work: asyncio.Task[None] | None = None
         self._health: web.AppRunner | None = None
-        self.caches: Caches | None = None
+        self.stores: Stores | None = None
         self.end: BaseException | None = None
         self.lease = Lease(api, options.lease, identity, deployment=options.deployment)
         LEADERLESS.set_function(lambda: self.lease.leaderless_seconds)
@@ -142,7 +142,7 @@ class Controller:
         seconds = self.lease.leaderless_seconds
         if seconds > LEADERLESS_SECONDS:
             return f"no operator has been seen to hold the Lease {self._options.lease} for {seconds:.0f} s"
-        if troubles := self.caches.troubles(TROUBLED) if self.caches is not None else []:
+        if troubles := self.stores.troubles(TROUBLED) if self.stores is not None else []:
             return f"changes are not heard of: {'; '.join(troubles)}"
         return "" if self.is_live() else "no pass has succeeded lately"
 
@@ -165,13 +165,13 @@ class Controller:
         self._able = True
         await self.lease.acquire()
         # Only what is listed from now on is sure to show what the last holder wrote.
-        self.caches = Caches(
+        self.stores = Stores(
             options.namespaces,
             with_nodes=await may_see_nodes(self._api),
             with_namespaces=await may_see_namespaces(self._api),
             name_record=options.name_record,
         )
-        self._work = asyncio.create_task(self._act(self.caches))
+        self._work = asyncio.create_task(self._act(self.stores))
         self._work.add_done_callback(self._note_end)
 
     async def stop(self) -> None:
@@ -179,7 +179,7 @@ class Controller:
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait({self._work})
-        await self._outstanding.wait()
+        await self._writes_under_way.wait()
         await self.lease.release()
         if self._health is not None:
             await self._health.cleanup()
@@ -187,73 +187,75 @@ class Controller:
 
     def merge_event(self, kind: str, event: Mapping[str, Any]) -> None:
         """Take in an event that kopf received of a ModelDeployment or a RuntimePool."""
-        caches = self.caches
-        if caches is not None and caches.watches(event["object"]["metadata"]["namespace"]):
-            merge_event(caches.of(kind), self._queue, event)
+        stores = self.stores
+        if stores is not None and stores.watches(event["object"]["metadata"]["namespace"]):
+            merge_event(stores.of(kind), self._queue, event)
 
-    async def _act(self, caches: Caches) -> None:
+    async def _act(self, stores: Stores) -> None:
         """For ever. What ends it is raised in a group; see ENDS."""
         async with host_session() as session, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
-            UNFOLLOWED.set_function(lambda: len(caches.troubles()))
-            common = self._common(caches)
-            wake(caches, self._queue, common.expectations, self._nodes)
-            pools = self._make_pools(common, session)
+            UNFOLLOWED.set_function(lambda: len(stores.troubles()))
+            context = self._context(stores)
+            route_changes(stores, self._queue, context.expectations, self._nodes)
+            pools = self._make_pools(context, session)
             scaler = Scaler(wake=self._wake)
-            self._names.follow(caches.models, self._wake)
+            self._names.follow(stores.models, self._wake)
             if (record := self._options.name_record) is not None:
-                group.create_task(NameRecorder(common, record, self._options.name_grace, self._wake).run())
-            group.create_task(self._follow(caches))
-            await caches.wait_synced()  # every claim to a name is known before the first pass decides by them
-            for model in caches.models:  # and every turn
-                self._turns.learn(model.value)
+                group.create_task(NameRecorder(context, record, self._options.name_grace, self._wake).run())
+            group.create_task(self._follow(stores))
+            await stores.wait_synced()  # every claim to a name is known before the first pass decides by them
+            for model in stores.models:  # and every turn
+                self._upgrades.learn(model.value)
             self._queue.last_success = time.monotonic()
             self._acting = True
             LEADER.set(1)
-            reconciler = Reconciler(
-                common,
-                self._turns,
+            reconciler = ModelReconciler(
+                context,
+                self._upgrades,
                 wake=self._wake,
-                pooled=pools.placer,
+                placed_models=pools.placer,
                 scaler=scaler,
-                sightings=sightings_of(scaler.book, time.time),
+                totals_of=request_totals_of(scaler.registry, time.time),
             )
 
-            async def make_pass(key: Key) -> Outcome:
+            async def make_pass(key: Key) -> ReconcileResult:
                 return await (reconciler.reconcile(key.object) if key.kind == KIND else pools.reconcile(key))
 
             group.create_task(pools.run())
             group.create_task(scaler.run())
             if (gateways := self._options.gateways) is not None:
                 asked = connect_to(session, gateways.port)
-                group.create_task(DemandPoller(scaler.book, gateways, asked, clock=time.time).run())
+                group.create_task(DemandPoller(scaler.registry, gateways, asked, clock=time.time).run())
             group.create_task(self._queue.resync())
             for _ in range(WORKERS):
                 group.create_task(self._queue.work(make_pass))
 
-    def _common(self, caches: Caches) -> Common:
-        return Common(
+    def _context(self, stores: Stores) -> ReconcileContext:
+        return ReconcileContext(
             self._api,
-            caches,
+            stores,
             Expectations(),
             self._options.image,
             self._names,
             self._nodes,
             self._instance,
             may_act=lambda: self.lease.held,
-            budgets=Budgets(self._options.budgets, of_one=caches.nodes is not None),
+            budgets=Budgets(self._options.budgets, of_one=stores.nodes is not None),
             remote_code=self._options.remote_code,
             profiles=self._options.profiles,
         )
 
-    def _make_pools(self, common: Common, session: aiohttp.ClientSession) -> Pools:
+    def _make_pools(self, context: ReconcileContext, session: aiohttp.ClientSession) -> PoolController:
         host_key = self._host_key
 
         def connect_to(pod: HostPod) -> HostClient:
             token = host_key.token(pod.pool) if host_key is not None else ""
-            return HostClient(session, host_url(pod.address), token, self._outstanding)
+            return HostClient(session, host_url(pod.address), token, self._writes_under_way)
 
-        return Pools(common, Turns(self._options.max_rolling), host_key=host_key, connect=connect_to, queue=self._queue)
+        return PoolController(
+            context, UpgradeQueue(self._options.max_rolling), host_key=host_key, connect=connect_to, queue=self._queue
+        )
 
     def _wake(self, key: ObjectKey) -> None:
         self._queue.add(key.of(KIND))
@@ -271,10 +273,10 @@ def controller_of(
     identities: tuple[str, str] | None = None,
 ) -> Controller:
     """Of the cluster at the other end of a connection."""
-    outstanding = Outstanding(MARGIN)
-    api = Api(connection, outstanding)
+    writes_under_way = WritesUnderWay(MARGIN)
+    api = Api(connection, writes_under_way)
     return Controller(
-        options, api, partial(follow_cluster, connection), identities or _identities(), outstanding, on_end
+        options, api, partial(follow_cluster, connection), identities or _identities(), writes_under_way, on_end
     )
 
 

@@ -1,6 +1,6 @@
 """A model in pods of its own: what is there, what is to be done about it, and its status.
 
-Between passes it remembers only what caches have not seen yet of its own writes. A new process need not know: its first
+Between passes it remembers only what stores have not seen yet of its own writes. A new process need not know: its first
 list shows them.
 """
 
@@ -15,17 +15,17 @@ from plimsoll_operator.build.controller_revision import present_revision
 from plimsoll_operator.build.disruption_budget import build_budget
 from plimsoll_operator.build.model import build_pod, build_service
 from plimsoll_operator.build.pod_revision import fits, revision, user_part
-from plimsoll_operator.canary.decision import Conductor, Rolling
-from plimsoll_operator.canary.split import Stage, StagePlan, plan_stage
+from plimsoll_operator.canary.decision import CanaryController, CanaryDecision
+from plimsoll_operator.canary.split import CanarySplit, SplitPlan, plan_split
 from plimsoll_operator.canary.state import State, mark_of, read_canary
-from plimsoll_operator.canary.status import describe_stage, step_event
+from plimsoll_operator.canary.status import describe_split, step_event
 from plimsoll_operator.kube.api import ApiError
-from plimsoll_operator.kube.context import Common
-from plimsoll_operator.kube.plan_executor import Actor
-from plimsoll_operator.kube.result import LOOK_AGAIN, PATIENCE, SOON, Outcome, retry_in
-from plimsoll_operator.kube.writer import Make
+from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.kube.plan_executor import PlanExecutor
+from plimsoll_operator.kube.result import LOOK_AGAIN, PATIENCE, SOON, ReconcileResult, retry_in
+from plimsoll_operator.kube.writer import PodFactory
 from plimsoll_operator.planning.plan import plan
-from plimsoll_operator.planning.pod_view import View
+from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import (
     Observed,
     Pod,
@@ -36,7 +36,7 @@ from plimsoll_operator.planning.pods import (
     selecting_uid,
 )
 from plimsoll_operator.planning.revision_history import plan_history
-from plimsoll_operator.planning.upgrade_queue import Turns, view_in_turn
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue, view_with_upgrades
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.status import news, scaling_fields
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
@@ -46,23 +46,23 @@ from plimsoll_operator.status.status import Fields, Rejections, describe, replic
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPods:
+class DedicatedPods:
     """`wake` is told of other models that need a pass because of this one."""
 
-    common: Common
-    actor: Actor
-    turns: Turns
+    context: ReconcileContext
+    executor: PlanExecutor
+    upgrades: UpgradeQueue
     scaler: Scaler
-    conductor: Conductor
+    canaries: CanaryController
     wake: Callable[[ObjectKey], None]
 
-    async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
+    async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
         """What one pass can do. Raises ApiError and NotLeaderError."""
         decision = self._decide(spec, item, pods)
-        gave_up = None if decision is None else decision.standing.gave_up
+        gave_up = None if decision is None else decision.scaling_status.gave_up
         spec = spec if decision is None else spec.scaled(decision.replicas)
-        now = self.common.clock()
-        found = observe_pods(pods, now, self.common.nodes.known)
+        now = self.context.clock()
+        found = observe_pods(pods, now, self.context.nodes.known)
         uid = selecting_uid(found, spec.owner.uid)
         service = build_service(spec, uid)
         state, known = await self._observe_service(spec.key, service)
@@ -70,35 +70,35 @@ class OwnPods:
             pods=found,
             service=state,
             now=now,
-            lost_names=self.common.names.losses(spec),
+            lost_names=self.context.names.conflicts(spec),
             gave_up=None if gave_up is None else gave_up.failure,
         )
-        self.common.nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
-        rolling = await self._roll(item, spec, observed)
-        item, stage = await self._note_canary(item, rolling), rolling.stage
-        seen = self._view(spec, observed) if stage is None else self._merged(stage)
-        more = scaling_fields(decision) | rolling.fields()
-        item = await self._scale(item, seen, stage, decision, more)
-        planned = _planned(seen) if stage is None else plan_stage(stage)
+        self.context.nodes.note_use(spec.key.of(KIND), (p.node for p in observed.pods if p.node))
+        rollout = await self._roll(item, spec, observed)
+        item, split = await self._note_canary(item, rollout), rollout.split
+        seen = self._view(spec, observed) if split is None else self._merged(split)
+        more = scaling_fields(decision) | rollout.fields()
+        item = await self._scale(item, seen, split, decision, more)
+        planned = _planned(seen) if split is None else plan_split(split)
         rejections, failure = await self._act(item, planned, service)
-        budget = build_budget(spec, uid, self.common.budgets)
-        late = await self.actor.keep_budget(item, spec.owner, budget, found)
+        budget = build_budget(spec, uid, self.context.budgets)
+        late = await self.executor.keep_budget(item, spec.owner, budget, found)
         error = failure or late
         if planned.actions and rejections == Rejections() and error is None:
-            # What came of it is written down once the caches show it.
-            return Outcome(again=SOON if self.actor.is_service_taken(spec.key) else PATIENCE)
+            # What came of it is written down once the stores show it.
+            return ReconcileResult(again=SOON if self.executor.is_service_taken(spec.key) else PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
-        fields, conditions = _described(seen, stage, rejections, before)
-        await self.actor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
+        fields, conditions = _described(seen, split, rejections, before)
+        await self.executor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
         if any(c.type == STALLED for c in conditions):
-            self._wake_all(self.turns.stall(spec.key))
+            self._wake_all(self.upgrades.stall(spec.key))
         if error is not None:
             raise error
-        rolls = stage is None and any(c.type == RECONCILING for c in conditions)
+        rolls = split is None and any(c.type == RECONCILING for c in conditions)
         stalls_in = seen.stalls_in(before) if rolls else None
         retry = retry_in(rejections, before, now)
-        waits = (planned.wait, rolling.wait, stalls_in, retry, lost_in(found, now), None if known else LOOK_AGAIN)
-        return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
+        waits = (planned.wait, rollout.wait, stalls_in, retry, lost_in(found, now), None if known else LOOK_AGAIN)
+        return ReconcileResult(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _decide(self, spec: Spec, item: Object, pods: Sequence[Pod]) -> Decision | None:
         """How many replicas a model wants that scales; None for one that has as many as its spec says."""
@@ -112,60 +112,60 @@ class OwnPods:
         startup = float(spec.startup_seconds)
         return self.scaler.decide(spec.key, spec.scaling, status, pods, revision=revision, startup=startup)
 
-    async def _roll(self, item: Object, spec: Spec, observed: Observed) -> Rolling:
+    async def _roll(self, item: Object, spec: Spec, observed: Observed) -> CanaryDecision:
         """Whether it has a canary, and how far that is. What pods are made of is stored before the first is made.
 
         That a revision was taken back is written on it before anything else: who goes on from there does not try it.
         """
-        known = self.common.caches.revisions_of(spec.owner)
-        rolling = self.conductor.decide(item, spec, known, observed)
-        present, canary = present_revision(item, spec), rolling.canary
+        known = self.context.stores.revisions_of(spec.owner)
+        decision = self.canaries.decide(item, spec, known, observed)
+        present, canary = present_revision(item, spec), decision.canary
         if canary is not None and canary.state is State.TAKEN_BACK and canary.revision == present.label:
             present = replace(present, mark=mark_of(canary).text())
-        needed = {rolling.stable, *(pod.revision for pod in observed.pods)}
-        await self.actor.keep_history(spec, plan_history(known, present, needed, spec.history))
-        return rolling
+        needed = {decision.stable, *(pod.revision for pod in observed.pods)}
+        await self.executor.keep_history(spec, plan_history(known, present, needed, spec.history))
+        return decision
 
-    async def _note_canary(self, item: Object, rolling: Rolling) -> Object:
+    async def _note_canary(self, item: Object, decision: CanaryDecision) -> Object:
         """How far a canary is stands in the status before pods are made or deleted for it: gateways go by that."""
-        before, now = read_canary(item.get("status") or {}), rolling.canary
+        before, now = read_canary(item.get("status") or {}), decision.canary
         if before == now:
             return item
-        fields: dict[str, Any] = {"canary": None, **rolling.fields()}
-        item = await self.actor.write_fields(item, fields)
-        event = step_event(before, now, rolling.stable)
+        fields: dict[str, Any] = {"canary": None, **decision.fields()}
+        item = await self.executor.write_fields(item, fields)
+        event = step_event(before, now, decision.stable)
         if event is not None:
-            await self.actor.tell(item, *event)
+            await self.executor.tell(item, *event)
         return item
 
-    async def _act(self, item: Object, planned: StagePlan, service: Object) -> tuple[Rejections, ApiError | None]:
+    async def _act(self, item: Object, planned: SplitPlan, service: Object) -> tuple[Rejections, ApiError | None]:
         rejections, failure = Rejections(), None
         for spec, actions in planned.parts:
             if actions:
-                found, error = await self.actor.apply(item, spec.key, actions, self._make(spec), service)
+                found, error = await self.executor.apply(item, spec.key, actions, self._factory(spec), service)
                 rejections = Rejections(rejections.pod or found.pod, rejections.service or found.service)
                 failure = failure or error
         return rejections, failure
 
     async def _scale(
-        self, item: Object, seen: View[Spec], stage: Stage | None, decision: Decision | None, more: Fields
+        self, item: Object, seen: PodView[Spec], split: CanarySplit | None, decision: Decision | None, more: Fields
     ) -> Object:
         """A decision stands in the status before anything is done for it: who goes on from there loses no replica."""
         if decision is None or (changed := news(decision)) is None:
             return item
         before = (item.get("status") or {}).get("conditions") or []
-        fields, conditions = _described(seen, stage, Rejections(), before)
-        item = await self.actor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
-        await self.actor.tell(item, *changed)
+        fields, conditions = _described(seen, split, Rejections(), before)
+        item = await self.executor.write_status(item, fields | more, [*conditions, *replicas_ignored(item)])
+        await self.executor.tell(item, *changed)
         return item
 
-    def _merged(self, stage: Stage) -> View[Spec]:
+    def _merged(self, split: CanarySplit) -> PodView[Spec]:
         """What is there while there are two revisions: an upgrade of Plimsoll waits until there is one."""
-        self._wake_all(self.turns.end(stage.sides.present.key))
-        return stage.merged()
+        self._wake_all(self.upgrades.end(split.sides.present.key))
+        return split.merged()
 
-    def _view(self, spec: Spec, observed: Observed) -> View[Spec]:
-        seen, next_ones = view_in_turn(spec, fits(spec, self.common.image), observed, self.turns)
+    def _view(self, spec: Spec, observed: Observed) -> PodView[Spec]:
+        seen, next_ones = view_with_upgrades(spec, fits(spec, self.context.image), observed, self.upgrades)
         self._wake_all(next_ones)
         return seen
 
@@ -175,20 +175,20 @@ class OwnPods:
 
     async def _observe_service(self, key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[ServiceState, bool]:
         """The state of the Service, and whether we shall hear of its changes."""
-        found, heard = await self.actor.found_service(key)
+        found, heard = await self.executor.found_service(key)
         state = observe_service(found, wanted)
         return state, heard or state not in (ServiceState.FOREIGN, ServiceState.LEFT_OVER)
 
-    def _make(self, spec: Spec) -> Make:
-        return Make(revision(spec, self.common.image), partial(build_pod, spec, self.common.image))
+    def _factory(self, spec: Spec) -> PodFactory:
+        return PodFactory(revision(spec, self.context.image), partial(build_pod, spec, self.context.image))
 
 
-def _planned(seen: View[Spec]) -> StagePlan:
+def _planned(seen: PodView[Spec]) -> SplitPlan:
     planned = plan(seen)
-    return StagePlan(((seen.spec, planned.actions),), planned.wait)
+    return SplitPlan(((seen.spec, planned.actions),), planned.wait)
 
 
 def _described(
-    seen: View[Spec], stage: Stage | None, rejections: Rejections, before: Sequence[Mapping[str, Any]]
+    seen: PodView[Spec], split: CanarySplit | None, rejections: Rejections, before: Sequence[Mapping[str, Any]]
 ) -> tuple[Fields, list[Condition]]:
-    return describe(seen, rejections, before) if stage is None else describe_stage(stage, rejections, before)
+    return describe(seen, rejections, before) if split is None else describe_split(split, rejections, before)

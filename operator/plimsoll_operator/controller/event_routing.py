@@ -10,14 +10,14 @@ from plimsoll_cluster.keys import Key, Object
 from plimsoll_cluster.store import Change, Listener, Store
 from plimsoll_operator.controller.work_queue import WorkQueue
 from plimsoll_operator.kube.expectations import Expectations
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import Node, NodeRegistry
 from plimsoll_operator.spec.identity import KIND, POOL_KIND
 
 logger = logging.getLogger(__name__)
 
 
-def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: NodeRegistry) -> None:
+def route_changes(stores: Stores, queue: WorkQueue, expectations: Expectations, nodes: NodeRegistry) -> None:
     """From now on, tell the queue which objects need a pass, and `nodes` what becomes of nodes."""
 
     def concerns(change: Change[Any], keys: Iterable[Key]) -> None:
@@ -51,14 +51,14 @@ def wake(caches: Caches, queue: WorkQueue, expectations: Expectations, nodes: No
         for change in changes:
             concerns(change, _owners(change))
 
-    caches.models.listen(changed(caches.models), listed)
-    caches.pools.listen(changed(caches.pools), listed)
-    caches.pods.listen(children_changed, listed)
-    caches.revisions.listen(children_changed, listed)
-    caches.services.listen(namesakes_changed, listed)
-    caches.budgets.listen(namesakes_changed, listed)
-    if caches.nodes is not None:
-        caches.nodes.listen(nodes_changed)
+    stores.models.listen(changed(stores.models), listed)
+    stores.pools.listen(changed(stores.pools), listed)
+    stores.pods.listen(children_changed, listed)
+    stores.revisions.listen(children_changed, listed)
+    stores.services.listen(namesakes_changed, listed)
+    stores.budgets.listen(namesakes_changed, listed)
+    if stores.nodes is not None:
+        stores.nodes.listen(nodes_changed)
 
 
 def merge_event(store: Store[Object], queue: WorkQueue, event: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ import kopf
 
 from plimsoll_cluster.connection import Connection
 from plimsoll_cluster.store import Part
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.status.events import CONTROLLER
 
 LONGEST_BACKOFF = 3.0
@@ -71,18 +71,18 @@ LOGIN_SECONDS = 3.0
 
 
 class Login:
-    """Makes sessions for kopf. `caches` is asked at each request; None before there are any."""
+    """Makes sessions for kopf. `stores` is asked at each request; None before there are any."""
 
     def __init__(
         self,
         connection: Connection,
-        caches: Callable[[], Caches | None],
+        stores: Callable[[], Stores | None],
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._sleep = sleep
         self._connection = connection
-        self._caches = caches
+        self._stores = stores
         self._clock = clock
         self._last = float("-inf")
 
@@ -119,6 +119,6 @@ class Login:
         return response
 
     def _parts(self) -> Iterator[Part[Any]]:
-        caches = self._caches()
-        for store in caches.primaries() if caches is not None else ():
+        stores = self._stores()
+        for store in stores.primaries() if stores is not None else ():
             yield from store.parts.values()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from plimsoll_operator.canary.decision import Conductor, Sightings, nobody_tells
-from plimsoll_operator.controller.dedicated_pods import OwnPods
-from plimsoll_operator.controller.shared_pods import NO_POOLS, InPool, Pooled, unknown_pool
-from plimsoll_operator.kube.context import Common
-from plimsoll_operator.kube.plan_executor import Actor
-from plimsoll_operator.kube.result import PATIENCE, Outcome, unless_namespace_ends
-from plimsoll_operator.kube.writer import Writes
+from plimsoll_operator.canary.decision import CanaryController, TotalsSource, no_totals
+from plimsoll_operator.controller.dedicated_pods import DedicatedPods
+from plimsoll_operator.controller.shared_pods import NO_POOLS, PlacedModels, SharedPods, unknown_pool
+from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.kube.plan_executor import PlanExecutor
+from plimsoll_operator.kube.result import PATIENCE, ReconcileResult, unless_namespace_ends
+from plimsoll_operator.kube.writer import Writer
 from plimsoll_operator.planning.pods import Pod, observe_pods
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.pools.model_status import describe_invalid_pooled
 from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey, key_of
@@ -20,84 +20,84 @@ from plimsoll_operator.spec.model_deployment import Spec, SpecError, pool_of, re
 from plimsoll_operator.status.status import describe_invalid
 
 
-class Reconciler:
+class ModelReconciler:
     """Brings ModelDeployments to their specs.
 
     `wake` is told of other objects that need a pass because of this one. `scaler`: says how many replicas models with
-    `spec.scaling` want; one that hears of no gateway keeps what there is. `sightings`: what gateways counted.
+    `spec.scaling` want; one that hears of no gateway keeps what there is. `totals_of`: what gateways counted.
     """
 
     def __init__(
         self,
-        common: Common,
-        turns: Turns,
+        context: ReconcileContext,
+        upgrades: UpgradeQueue,
         *,
         wake: Callable[[ObjectKey], None],
-        pooled: Pooled = NO_POOLS,
+        placed_models: PlacedModels = NO_POOLS,
         scaler: Scaler | None = None,
-        sightings: Sightings = nobody_tells,
+        totals_of: TotalsSource = no_totals,
     ) -> None:
-        self._common = common
-        self._turns = turns
+        self._context = context
+        self._upgrades = upgrades
         self._wake = wake
-        self._pooled = pooled
-        self._scaler = scaler or Scaler(clock=common.clock)
-        self._conductor = Conductor(common.image, common.check, sightings, common.profiles)
-        self._writes = Writes(common)
-        self._actor = Actor(common, self._writes)
-        self._own = OwnPods(common, self._actor, turns, self._scaler, self._conductor, wake)
-        self._in_pool = InPool(common, self._actor, self._scaler, pooled)
+        self._placed_models = placed_models
+        self._scaler = scaler or Scaler(clock=context.clock)
+        self._canaries = CanaryController(context.image, context.check, totals_of, context.profiles)
+        self._writer = Writer(context)
+        self._executor = PlanExecutor(context, self._writer)
+        self._own = DedicatedPods(context, self._executor, upgrades, self._scaler, self._canaries, wake)
+        self._in_pool = SharedPods(context, self._executor, self._scaler, placed_models)
 
-    async def reconcile(self, key: ObjectKey) -> Outcome:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """One pass. Raises ApiError when the API server fails (a later pass goes on from there) and NotLeaderError."""
-        await self._writes.look(key)
-        if not self._common.expectations.may_pass(key.of(KIND)):
-            return Outcome(again=PATIENCE, put_off=True)
-        model = self._common.caches.models.get(key)
+        await self._writer.look(key)
+        if not self._context.expectations.may_pass(key.of(KIND)):
+            return ReconcileResult(again=PATIENCE, put_off=True)
+        model = self._context.stores.models.get(key)
         if model is None:
             self._forget(key)
-            return Outcome(gone=True)
+            return ReconcileResult(gone=True)
         if model.deleting:
-            self._wake_all(self._turns.end(key))
-            return Outcome()
-        pods = self._common.caches.pods_of(model)
+            self._wake_all(self._upgrades.end(key))
+            return ReconcileResult()
+        pods = self._context.stores.pods_of(model)
         try:
-            spec = read_spec(model.value, self._common.profiles)
-            self._common.check(spec)
+            spec = read_spec(model.value, self._context.profiles)
+            self._context.check(spec)
         except SpecError as error:
             return await self._report_invalid(model.value, pods, error)
         if spec.placement is not None:
-            self._wake_all(self._turns.end(key))
-            self._conductor.forget(key)
+            self._wake_all(self._upgrades.end(key))
+            self._canaries.forget(key)
             return await self._in_pool.bring_closer(model.value, spec, pods)
         return await unless_namespace_ends(key, self._bring_apart(model.value, spec, pods))
 
-    async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
+    async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
         """In pods of its own. Once one of those serves, the pool that had it may let it go."""
-        outcome = await self._own.bring_closer(item, spec, pods)
+        result = await self._own.bring_closer(item, spec, pods)
         if any(pod.ready for pod in pods):
-            self._pooled.served_elsewhere(spec.key)
-        return outcome
+            self._placed_models.served_elsewhere(spec.key)
+        return result
 
-    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> Outcome:
-        self._wake_all(self._turns.end(key_of(item)))
-        found, pool = observe_pods(pods, self._common.clock(), self._common.nodes.known), pool_of(item)
+    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> ReconcileResult:
+        self._wake_all(self._upgrades.end(key_of(item)))
+        found, pool = observe_pods(pods, self._context.clock(), self._context.nodes.known), pool_of(item)
         if pool is None:
-            await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
-            return Outcome()
-        picture = self._pooled.picture(key_of(item), pool)
-        if picture is None:
-            return unknown_pool(self._common, pool)
+            await self._executor.write_status(item, *describe_invalid(item, found, str(error)))
+            return ReconcileResult()
+        placement = self._placed_models.placement(key_of(item), pool)
+        if placement is None:
+            return unknown_pool(self._context, pool)
         own_ready = sum(pod.ready for pod in found)
-        await self._actor.write_status(item, *describe_invalid_pooled(item, picture, own_ready, str(error)))
-        return Outcome()
+        await self._executor.write_status(item, *describe_invalid_pooled(item, placement, own_ready, str(error)))
+        return ReconcileResult()
 
     def _forget(self, key: ObjectKey) -> None:
-        self._writes.forget(key)
-        self._common.nodes.note_use(key.of(KIND), ())
-        self._wake_all(self._turns.end(key))
+        self._writer.forget(key)
+        self._context.nodes.note_use(key.of(KIND), ())
+        self._wake_all(self._upgrades.end(key))
         self._scaler.forget(key)
-        self._conductor.forget(key)
+        self._canaries.forget(key)
 
     def _wake_all(self, keys: Iterable[ObjectKey]) -> None:
         for key in keys:

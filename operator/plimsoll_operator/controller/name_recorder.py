@@ -16,7 +16,7 @@ from plimsoll_cluster.resource import Entry, version_of
 from plimsoll_cluster.served_names.record import EMPTY, Kept, Record, format_line, format_record, parse_record
 from plimsoll_cluster.store import Change
 from plimsoll_operator.kube.api import ApiError
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.served_names import NameRegistry
 from plimsoll_operator.metrics import UNRECORDED
@@ -36,13 +36,15 @@ RETRY_SECONDS = 5.0
 class NameRecorder:
     """Writes the record, and gives it to the registry of names as it is stored."""
 
-    def __init__(self, common: Common, key: ObjectKey, grace: timedelta, wake: Callable[[ObjectKey], None]) -> None:
-        """`key`: the record, which the caches have. `grace`: how long a name stays with its namespace without an
+    def __init__(
+        self, context: ReconcileContext, key: ObjectKey, grace: timedelta, wake: Callable[[ObjectKey], None]
+    ) -> None:
+        """`key`: the record, which the stores have. `grace`: how long a name stays with its namespace without an
         object. Calls `wake` with objects whose names a change of the record may give or take."""
-        store = common.caches.name_record
+        store = context.stores.name_record
         assert store is not None
         self._store = store
-        self._common = common
+        self._context = context
         self._key = key
         self._grace = grace
         self._wake = wake
@@ -50,11 +52,11 @@ class NameRecorder:
         self._written = 0
         self._said = ""
         store.listen(self._record_changed)
-        common.caches.models.listen(self._models_changed)
+        context.stores.models.listen(self._models_changed)
 
     async def run(self) -> None:
         """Bring the record up to date for ever. Raises NotLeaderError."""
-        await self._common.caches.wait_synced()
+        await self._context.stores.wait_synced()
         while True:
             self._due.clear()
             seconds = await self.write()
@@ -74,16 +76,16 @@ class NameRecorder:
             return None
         if entry.version < self._written:
             return None  # the change that we wrote is on its way to us
-        now, names, stored = self._common.clock(), self._common.names, parse_record(entry.value)
-        served = serving(self._common.caches.models, names)
+        now, names, stored = self._context.clock(), self._context.names, parse_record(entry.value)
+        served = serving(self._context.stores.models, names)
         record, left_out = fit_record(plan_record(stored, names, served, now, self._grace), stored)
         UNRECORDED.set(left_out)
         trouble = f"the ConfigMap {self._key} is full: {left_out} served names are not kept" if left_out else ""
         if change := _difference(entry.value, format_record(record)):
-            if not self._common.may_act():
+            if not self._context.may_act():
                 raise NotLeaderError("the Lease is lost")
             try:
-                self._written = version_of(await self._common.api.change_config_map(self._key, entry.version, change))
+                self._written = version_of(await self._context.api.change_config_map(self._key, entry.version, change))
             except ApiError as error:
                 self._say(f"the ConfigMap {self._key} could not be written, trying again: {error}")
                 return RETRY_SECONDS
@@ -98,7 +100,7 @@ class NameRecorder:
     def _record_changed(self, changes: Sequence[Change[Mapping[str, str]]]) -> None:
         for change in changes:
             record = EMPTY if change.after is None else parse_record(change.after.value)
-            for key in self._common.names.use_record(record):
+            for key in self._context.names.use_record(record):
                 self._wake(key)
         self._due.set()
 

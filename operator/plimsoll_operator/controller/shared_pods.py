@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from plimsoll_operator.kube.context import Common
-from plimsoll_operator.kube.plan_executor import Actor
-from plimsoll_operator.kube.result import A_MOMENT, Outcome
+from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.kube.plan_executor import PlanExecutor
+from plimsoll_operator.kube.result import A_MOMENT, ReconcileResult
 from plimsoll_operator.planning.plan import DeletePod
 from plimsoll_operator.planning.pods import Pod, observe_pods
-from plimsoll_operator.pools.model_placement import Picture, Problem, Told, Where, shown
+from plimsoll_operator.pools.model_placement import ModelPlacement, PlacementEvent, Problem, Where, shown
 from plimsoll_operator.pools.model_status import describe_pooled
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.status import news, scaling_fields
@@ -21,28 +21,28 @@ from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import replicas_ignored
 
 
-class Pooled(Protocol):
+class PlacedModels(Protocol):
     """Knows where models with placement are."""
 
-    def picture(self, model: ObjectKey, pool: ObjectKey) -> Picture | None:
+    def placement(self, model: ObjectKey, pool: ObjectKey) -> ModelPlacement | None:
         """Where a model is in its pool; None while that is not known yet."""
 
-    def untold(self, model: ObjectKey) -> list[Told]:
+    def untold(self, model: ObjectKey) -> list[PlacementEvent]:
         """Decisions about a model that no event tells of yet; the caller tells them."""
 
     def served_elsewhere(self, model: ObjectKey) -> None:
         """A model answers where it is to be: pools that it has left may let it go."""
 
 
-class NoPools:
+class WithoutPools:
     """For an operator that serves none."""
 
-    def picture(self, model: ObjectKey, pool: ObjectKey) -> Picture | None:
+    def placement(self, model: ObjectKey, pool: ObjectKey) -> ModelPlacement | None:
         """Nowhere."""
         why = Problem(Reason.POOL_NOT_FOUND, "this operator serves no RuntimePools")
-        return Picture(shown(model, pool), problem=why)
+        return ModelPlacement(shown(model, pool), problem=why)
 
-    def untold(self, model: ObjectKey) -> list[Told]:
+    def untold(self, model: ObjectKey) -> list[PlacementEvent]:
         """None."""
         return []
 
@@ -50,60 +50,60 @@ class NoPools:
         """Nobody has it."""
 
 
-NO_POOLS = NoPools()
+NO_POOLS = WithoutPools()
 
 
-def unknown_pool(common: Common, pool: ObjectKey) -> Outcome:
+def unknown_pool(context: ReconcileContext, pool: ObjectKey) -> ReconcileResult:
     """When to look again at a model of whose pool nothing is known yet; a pool that is there wakes its models."""
-    return Outcome(again=A_MOMENT if common.caches.pools.get(pool) is None else None)
+    return ReconcileResult(again=A_MOMENT if context.stores.pools.get(pool) is None else None)
 
 
-def plan_own(pods: Iterable[Pod], *, answered: bool, pool: str) -> list[DeletePod]:
+def plan_dedicated(pods: Iterable[Pod], *, answered: bool, pool: str) -> list[DeletePod]:
     """Which pods of its own go: those that do not serve at once, the others when its pool answers for it."""
     going = [pod for pod in pods if not pod.stopping and (answered or not (pod.ready or pod.cut_off))]
     return [DeletePod(pod.name, pod.uid, f"RuntimePool {pool} serves its model") for pod in going]
 
 
 @dataclass(frozen=True, slots=True)
-class InPool:
-    """`pooled` knows where models are."""
+class SharedPods:
+    """`placed_models` knows where models are."""
 
-    common: Common
-    actor: Actor
+    context: ReconcileContext
+    executor: PlanExecutor
     scaler: Scaler
-    pooled: Pooled
+    placed_models: PlacedModels
 
-    async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> Outcome:
+    async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
         """What one pass can do; `pods` are the model's own. Raises ApiError and NotLeaderError."""
         assert spec.placement is not None
-        picture = self.pooled.picture(spec.key, spec.placement.key)
-        if picture is None:
-            return unknown_pool(self.common, spec.placement.key)
-        found = observe_pods(pods, self.common.clock(), self.common.nodes.known)
-        self.common.nodes.note_use(spec.key.of(KIND), (p.node for p in found if p.node))
-        going = plan_own(found, answered=picture.answering > 0 or spec.replicas == 0, pool=picture.pool)
-        _, failure = await self.actor.apply(item, spec.key, going)
-        for told in self.pooled.untold(spec.key):
-            await self.actor.tell(item, told.reason, told.why, warning=told.warning)
+        placement = self.placed_models.placement(spec.key, spec.placement.key)
+        if placement is None:
+            return unknown_pool(self.context, spec.placement.key)
+        found = observe_pods(pods, self.context.clock(), self.context.nodes.known)
+        self.context.nodes.note_use(spec.key.of(KIND), (p.node for p in found if p.node))
+        going = plan_dedicated(found, answered=placement.answering > 0 or spec.replicas == 0, pool=placement.pool)
+        _, failure = await self.executor.apply(item, spec.key, going)
+        for told in self.placed_models.untold(spec.key):
+            await self.executor.tell(item, told.reason, told.why, warning=told.warning)
         own = sum(pod.ready for pod in found if not any(a.uid == pod.uid for a in going))
-        decision = self._decide(spec, item, picture)
+        decision = self._decide(spec, item, placement)
         spec = spec if decision is None else spec.scaled(decision.replicas)
-        fields, conditions = describe_pooled(spec, picture, own, self.common.names.losses(spec))
+        fields, conditions = describe_pooled(spec, placement, own, self.context.names.conflicts(spec))
         conditions += replicas_ignored(item)
-        await self.actor.write_status(item, fields | scaling_fields(decision), conditions)
+        await self.executor.write_status(item, fields | scaling_fields(decision), conditions)
         if decision is not None and (changed := news(decision)) is not None:
-            await self.actor.tell(item, *changed)
-        late = await self.actor.keep_budget(item, spec.owner, None)
+            await self.executor.tell(item, *changed)
+        late = await self.executor.keep_budget(item, spec.owner, None)
         if (error := failure or late) is not None:
             raise error
-        self.pooled.served_elsewhere(spec.key)
-        return Outcome()
+        self.placed_models.served_elsewhere(spec.key)
+        return ReconcileResult()
 
-    def _decide(self, spec: Spec, item: Object, picture: Picture) -> Decision | None:
+    def _decide(self, spec: Spec, item: Object, placement: ModelPlacement) -> Decision | None:
         """How many replicas it wants, if it scales: its planner reads that from the status."""
         if spec.scaling is None:
             self.scaler.forget(spec.key)
             return None
-        awake = sum(copy.where is Where.RESIDENT for copy in picture.copies)
+        awake = sum(copy.where is Where.RESIDENT for copy in placement.copies)
         status = item.get("status") or {}
-        return self.scaler.decide_placed(spec.key, spec.scaling, status, len(picture.copies), awake)
+        return self.scaler.decide_placed(spec.key, spec.scaling, status, len(placement.copies), awake)

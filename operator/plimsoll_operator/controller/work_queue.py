@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Set
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
-from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.metrics import FAILURES, PASSES, QUEUE, SECONDS
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ RESYNCED_A_SECOND = 10.0
 """At the most, so that many objects cost no more than some hundreds do: less than a hundredth of a core."""
 WORKERS = 16
 
-Pass = Callable[[Key], Awaitable[Outcome]]
+Pass = Callable[[Key], Awaitable[ReconcileResult]]
 
 
 class WorkQueue:
@@ -118,7 +118,7 @@ class WorkQueue:
     async def _one(self, key: Key, make_pass: Pass) -> None:
         started = time.perf_counter()
         try:
-            outcome = await make_pass(key)
+            result = await make_pass(key)
         except NotLeaderError:
             raise
         except ApiError as error:
@@ -128,17 +128,17 @@ class WorkQueue:
             logger.exception("%s: the pass broke", key)
             self._failed(key, "an error of the operator itself; please report it")
             return
-        if outcome.put_off and outcome.again is not None:
-            self.add_later(key, outcome.again.total_seconds())
+        if result.put_off and result.again is not None:
+            self.add_later(key, result.again.total_seconds())
             return
         self._failures.pop(key, None)
         self.last_success = self._clock()
         PASSES.inc()
         SECONDS.observe(time.perf_counter() - started)
-        if outcome.gone:
+        if result.gone:
             self._forget(key)
-        elif outcome.again is not None:
-            self.add_later(key, outcome.again.total_seconds())
+        elif result.again is not None:
+            self.add_later(key, result.again.total_seconds())
 
     def _failed(self, key: Key, why: str) -> None:
         count = self._failures[key] = self._failures.get(key, 0) + 1

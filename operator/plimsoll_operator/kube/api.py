@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 
-class Outstanding:
+class WritesUnderWay:
     """The writes that are under way. Each has a time limit itself; `wait` waits for `seconds` at most."""
 
     def __init__(self, seconds: float) -> None:
@@ -108,10 +108,10 @@ class ApiError(Exception):
 class Api:
     """Requests for ModelDeployments and their children. Every method raises ApiError."""
 
-    def __init__(self, connection: Connection, outstanding: Outstanding | None = None) -> None:
-        """`outstanding` gets to know of each write while it is under way."""
+    def __init__(self, connection: Connection, writes_under_way: WritesUnderWay | None = None) -> None:
+        """`writes_under_way` gets to know of each write while it is under way."""
         self._connection = connection
-        self._outstanding = outstanding or Outstanding(WRITE_SECONDS)
+        self._writes_under_way = writes_under_way or WritesUnderWay(WRITE_SECONDS)
 
     async def serves_models(self) -> bool:
         """Whether the API server knows our kinds, and says so to clients."""
@@ -280,7 +280,7 @@ class Api:
         content = None if body is None else msgspec.json.encode(body)
         asking = self._exchange(method, path, query or {}, content, kind, patience)
         try:
-            status, data = await (asking if method == "GET" else self._outstanding.see_through(asking))
+            status, data = await (asking if method == "GET" else self._writes_under_way.see_through(asking))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(None, f"the API server cannot be reached: {error or type(error).__name__}") from error
         if not 200 <= status < 300:

@@ -12,14 +12,14 @@ from plimsoll_operator.kube.api import Api
 from plimsoll_operator.kube.clock import utc_now
 from plimsoll_operator.kube.expectations import Expectations
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.spec.model_deployment import Spec, SpecError
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 
 
 @dataclass(frozen=True, slots=True)
-class Common:
+class ReconcileContext:
     """One process has one of it.
 
     `instance` is its name in events. `may_act` is asked before every change. `budgets`: for which objects disruption
@@ -27,7 +27,7 @@ class Common:
     """
 
     api: Api
-    caches: Caches
+    stores: Stores
     expectations: Expectations
     image: Image
     names: NameRegistry

@@ -1,8 +1,8 @@
-"""What caches must show before an object's next pass: everything that its last passes wrote.
+"""What stores must show before an object's next pass: everything that its last passes wrote.
 
 A pass that decided by a copy from before its own writes would make each pod twice. So a write leaves an expectation,
-and the object's passes are put off until its caches meet it. If the outcome of a write is unknown, the next pass first
-asks for that one object (`Unknown`). If a cache does not show a known write for long, its collection is listed again:
+and the object's passes are put off until its stores meet it. If the result of a write is unknown, the next pass first
+asks for that one object (`Unknown`). If a store does not show a known write for long, its collection is listed again:
 a list shows every write that ended before it began. Time alone proves nothing.
 """
 
@@ -109,7 +109,7 @@ class Listed:
 
 
 class Expectations:
-    """Those of every object. `put_off`: objects that wanted a pass and have to wait for the caches."""
+    """Those of every object. `put_off`: objects that wanted a pass and have to wait for the stores."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -144,7 +144,7 @@ class Expectations:
         self._open[key] = left
 
     def may_pass(self, key: Key) -> bool:
-        """Whether the caches have seen all that was written for this object. If not, it is put off."""
+        """Whether the stores have seen all that was written for this object. If not, it is put off."""
         left = [expected for expected in self._open.get(key, ()) if not expected.met]
         if not left:
             self.forget(key)

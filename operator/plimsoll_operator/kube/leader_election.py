@@ -3,7 +3,7 @@
 Clocks of different machines are never compared: another's Lease counts as expired when *we* have seen no change of it
 for its whole duration. Our own hold ends, by our monotonic clock, so early that a write which began while we held it
 has ended before anybody else could act (`MARGIN` is longer than a write may take). Whoever gives the Lease back waits
-for its writes first (`Outstanding`).
+for its writes first (`WritesUnderWay`).
 
 The Lease is the chart's, empty: one without a holder is taken at once. A missing one is made, but for nobody: somebody
 may have deleted it while its holder still acts, and only once there is a Lease again can that one not renew. Who takes

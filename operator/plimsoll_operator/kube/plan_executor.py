@@ -10,8 +10,8 @@ from typing import Any
 from plimsoll_operator.build.controller_revision import build_revision
 from plimsoll_operator.build.disruption_budget import budget_name
 from plimsoll_operator.kube.api import ApiError
-from plimsoll_operator.kube.context import Common
-from plimsoll_operator.kube.writer import Make, Writes
+from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.kube.writer import PodFactory, Writer
 from plimsoll_operator.planning.disruption_budget import (
     ApplyBudget,
     CreateBudget,
@@ -37,16 +37,16 @@ class NotLeaderError(Exception):
     """The Lease was lost in the middle of a pass: nothing more may be written."""
 
 
-class Actor:
+class PlanExecutor:
     """For objects of one kind."""
 
-    def __init__(self, common: Common, writes: Writes) -> None:
-        self._api = common.api
-        self._caches = common.caches
-        self._instance = common.instance
-        self._may_act = common.may_act
-        self._clock = common.clock
-        self._writes = writes
+    def __init__(self, context: ReconcileContext, writer: Writer) -> None:
+        self._api = context.api
+        self._stores = context.stores
+        self._instance = context.instance
+        self._may_act = context.may_act
+        self._clock = context.clock
+        self._writer = writer
 
     def check_lease(self) -> None:
         """Raise NotLeaderError where nothing may be written any more."""
@@ -58,10 +58,10 @@ class Actor:
         item: Object,
         key: ObjectKey,
         actions: Sequence[Action],
-        make: Make | None = None,
+        factory: PodFactory | None = None,
         service: Object | None = None,
     ) -> tuple[Rejections, ApiError | None]:
-        """Carry a plan out as far as the API server lets us; one without pods to make needs no `make`.
+        """Carry a plan out as far as the API server lets us; one without pods to make needs no `factory`.
 
         Returns its words where it refuses something for what it is, and the error that a later try may not meet. An
         outage or a conflict is raised at once.
@@ -73,7 +73,7 @@ class Actor:
             self.check_lease()
             logger.info("%s: %s", key, action)
             try:
-                await self._act(item, key, action, make, service)
+                await self._act(item, key, action, factory, service)
             except ApiError as error:
                 if error.is_passing or error.namespace_ends:
                     raise
@@ -86,23 +86,23 @@ class Actor:
         return rejections, failure
 
     async def _act(
-        self, item: Object, key: ObjectKey, action: Action, make: Make | None, service: Object | None
+        self, item: Object, key: ObjectKey, action: Action, factory: PodFactory | None, service: Object | None
     ) -> None:
         match action:
             case CreatePod(why, group):
-                assert make is not None
-                name = await self._writes.create_pod(key, make, group)
+                assert factory is not None
+                name = await self._writer.create_pod(key, factory, group)
                 await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
             case DeletePod(name, uid, why):
-                await self._writes.delete_pod(key, name, uid)
+                await self._writer.delete_pod(key, name, uid)
                 await self.tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
             case CreateService(why):
                 assert service is not None
-                if await self._writes.create_service(key, service) and not _is_new(item):
+                if await self._writer.create_service(key, service) and not _is_new(item):
                     await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
             case ApplyService(why):
                 assert service is not None
-                await self._writes.apply_service(key, service)
+                await self._writer.apply_service(key, service)
                 await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
 
     async def keep_budget(
@@ -120,12 +120,12 @@ class Actor:
                 self.check_lease()
             match action:
                 case CreateBudget(body):
-                    await self._writes.create_budget(key, body)
+                    await self._writer.create_budget(key, body)
                 case ApplyBudget(body, why):
-                    await self._writes.apply_budget(key, body)
+                    await self._writer.apply_budget(key, body)
                     await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {budget.name}: {why}")
                 case DeleteBudget(uid, why):
-                    await self._writes.delete_budget(key, budget, uid)
+                    await self._writer.delete_budget(key, budget, uid)
                     await self.tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {budget.name}: {why}")
         except ApiError as error:
             if error.is_passing or error.namespace_ends:
@@ -144,11 +144,11 @@ class Actor:
             try:
                 match action:
                     case CreateRevision(revision):
-                        await self._writes.create_revision(key, build_revision(spec, revision))
+                        await self._writer.create_revision(key, build_revision(spec, revision))
                     case StoreRevision(revision):
-                        await self._writes.apply_revision(key, build_revision(spec, revision))
+                        await self._writer.apply_revision(key, build_revision(spec, revision))
                     case ForgetRevision(name, uid):
-                        await self._writes.delete_revision(key, name, uid)
+                        await self._writer.delete_revision(key, name, uid)
             except ApiError as error:
                 if not error.is_refusal or error.namespace_ends:
                     raise
@@ -159,7 +159,7 @@ class Actor:
 
         Only ours are watched: of one that was in the way of ours it is asked whose it is.
         """
-        entry = self._caches.services.get(key)
+        entry = self._stores.services.get(key)
         if entry is not None:
             return entry.value, True
         item = await self._api.service(key) if self.is_service_taken(key) else None
@@ -167,14 +167,14 @@ class Actor:
 
     def is_service_taken(self, key: ObjectKey) -> bool:
         """Whether a Service that is not known as ours was in the way of ours."""
-        return self._writes.is_taken(key, self._caches.services)
+        return self._writer.is_taken(key, self._stores.services)
 
     async def _found_budget(self, owner: ObjectKey, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
         """As with Services."""
-        entry = self._caches.budgets.get(key)
+        entry = self._stores.budgets.get(key)
         if entry is not None:
             return entry.value
-        item = await self._api.budget(key) if is_wanted and self._writes.is_taken(owner, self._caches.budgets) else None
+        item = await self._api.budget(key) if is_wanted and self._writer.is_taken(owner, self._stores.budgets) else None
         return None if item is None else read_budget(item)
 
     async def write_fields(self, item: Object, fields: Mapping[str, Any]) -> Object:
@@ -186,7 +186,7 @@ class Actor:
         ours = [c for c in before.get("conditions") or () if c["type"] in OURS]
         status = {k: v for k, v in {**before, "conditions": ours, **fields}.items() if v is not None}
         self.check_lease()
-        await self._writes.apply_status(key_of(item), item, status)
+        await self._writer.apply_status(key_of(item), item, status)
         return {**item, "status": {**status, "conditions": before.get("conditions") or []}}
 
     async def write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> Object:
@@ -197,7 +197,7 @@ class Actor:
         if _same(status, before):
             return item
         self.check_lease()
-        await self._writes.apply_status(key_of(item), item, status)
+        await self._writer.apply_status(key_of(item), item, status)
         for condition in news(conditions, known):
             note = f"{condition.type} is {condition.word}: {condition.message}"
             await self.tell(item, condition.reason, note, warning=condition.is_warning)

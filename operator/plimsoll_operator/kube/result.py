@@ -17,7 +17,7 @@ from plimsoll_operator.status.status import Rejections
 logger = logging.getLogger(__name__)
 
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
-"""How long passes wait for the caches to show what was written."""
+"""How long passes wait for the stores to show what was written."""
 SOON = timedelta(seconds=1)
 """When it is asked whose a Service is that was in the way of ours."""
 A_MOMENT = timedelta(seconds=5)
@@ -27,10 +27,10 @@ LOOK_AGAIN = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReconcileResult:
     """Whether the object is gone, and when it needs another pass though nothing tells us.
 
-    `put_off`: there was none, because the caches have not seen yet what the last one wrote.
+    `put_off`: there was none, because the stores have not seen yet what the last one wrote.
     """
 
     gone: bool = False
@@ -38,7 +38,7 @@ class Outcome:
     put_off: bool = False
 
 
-async def unless_namespace_ends(key: ObjectKey, closer: Awaitable[Outcome]) -> Outcome:
+async def unless_namespace_ends(key: ObjectKey, closer: Awaitable[ReconcileResult]) -> ReconcileResult:
     """What `closer` came to. In a namespace that is being deleted nothing can be made, which is no failure."""
     try:
         return await closer
@@ -46,7 +46,7 @@ async def unless_namespace_ends(key: ObjectKey, closer: Awaitable[Outcome]) -> O
         if not error.namespace_ends:
             raise
         logger.info("%s: its namespace is being deleted, and it will be with it", key)
-        return Outcome(again=LOOK_AGAIN)
+        return ReconcileResult(again=LOOK_AGAIN)
 
 
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=2), timedelta(seconds=300)

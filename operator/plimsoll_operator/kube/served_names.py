@@ -11,10 +11,10 @@ from plimsoll_cluster.served_names.rules import Reserved
 from plimsoll_cluster.store import Change, Store
 from plimsoll_operator.spec.identity import Object, ObjectKey, key_of
 from plimsoll_operator.spec.model_deployment import Spec, created, served_names
-from plimsoll_operator.status.name_conflicts import Loss
+from plimsoll_operator.status.name_conflicts import NameConflict
 from plimsoll_operator.status.reasons import Reason
 
-Rank = tuple[datetime, ObjectKey]
+ClaimAge = tuple[datetime, ObjectKey]
 SHOWN = 5
 """Namespaces of a rule that a message lists."""
 
@@ -24,8 +24,8 @@ class NameRegistry:
 
     def __init__(self, policy: NamePolicy = FREE) -> None:
         self.policy = policy
-        self._claims: dict[ObjectKey, tuple[Rank, frozenset[str]]] = {}
-        self._by_name: dict[str, dict[ObjectKey, Rank]] = {}
+        self._claims: dict[ObjectKey, tuple[ClaimAge, frozenset[str]]] = {}
+        self._by_name: dict[str, dict[ObjectKey, ClaimAge]] = {}
 
     def follow(self, models: Store[Object], wake: Callable[[ObjectKey], None]) -> None:
         """Take the claims from a store, now and after each change. Calls `wake` with objects that win or lose a name by
@@ -70,7 +70,7 @@ class NameRegistry:
         """Whether an object of a namespace claims a name."""
         return any(key.namespace == namespace for key in self._by_name.get(name, ()))
 
-    def losses(self, spec: Spec) -> tuple[Loss, ...]:
+    def conflicts(self, spec: Spec) -> tuple[NameConflict, ...]:
         """The spec's names that it does not have."""
         mine = (spec.created, spec.key)
         found = []
@@ -78,11 +78,11 @@ class NameRegistry:
             refusal = self.policy.refusal(name, spec.key.namespace)
             older = [rank for rank in self._allowed(name) if refusal is not None or rank < mine]
             if isinstance(refusal, Reserved):
-                found.append(Loss(name, Reason.SERVED_NAME_RESERVED, _reserved(refusal)))
+                found.append(NameConflict(name, Reason.SERVED_NAME_RESERVED, _reserved(refusal)))
             elif older:
-                found.append(Loss(name, Reason.SERVED_NAME_TAKEN, f"by {min(older)[1]}"))
+                found.append(NameConflict(name, Reason.SERVED_NAME_TAKEN, f"by {min(older)[1]}"))
             elif refusal is not None:
-                found.append(Loss(name, Reason.SERVED_NAME_KEPT, _kept(refusal)))
+                found.append(NameConflict(name, Reason.SERVED_NAME_KEPT, _kept(refusal)))
         return tuple(found)
 
     def check_integrity(self) -> None:
@@ -91,7 +91,7 @@ class NameRegistry:
         assert claims == {(name, key, rank) for name, found in self._by_name.items() for key, rank in found.items()}
         assert all(self._by_name.values()), "a name that nobody claims is kept"
 
-    def _allowed(self, name: str) -> list[Rank]:
+    def _allowed(self, name: str) -> list[ClaimAge]:
         """The claims to a name that the policy does not refuse."""
         ranks = self._by_name.get(name, {}).values()
         return [rank for rank in ranks if self.policy.refusal(name, rank[1].namespace) is None]

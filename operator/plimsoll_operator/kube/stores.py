@@ -1,6 +1,6 @@
 """The kinds that the operator watches, what it keeps of each, and its copies of them.
 
-To add a kind: a `Resource` and a store in `Caches` here, its rights in rbac.py, and in controller/event_routing.py the
+To add a kind: a `Resource` and a store in `Stores` here, its rights in rbac.py, and in controller/event_routing.py the
 objects to reconcile when it changes. A kind that people write needs a handler in handlers.py, too.
 """
 
@@ -90,7 +90,7 @@ NAMESPACES: Resource[Mapping[str, str]] = Resource("Namespace", "/api/v1", "name
 NODES: Resource[Node] = Resource("Node", "/api/v1", "nodes", read_node, namespaced=False)
 
 
-class Caches:
+class Stores:
     """What the operator knows of some namespaces; `namespaces` None means all.
 
     `with_nodes`, `with_namespaces`: whether those may be watched. They belong to no namespace, so the right to them is

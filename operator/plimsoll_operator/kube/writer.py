@@ -12,7 +12,7 @@ from typing import Any
 from plimsoll_cluster.keys import Object, ObjectKey
 from plimsoll_cluster.store import Store
 from plimsoll_operator.kube.api import ApiError
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.spec.identity import KIND
 
 SUFFIX = string.ascii_lowercase + string.digits
@@ -20,40 +20,40 @@ SUFFIX_LENGTH = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Make:
+class PodFactory:
     """How pods of a spec are made: `pod` builds one of a suffix and a group, `revision` names all that is in it."""
 
     revision: str
     pod: Callable[[str, str], Object]
 
 
-class Writes:
+class Writer:
     """Writes for objects of one kind. Every method raises ApiError."""
 
-    def __init__(self, common: Common, kind: str = KIND) -> None:
-        self._api = common.api
-        self._caches = common.caches
-        self._expectations = common.expectations
+    def __init__(self, context: ReconcileContext, kind: str = KIND) -> None:
+        self._api = context.api
+        self._stores = context.stores
+        self._expectations = context.expectations
         self._kind = kind
         self._unsure: dict[ObjectKey, list[tuple[str, str]]] = {}
         self._taken: dict[ObjectKey, set[str]] = {}
 
-    async def create_pod(self, owner: ObjectKey, make: Make, group: str) -> str:
+    async def create_pod(self, owner: ObjectKey, factory: PodFactory, group: str) -> str:
         """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass.
 
         The name of a pod that may still be made is used again: the API server makes no two pods of one name.
         """
-        kept, present = self._unsure.setdefault(owner, []), make.revision
+        kept, present = self._unsure.setdefault(owner, []), factory.revision
         again = next((known for known in kept if known[0] == present), None)
         made = again or (present, "".join(random.choices(SUFFIX, k=SUFFIX_LENGTH)))
-        pod = make.pod(made[1], group)
+        pod = factory.pod(made[1], group)
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:
-            await self._apply(owner, self._caches.pods, name, self._api.create_pod(pod))
+            await self._apply(owner, self._stores.pods, name, self._api.create_pod(pod))
         except ApiError as error:
             if error.code == 409:  # an earlier try was carried out late: the next pass must see its pod
-                self._expectations.unsure(owner.of(self._kind), self._caches.pods, ObjectKey(owner.namespace, name))
+                self._expectations.unsure(owner.of(self._kind), self._stores.pods, ObjectKey(owner.namespace, name))
             if not error.is_unsure:
                 self._settle(owner, made)
             words = str(error).replace(name, owner.name)
@@ -62,51 +62,51 @@ class Writes:
         return name
 
     async def delete_pod(self, owner: ObjectKey, name: str, uid: str) -> None:
-        """Delete one that the cache has; one that is gone already is no error."""
+        """Delete one that the store has; one that is gone already is no error."""
         pod = ObjectKey(owner.namespace, name)
-        await self._delete(owner, self._caches.pods, pod, uid, self._api.delete_pod(pod, uid))
+        await self._delete(owner, self._stores.pods, pod, uid, self._api.delete_pod(pod, uid))
 
     async def create_service(self, owner: ObjectKey, service: Object) -> bool:
-        """Make the Service; False where there is one of this name that the cache does not have."""
-        return await self._create(owner, self._caches.services, service, self._api.create_service(service))
+        """Make the Service; False where there is one of this name that the store does not have."""
+        return await self._create(owner, self._stores.services, service, self._api.create_service(service))
 
     async def apply_service(self, owner: ObjectKey, service: Object) -> None:
         """Make the Service what it should be."""
-        await self._apply(owner, self._caches.services, service["metadata"]["name"], self._api.apply_service(service))
+        await self._apply(owner, self._stores.services, service["metadata"]["name"], self._api.apply_service(service))
 
     async def create_budget(self, owner: ObjectKey, budget: Object) -> bool:
         """Make the disruption budget, as with Services."""
-        return await self._create(owner, self._caches.budgets, budget, self._api.create_budget(budget))
+        return await self._create(owner, self._stores.budgets, budget, self._api.create_budget(budget))
 
     async def apply_budget(self, owner: ObjectKey, budget: Object) -> None:
         """Make the disruption budget what it should be."""
-        await self._apply(owner, self._caches.budgets, budget["metadata"]["name"], self._api.apply_budget(budget))
+        await self._apply(owner, self._stores.budgets, budget["metadata"]["name"], self._api.apply_budget(budget))
 
     async def delete_budget(self, owner: ObjectKey, budget: ObjectKey, uid: str) -> None:
-        """Delete the one that the cache has; one that is gone already is no error."""
-        await self._delete(owner, self._caches.budgets, budget, uid, self._api.delete_budget(budget, uid))
+        """Delete the one that the store has; one that is gone already is no error."""
+        await self._delete(owner, self._stores.budgets, budget, uid, self._api.delete_budget(budget, uid))
 
     async def create_revision(self, owner: ObjectKey, revision: Object) -> None:
         """Store what pods are made of. Its name says what is in it and whose it is: one that is there is ours."""
-        if not await self._create(owner, self._caches.revisions, revision, self._api.create_revision(revision)):
+        if not await self._create(owner, self._stores.revisions, revision, self._api.create_revision(revision)):
             await self.apply_revision(owner, revision)
 
     async def apply_revision(self, owner: ObjectKey, revision: Object) -> None:
         """Store what pods are made of, or say another thing of what is stored."""
         name = revision["metadata"]["name"]
-        await self._apply(owner, self._caches.revisions, name, self._api.apply_revision(revision))
+        await self._apply(owner, self._stores.revisions, name, self._api.apply_revision(revision))
 
     async def delete_revision(self, owner: ObjectKey, name: str, uid: str) -> None:
-        """Delete one that the cache has; one that is gone already is no error."""
+        """Delete one that the store has; one that is gone already is no error."""
         revision = ObjectKey(owner.namespace, name)
-        await self._delete(owner, self._caches.revisions, revision, uid, self._api.delete_revision(revision, uid))
+        await self._delete(owner, self._stores.revisions, revision, uid, self._api.delete_revision(revision, uid))
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
         """Write a whole status."""
-        await self._apply(owner, self._caches.of(self._kind), owner.name, self._api.apply_status(item, status))
+        await self._apply(owner, self._stores.of(self._kind), owner.name, self._api.apply_status(item, status))
 
     def is_taken(self, owner: ObjectKey, store: Store[Any]) -> bool:
-        """Whether the name of an object's child was found taken: then the cache does not know whose it is."""
+        """Whether the name of an object's child was found taken: then the store does not know whose it is."""
         return store.resource.kind in self._taken.get(owner, ())
 
     def forget(self, owner: ObjectKey) -> None:
@@ -137,7 +137,7 @@ class Writes:
         return True
 
     async def _apply(self, owner: ObjectKey, store: Store[Any], name: str, request: Awaitable[Object]) -> None:
-        """The object's next pass waits until the cache has what the API server answers."""
+        """The object's next pass waits until the store has what the API server answers."""
         with self._noting(owner, store, ObjectKey(owner.namespace, name)):
             answer = await request
         self._expectations.written(owner.of(self._kind), store, answer)
@@ -145,7 +145,7 @@ class Writes:
     async def _delete(
         self, owner: ObjectKey, store: Store[Any], key: ObjectKey, uid: str, request: Awaitable[None]
     ) -> None:
-        """The object's next pass waits until the cache has it no longer."""
+        """The object's next pass waits until the store has it no longer."""
         with self._noting(owner, store, key):
             await request
         self._expectations.deleted(owner.of(self._kind), store, key, uid)
@@ -160,7 +160,7 @@ class Writes:
 
     @contextmanager
     def _noting(self, owner: ObjectKey, store: Store[Any], written: ObjectKey) -> Iterator[None]:
-        """If the outcome of a write is unknown, the next pass asks for the object first."""
+        """If the result of a write is unknown, the next pass asks for the object first."""
         try:
             yield
         except ApiError as error:

@@ -8,7 +8,7 @@ from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.journal import Journal
 from plimsoll_operator.placement.ledger import Known, Slot
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.pool_index import PoolIndex
 from plimsoll_operator.placement.records.action import Action, Move, Place, Sleep, Unload, Wake
 from plimsoll_operator.placement.records.level import State
 from plimsoll_operator.placement.records.pool import PoolState
@@ -17,12 +17,12 @@ from plimsoll_operator.placement.units import count, size, span
 
 def explain(state: PoolState, key: ObjectKey) -> str:
     """What is known of a model, where it lies, what was weighed for it and what is done. Raises KeyError for others."""
-    book = Book(state)
-    if key not in book.models:
-        raise KeyError(f"the pool has no model {key}; it has {', '.join(map(str, book.models)) or 'none'}")
+    index = PoolIndex(state)
+    if key not in index.models:
+        raise KeyError(f"the pool has no model {key}; it has {', '.join(map(str, index.models)) or 'none'}")
     journal = Journal(key)
     made = plan(state, journal)
-    lines = [*_facts(book, key), "", "Where it lies now:", *_lies(book, key)]
+    lines = [*_facts(index, key), "", "Where it lies now:", *_lies(index, key)]
     if journal.lines:
         lines += ["", *journal.lines]
     lines += ["", "What is done:"]
@@ -56,8 +56,8 @@ def _concerns(action: Action, key: ObjectKey) -> bool:
     return action.model == key or f" {key}" in action.why
 
 
-def _facts(book: Book, key: ObjectKey) -> Iterator[str]:
-    known = book.models[key]
+def _facts(index: PoolIndex, key: ObjectKey) -> Iterator[str]:
+    known = index.models[key]
     model, wanted = known.model, known.model.replicas
     traits = f"priority {model.priority}, weight {model.weight:g}{', pinned' if model.pinned else ''}"
     yield f"{key}, revision {model.revision}: {traits}"
@@ -69,7 +69,7 @@ def _facts(book: Book, key: ObjectKey) -> Iterator[str]:
     yield (
         f"  asked for {60 * known.rate:.2g} times a minute; {count(known.waiting, 'request')} waiting for "
         f"{span(known.waited)}{_held(known)}; another replica awake is worth "
-        f"{book.worth(known):.2g} s of loading an hour and GiB"
+        f"{index.worth(known):.2g} s of loading an hour and GiB"
     )
 
 
@@ -77,16 +77,16 @@ def _held(known: Known) -> str:
     return f", {known.held} of them at hosts, which wake it in turn" if known.held else ""
 
 
-def _lies(book: Book, key: ObjectKey) -> list[str]:
-    return [_copy(book, slot) for slot in book.models[key].slots] or ["  nowhere"]
+def _lies(index: PoolIndex, key: ObjectKey) -> list[str]:
+    return [_copy(index, slot) for slot in index.models[key].slots] or ["  nowhere"]
 
 
-def _copy(book: Book, slot: Slot) -> str:
+def _copy(index: PoolIndex, slot: Slot) -> str:
     use = f"{slot.copy.active} in flight, " if slot.copy.active else ""
-    used = f"last used {span(max(0.0, book.now - slot.copy.last_used))} ago" if slot.copy.last_used else "never used"
-    worth = f", value {book.value(slot):.2g}" if slot.state in (State.RESIDENT, State.IN_HOST) else ""
+    used = f"last used {span(max(0.0, index.now - slot.copy.last_used))} ago" if slot.copy.last_used else "never used"
+    worth = f", value {index.value(slot):.2g}" if slot.state in (State.RESIDENT, State.IN_HOST) else ""
     old = "" if slot.stays else ", to leave"
     time = slot.ledger.host.time
-    told = f" (reported {span(max(0.0, book.now - time))} ago)" if time else ""
-    state = f"{slot.state} for {span(max(0.0, book.now - slot.copy.since))}"
+    told = f" (reported {span(max(0.0, index.now - time))} ago)" if time else ""
+    state = f"{slot.state} for {span(max(0.0, index.now - slot.copy.since))}"
     return f"  {slot.ledger.key}: {state}, {use}{used}{worth}{old}{told}"

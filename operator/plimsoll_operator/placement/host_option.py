@@ -28,7 +28,7 @@ class Grounds(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class HostOption:
     """In the order in which they count: `seconds` of loading that it takes, `lost` (seconds of loading an hour that the
     victims' models are then expected to take), whether the model lies elsewhere now, spread and affinity (how many
     wishes it disregards), and the share of the line that is taken afterwards.
@@ -39,7 +39,7 @@ class Option:
     ledger: Ledger
     own: Slot | None
     seconds: float
-    victims: tuple[Slot, ...] = ()
+    evictions: tuple[Slot, ...] = ()
     lost: float = 0.0
     disregarded: int = 0
     taken: float = 0.0

@@ -5,59 +5,59 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.eviction import Victims
-from plimsoll_operator.placement.host_option import Grounds, Option
-from plimsoll_operator.placement.image_memory import Beds
+from plimsoll_operator.placement.eviction import EvictionSets
+from plimsoll_operator.placement.host_option import Grounds, HostOption
+from plimsoll_operator.placement.image_memory import ImageMemory
 from plimsoll_operator.placement.ledger import MODELS_PER_HOST, Known, Ledger, Slot
-from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.pool_index import PoolIndex
 from plimsoll_operator.placement.records.level import Condition, Pressure, Spread, State
 from plimsoll_operator.placement.records.plan import Refused
 from plimsoll_operator.placement.units import size, span
 
 
-class Choice:
+class HostSelection:
     """Weighs hosts for a model."""
 
-    def __init__(self, book: Book, victims: Victims) -> None:
-        self._book, self._victims, self._beds = book, victims, Beds(book)
+    def __init__(self, index: PoolIndex, evictions: EvictionSets) -> None:
+        self._index, self._evictions, self._images = index, evictions, ImageMemory(index)
 
-    def options(self, known: Known, grounds: Grounds) -> list[Option]:
+    def options(self, known: Known, grounds: Grounds) -> list[HostOption]:
         """Every host, the best first; those with an obstacle last."""
-        groups = Groups(known)
-        found = [self._option(ledger, known, grounds, groups) for ledger in self._book.ledgers.values()]
+        domains = TopologyDomains(known)
+        found = [self._option(ledger, known, grounds, domains) for ledger in self._index.ledgers.values()]
         return sorted(found, key=lambda option: (option.obstacle is not None, *option.order))
 
-    def files(self, known: Known) -> list[Option]:
+    def files(self, known: Known) -> list[HostOption]:
         """Hosts where its files could lie, the best first: such a copy takes no memory until it wakes.
 
         All else being equal they are spread by what they would take and by how much they are asked for.
         """
-        groups = Groups(known)
+        domains = TopologyDomains(known)
         found = []
-        for ledger in self._book.ledgers.values():
+        for ledger in self._index.ledgers.values():
             if not ledger.takes or known.model.key in ledger.slots or unfit(known, ledger):
                 continue
-            taken = self._book.share(ledger, known)
-            found.append(Option(ledger, None, 0.0, disregarded=groups.disregarded(ledger), taken=taken))
+            taken = self._index.share(ledger, known)
+            found.append(HostOption(ledger, None, 0.0, disregarded=domains.disregarded(ledger), taken=taken))
         return sorted(found, key=lambda option: option.order)
 
-    def _option(self, ledger: Ledger, known: Known, grounds: Grounds, groups: Groups) -> Option:
+    def _option(self, ledger: Ledger, known: Known, grounds: Grounds, domains: TopologyDomains) -> HostOption:
         own = ledger.slots.get(known.model.key)
         image = own is not None and own.state is State.IN_HOST and own.current
         seconds = known.wake if image else known.load
         if obstacle := self._obstacle(ledger, known, own):
-            return Option(ledger, own, seconds, obstacle=obstacle[0], note=obstacle[1])
+            return HostOption(ledger, own, seconds, obstacle=obstacle[0], note=obstacle[1])
         room = known.device - ledger.free
-        victims: tuple[Slot, ...] = ()
+        evictions: tuple[Slot, ...] = ()
         if room > 0:
-            victims, refused, note = self._victims.find(ledger, known, grounds, room)
+            evictions, refused, note = self._evictions.find(ledger, known, grounds, room)
             if refused is not None:
-                return Option(ledger, own, seconds, obstacle=refused, note=note)
-        freed = sum(slot.device for slot in victims)
+                return HostOption(ledger, own, seconds, obstacle=refused, note=note)
+        freed = sum(slot.device for slot in evictions)
         taken = (ledger.device_used - freed + known.device) / max(1, ledger.line)
-        penalty = groups.disregarded(ledger) + (ledger.host.pressure is not Pressure.NONE)
-        lost = self._beds.lost(victims)
-        return Option(ledger, own, seconds, victims, lost, penalty, taken)
+        penalty = domains.disregarded(ledger) + (ledger.host.pressure is not Pressure.NONE)
+        lost = self._images.lost(evictions)
+        return HostOption(ledger, own, seconds, evictions, lost, penalty, taken)
 
     def _obstacle(self, ledger: Ledger, known: Known, own: Slot | None) -> tuple[Refused, str] | None:
         if note := unfit(known, ledger):
@@ -72,8 +72,8 @@ class Choice:
             return Refused.NO_ROOM, "it is to leave this host" if own.current else "an older revision lies there"
         if own.touched or not own.state.settled or own.state is State.RESIDENT:
             return Refused.WAITS_FOR_ROOM, f"it is {own.state} there"
-        if own.copy.retry > self._book.now:
-            left = span(own.copy.retry - self._book.now)
+        if own.copy.retry > self._index.now:
+            left = span(own.copy.retry - self._index.now)
             return Refused.FAILED_LATELY, f"{own.copy.failures} loads failed there; the next is tried in {left}"
         return None
 
@@ -97,7 +97,7 @@ def closed(ledger: Ledger) -> str:
     return "it is not ready" if ledger.host.condition is Condition.CORDONED else "it is about to go"
 
 
-class Groups:
+class TopologyDomains:
     """Nodes and zones that a model's copies lie in, and the models whose hosts it likes or shuns."""
 
     def __init__(self, known: Known) -> None:

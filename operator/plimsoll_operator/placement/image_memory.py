@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
 from plimsoll_operator.placement.ledger import Slot, fewest
-from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.pool_index import PoolIndex
 from plimsoll_operator.placement.records.level import State
 from plimsoll_operator.placement.retention_value import HALF_LIFE, chance
 
 LOWEST = -(2**31)
 
 
-class Beds:
+class ImageMemory:
     """Host memory for images: an image goes for another one, or for several, that is worth more."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, index: PoolIndex) -> None:
+        self._index = index
 
     def find(self, slot: Slot, free: int, besides: Iterable[Slot] = ()) -> tuple[Slot, ...] | None:
         """Images that give way to that of a model where `free` bytes are left; None where it sleeps on disk.
@@ -33,18 +33,18 @@ class Beds:
         images = [other for other in ledger.slots.values() if other.state is State.IN_HOST and other not in gone]
         images = [other for other in images if not other.touched and not _wanted(other)]
         images = [other for other in images if _priority(other) <= known.model.priority]
-        images.sort(key=lambda other: (self._book.value(other), other.copy.last_used, other.copy.model))
+        images.sort(key=lambda other: (self._index.value(other), other.copy.last_used, other.copy.model))
         chosen = fewest(images, known.image - free, attrgetter("image"))
         if chosen is None or sum(map(self._saved, chosen)) > self._saved(slot):
             return None
         return chosen
 
-    def lost(self, victims: Sequence[Slot]) -> float:
+    def lost(self, evictions: Sequence[Slot]) -> float:
         """Seconds of loading that are expected within a half-life when these give their device memory away."""
-        if not victims:
+        if not evictions:
             return 0.0
-        seconds, free, gone = 0.0, victims[0].ledger.free_images, set[Slot]()
-        for slot in victims:
+        seconds, free, gone = 0.0, evictions[0].ledger.free_images, set[Slot]()
+        for slot in evictions:
             if slot.known is None:
                 continue
             images = self.find(slot, free, gone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.host_option import Option
+from plimsoll_operator.placement.host_option import HostOption
 from plimsoll_operator.placement.ledger import Known
 from plimsoll_operator.placement.units import size, span
 
@@ -17,13 +17,13 @@ class Journal:
         self._key = key
         self.lines: list[str] = []
 
-    def weighed(self, known: Known, why: str, options: Sequence[Option]) -> None:
+    def weighed(self, known: Known, why: str, options: Sequence[HostOption]) -> None:
         """Hosts on which it could be awake, the best first."""
         if known.model.key == self._key:
             self.lines.append(f"To be awake ({why}):")
             self.lines += [f"  {number}. {_awake(option)}" for number, option in enumerate(options, 1)]
 
-    def listed(self, known: Known, options: Sequence[Option]) -> None:
+    def listed(self, known: Known, options: Sequence[HostOption]) -> None:
         """Hosts on which its files could lie, the best first."""
         if known.model.key == self._key:
             self.lines.append("To lie on another host, as files:")
@@ -33,12 +33,12 @@ class Journal:
             ]
 
 
-def _awake(option: Option) -> str:
+def _awake(option: HostOption) -> str:
     if option.obstacle is not None:
         return f"{option.ledger.key}: no ({option.obstacle}): {option.note}"
     home = "wakes where it lies" if option.own is not None else "comes from another host or from its source"
-    if option.victims:
-        names = ", ".join(f"{slot.copy.model} ({size(slot.device)})" for slot in option.victims)
+    if option.evictions:
+        names = ", ".join(f"{slot.copy.model} ({size(slot.device)})" for slot in option.evictions)
         cost = f"puts {names} to sleep, which costs {option.lost:.2g} s of loading an hour"
     else:
         cost = "has free memory"
@@ -46,5 +46,5 @@ def _awake(option: Option) -> str:
     return f"{option.ledger.key}: {span(option.seconds)}, {home}, {cost}, {option.taken:.0%} of its line after{wishes}"
 
 
-def _wishes(option: Option) -> str:
+def _wishes(option: HostOption) -> str:
     return f", against {option.disregarded} of spread, affinity and pressure" if option.disregarded else ""

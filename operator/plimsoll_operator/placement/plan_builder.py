@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.placement.eviction import Victims
-from plimsoll_operator.placement.image_memory import Beds
+from plimsoll_operator.placement.eviction import EvictionSets
+from plimsoll_operator.placement.image_memory import ImageMemory
 from plimsoll_operator.placement.ledger import LEVELS, Known, Ledger, Slot
-from plimsoll_operator.placement.pool_index import Book
-from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.pool_index import PoolIndex
+from plimsoll_operator.placement.records.action import Action, ActionCause, First, Move, Place, Sleep, Unload, Wake
 from plimsoll_operator.placement.records.host import Copy
 from plimsoll_operator.placement.records.level import Level, State
 from plimsoll_operator.placement.records.plan import Placement, Plan, Refusal, Refused
 
 
-class Draft:
-    """Actions so far, in order, and what they leave in the book's ledgers."""
+class PlanBuilder:
+    """Actions so far, in order, and what they leave in the index's ledgers."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
-        self.victims, self.beds = Victims(book), Beds(book)
+    def __init__(self, index: PoolIndex) -> None:
+        self.index = index
+        self.evictions, self.images = EvictionSets(index), ImageMemory(index)
         self.actions: list[Action] = []
         self.lasting: dict[ObjectKey, Refusal] = {}
         self.refusals: dict[ObjectKey, Refusal] = {}
@@ -33,13 +33,13 @@ class Draft:
         self._waits: list[float] = []
 
     def begin(self) -> None:
-        """Another round: what the last one told hosts counts as done; wishes that it left open are looked at anew."""
+        """Another round: what the last one told hosts counts as done; requests that it left open are tried again."""
         self.refusals = dict(self.lasting)
         self._waits, self.truncated = [], False
-        for ledger in self.book.ledgers.values():
+        for ledger in self.index.ledgers.values():
             for slot in ledger.slots.values():
                 slot.touched = False
-            self.victims.forget(ledger)
+            self.evictions.forget(ledger)
 
     def stuck(self, slot: Slot) -> bool:
         """Whether this plan has just put a copy where it is, or told it something: it is not moved on at once."""
@@ -52,40 +52,40 @@ class Draft:
 
     def lately(self, known: Known) -> float:
         """Seconds for which a model is not to be moved again."""
-        moved, interval = known.model.moved, self.book.rules.move_interval
-        return 0.0 if moved is None else max(0.0, moved + interval - self.book.now)
+        moved, interval = known.model.moved, self.index.rules.move_interval
+        return 0.0 if moved is None else max(0.0, moved + interval - self.index.now)
 
     def refuse(self, known: Known, reason: Refused, message: str, numbers: Mapping[str, float]) -> None:
-        """Leave a wish of a model open. The first reason is the one that counts."""
+        """Leave a request of a model open. The first reason is the one that counts."""
         self.refusals.setdefault(known.model.key, Refusal(known.model.key, reason, message, numbers))
 
-    def sleep(self, slot: Slot, because: Because, why: str) -> None:
+    def sleep(self, slot: Slot, because: ActionCause, why: str) -> None:
         """Take a copy's device memory: it stays as an image where that has room, or is worth more than other images."""
         level = Level.IN_HOST if slot.state is State.RESIDENT and self._bed(slot) else Level.ON_DISK
         image = slot.known.image if slot.known is not None and level is Level.IN_HOST else 0
         slot.ledger.set(slot, level, 0, image)
-        slot.copy = replace(slot.copy, since=self.book.now)
+        slot.copy = replace(slot.copy, since=self.index.now)
         self._note(slot, why)
         self.actions.append(Sleep(slot.copy.model, slot.ledger.key, level, because, why, slot.copy.pod))
 
-    def wake(self, slot: Slot, because: Because, why: str) -> None:
+    def wake(self, slot: Slot, because: ActionCause, why: str) -> None:
         """Bring a copy that sleeps to the device. Its host must have room."""
         slot.ledger.set(slot, Level.RESIDENT, _known(slot).device, 0)
-        slot.copy = replace(slot.copy, since=self.book.now)
+        slot.copy = replace(slot.copy, since=self.index.now)
         self._note(slot, why)
         self.actions.append(Wake(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
 
-    def place(self, known: Known, ledger: Ledger, level: Level, because: Because, why: str) -> None:
+    def place(self, known: Known, ledger: Ledger, level: Level, because: ActionCause, why: str) -> None:
         """Put a model on a host that does not have it. The host must have room for the level."""
         self._enter(known, ledger, level, why)
         self.actions.append(Place(known.model.key, ledger.key, level, because, why))
 
-    def unload(self, slot: Slot, because: Because, why: str) -> None:
+    def unload(self, slot: Slot, because: ActionCause, why: str) -> None:
         """Take a copy from its host."""
         self._leave(slot)
         self.actions.append(Unload(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
 
-    def move(self, slot: Slot, ledger: Ledger, level: Level, because: Because, why: str) -> None:
+    def move(self, slot: Slot, ledger: Ledger, level: Level, because: ActionCause, why: str) -> None:
         """Bring a model from one host to another, or, for a new revision, out of its host and back in.
 
         The target must have room; on one and the same host that is the room that unloading makes.
@@ -104,7 +104,7 @@ class Draft:
         """What came of it."""
         placements = [
             Placement(slot.copy.model, ledger.key, slot.level, self._why(slot), slot.copy.pod)
-            for ledger in self.book.ledgers.values()
+            for ledger in self.index.ledgers.values()
             for slot in ledger.slots.values()
             if slot.known is not None and slot.state is not State.DRAINING
         ]
@@ -115,16 +115,16 @@ class Draft:
 
     def _bed(self, slot: Slot) -> bool:
         """Make room for an image, if need be by sending images of less value to disk; or say that there is none."""
-        images = self.beds.find(slot, slot.ledger.free_images)
+        images = self.images.find(slot, slot.ledger.free_images)
         for other in images or ():
             why = f"its image makes room for that of {slot.copy.model}, worth more"
-            self.sleep(other, Because.EVICTED, why)
+            self.sleep(other, ActionCause.EVICTED, why)
         return images is not None
 
     def _enter(self, known: Known, ledger: Ledger, level: Level, why: str) -> None:
         device = known.device if level is Level.RESIDENT else 0
         image = known.image if level is Level.IN_HOST else 0
-        copy = Copy(known.model.key, known.model.revision, LEVELS[level], since=self.book.now)
+        copy = Copy(known.model.key, known.model.revision, LEVELS[level], since=self.index.now)
         slot = Slot(ledger, copy, known, LEVELS[level], device, image, 0.0, current=True)
         ledger.add(slot)
         self.entered.add((known.model.key, ledger.key))
@@ -136,12 +136,12 @@ class Draft:
         slot.ledger.remove(slot)
         if slot.known is not None:
             slot.known.slots.remove(slot)
-        self.victims.forget(slot.ledger)
+        self.evictions.forget(slot.ledger)
 
     def _note(self, slot: Slot, why: str) -> None:
         slot.touched = True
         self._whys[slot.copy.model, slot.ledger.key] = why
-        self.victims.forget(slot.ledger)
+        self.evictions.forget(slot.ledger)
 
     def _why(self, slot: Slot) -> str:
         told = self._whys.get((slot.copy.model, slot.ledger.key))

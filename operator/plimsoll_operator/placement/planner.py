@@ -8,15 +8,15 @@ places that it lacks; what sleeps on a host that holds far more than another goe
 
 from __future__ import annotations
 
-from plimsoll_operator.placement.host_selection import Choice
+from plimsoll_operator.placement.host_selection import HostSelection
 from plimsoll_operator.placement.journal import Journal
 from plimsoll_operator.placement.phases.balance import balance
 from plimsoll_operator.placement.phases.coverage import cover
-from plimsoll_operator.placement.phases.feasibility import admit
+from plimsoll_operator.placement.phases.feasibility import refuse_infeasible
 from plimsoll_operator.placement.phases.removal import remove
 from plimsoll_operator.placement.phases.wake import wake
-from plimsoll_operator.placement.plan_builder import Draft
-from plimsoll_operator.placement.pool_index import Book
+from plimsoll_operator.placement.plan_builder import PlanBuilder
+from plimsoll_operator.placement.pool_index import PoolIndex
 from plimsoll_operator.placement.records.plan import Plan
 from plimsoll_operator.placement.records.pool import PoolState
 
@@ -26,20 +26,20 @@ ROUNDS = 8
 
 def plan(state: PoolState, journal: Journal | None = None) -> Plan:
     """The actions that bring a pool closer to what is wanted of it; none when it is settled or must wait."""
-    return draft(state, journal or Journal()).plan()
+    return build_plan(state, journal or Journal()).plan()
 
 
-def draft(state: PoolState, journal: Journal) -> Draft:
+def build_plan(state: PoolState, journal: Journal) -> PlanBuilder:
     """The same with its ledgers, as all actions leave them."""
-    made = Draft(Book(state))
-    choice = Choice(made.book, made.victims)
-    admit(made)
+    made = PlanBuilder(PoolIndex(state))
+    selection = HostSelection(made.index, made.evictions)
+    refuse_infeasible(made)
     for _ in range(ROUNDS):
         before = len(made.actions)
         made.begin()
         remove(made)
-        wake(made, choice, journal)
-        cover(made, choice, journal)
+        wake(made, selection, journal)
+        cover(made, selection, journal)
         balance(made)
         if len(made.actions) == before:
             break

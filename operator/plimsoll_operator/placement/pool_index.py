@@ -14,7 +14,7 @@ from plimsoll_operator.placement.records.pool import Demand, PoolState
 from plimsoll_operator.placement.retention_value import decayed, retention
 
 
-class Book:
+class PoolIndex:
     """Everything is in the order of keys, so that the order of the input decides nothing."""
 
     def __init__(self, state: PoolState) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 
-from plimsoll_operator.planning.pod_view import View
+from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState
 from plimsoll_operator.spec.workload import Workload
 from plimsoll_operator.status.reasons import Reason
@@ -79,7 +79,7 @@ class Plan:
     wait: timedelta | None = None
 
 
-def plan(seen: View[Workload]) -> Plan:
+def plan(seen: PodView[Workload]) -> Plan:
     """The actions that bring what is there closer to the spec; none when it is settled or must wait."""
     spec, observed = seen.spec, seen.observed
     actions: list[Action] = [*_service(observed.service)]
@@ -116,7 +116,7 @@ def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
             return []
 
 
-def _surplus(seen: View[Workload]) -> list[Pod]:
+def _surplus(seen: PodView[Workload]) -> list[Pod]:
     """What to take away when there are too many: first what is not ready, without a node, of little worth, new."""
     order = sorted(
         seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, p.worth, -p.created.timestamp(), p.name)
@@ -124,7 +124,7 @@ def _surplus(seen: View[Workload]) -> list[Pod]:
     return order[: max(0, len(order) - seen.spec.replicas)]
 
 
-def _replaced(seen: View[Workload]) -> list[Pod]:
+def _replaced(seen: PodView[Workload]) -> list[Pod]:
     """Pods that can go now.
 
     Those of an older spec that do not serve go at once, the others, and those whose node is being drained, as far as
@@ -136,12 +136,12 @@ def _replaced(seen: View[Workload]) -> list[Pod]:
     return [*idle, *(doubtful if seen.ready >= seen.spec.replicas else ()), *_serving(seen)[:spare]]
 
 
-def _serving(seen: View[Workload]) -> list[Pod]:
+def _serving(seen: PodView[Workload]) -> list[Pod]:
     """Pods that serve and are to be replaced: those first whose node waits to be drained."""
     return sorted((p for p in (*seen.leaving, *seen.older) if p.ready), key=lambda p: p.worth)
 
 
-def _first(seen: View[Workload], kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:
+def _first(seen: PodView[Workload], kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:
     """Pods that serve and go before their replacements do, where there is no room for both; and when to look again.
 
     That is what `maxUnavailable` allows. Pods that drain make room already. The room on a node that is being drained is
@@ -163,7 +163,7 @@ def _first(seen: View[Workload], kept: Sequence[Pod], removed: Set[str]) -> tupl
     return usable[: max(0, min(spare, wanted))], wait
 
 
-def _why_gone(pod: Pod, seen: View[Workload]) -> str:
+def _why_gone(pod: Pod, seen: PodView[Workload]) -> str:
     return "its spec or image has changed" if pod in seen.older else f"its node {pod.node} is being drained"
 
 
@@ -189,7 +189,7 @@ def _buried(dead: Sequence[Pod], ended: Sequence[Pod], *, ready: int, replicas: 
     return older + list(ended[: max(0, len(ended) - kept)])
 
 
-def _why(seen: View[Workload]) -> str:
+def _why(seen: PodView[Workload]) -> str:
     if seen.older:
         return "the spec or the image has changed"
     if seen.leaving:

@@ -47,7 +47,7 @@ W = TypeVar("W", bound=Workload)
 
 
 @dataclass(frozen=True, slots=True)
-class View(Generic[W_co]):
+class PodView(Generic[W_co]):
     """`live` pods count as replicas. Each of them is one of these:
 
     `current`: of the present spec and image. `held`: of the present spec, and it is not this model's turn to take what
@@ -113,14 +113,14 @@ class View(Generic[W_co]):
         return None
 
 
-def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> View[W]:
+def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> PodView[W]:
     """Sort what is there. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated stay as they are."""
     of = {p.uid: fits(p.hash) for p in observed.pods}
     live = tuple(p for p in observed.pods if p.live)
     outdated = tuple(p for p in live if of[p.uid] is Fit.OUTDATED)
     others = tuple(p for p in live if of[p.uid] is Fit.OLDER)
     ended = [p for p in observed.pods if p.dead and not p.stopping and of[p.uid] is Fit.CURRENT]
-    return View(
+    return PodView(
         spec,
         observed,
         live=live,

@@ -25,7 +25,7 @@ from plimsoll_operator.spec.identity import (
     Object,
     controller_of,
 )
-from plimsoll_operator.status.name_conflicts import Loss
+from plimsoll_operator.status.name_conflicts import NameConflict
 from plimsoll_operator.status.pod_failure import Failure, failure_of, node_failure
 
 LOST_AFTER = timedelta(seconds=60)
@@ -104,7 +104,7 @@ class Observed:
     pods: tuple[Pod, ...]
     service: ServiceState
     now: datetime
-    lost_names: tuple[Loss, ...] = ()
+    lost_names: tuple[NameConflict, ...] = ()
     gave_up: Failure | None = None
 
 

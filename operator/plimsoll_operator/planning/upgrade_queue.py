@@ -1,4 +1,4 @@
-"""Whose turn it is to take what an upgrade of Plimsoll brings: a new image does not roll all models at once.
+"""The upgrade queue: after an upgrade of Plimsoll a few objects at a time roll to the new image, not all at once.
 
 A turn lasts until the model serves with pods of the new image alone. One that is stalled gives its turn up, so that it
 holds up nobody, and goes on without. It is all in memory: what has begun before a restart is known by its status.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from plimsoll_operator.build.pod_revision import Fits
-from plimsoll_operator.planning.pod_view import View, view
+from plimsoll_operator.planning.pod_view import PodView, view
 from plimsoll_operator.planning.pods import Observed
 from plimsoll_operator.spec.identity import Object, ObjectKey, key_of
 from plimsoll_operator.spec.workload import Workload
@@ -19,8 +19,8 @@ from plimsoll_operator.status.reasons import Reason
 W = TypeVar("W", bound=Workload)
 
 
-class Turns:
-    """At most `limit` models have one at a time."""
+class UpgradeQueue:
+    """At most `limit` objects roll at a time; the others wait."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -76,14 +76,16 @@ class Turns:
         return list(self._waiting)[: max(0, self._limit - len(self._taken))]
 
 
-def view_in_turn(spec: W, fit: Fits, observed: Observed, turns: Turns) -> tuple[View[W], list[ObjectKey]]:
+def view_with_upgrades(
+    spec: W, fit: Fits, observed: Observed, upgrades: UpgradeQueue
+) -> tuple[PodView[W], list[ObjectKey]]:
     """What is there, sorted; what an upgrade of Plimsoll would roll waits for its turn.
 
     And those that may take the turn which ends here.
     """
     seen = view(spec, fit, observed)
-    if seen.needs_turn and not turns.take(spec.key):
+    if seen.needs_turn and not upgrades.take(spec.key):
         return view(spec, fit, observed, may_roll=False), []
     if seen.needs_turn:
         return seen, []
-    return seen, turns.decline(spec.key) if seen.older else turns.end(spec.key)
+    return seen, upgrades.decline(spec.key) if seen.older else upgrades.end(spec.key)

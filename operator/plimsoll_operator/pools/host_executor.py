@@ -1,4 +1,4 @@
-"""Has hosts do what a plan says: hosts side by side, on each one action after the other."""
+"""Has hosts carry out a plan: hosts in parallel, on each host one action after the other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from plimsoll_operator.kube.plan_executor import NotLeaderError
-from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
-from plimsoll_operator.pools.host_model_spec import Wanted
+from plimsoll_operator.placement.records.action import Action, ActionCause, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.pools.host_model_spec import HostModelSpec
 from plimsoll_operator.pools.hosts.client import HostClient, HostError
 from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
 from plimsoll_operator.pools.hosts.inventory import Asked
 from plimsoll_operator.pools.hosts.report import Report
-from plimsoll_operator.pools.placer_state import Pool, Refused
+from plimsoll_operator.pools.placer_state import PlacerState, Refused
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.status.reasons import Reason
 
@@ -29,7 +29,7 @@ Connect = Callable[[HostPod], HostClient]
 Tell = Callable[[ObjectKey, Reason, str], None]
 
 
-class Asker:
+class HostExecutor:
     """`tell` is told of what hosts have accepted or refused, for people."""
 
     def __init__(
@@ -41,7 +41,11 @@ class Asker:
         self._clock = clock
 
     async def carry_out(
-        self, pool: Pool, hosts: Sequence[Known], actions: Sequence[Action], wishes: Mapping[ObjectKey, Wanted]
+        self,
+        pool: PlacerState,
+        hosts: Sequence[Known],
+        actions: Sequence[Action],
+        specs: Mapping[ObjectKey, HostModelSpec],
     ) -> None:
         """Hosts side by side; on each, an action waits until those before it have ended, maybe for a later pass.
 
@@ -51,11 +55,11 @@ class Asker:
         for action in actions:
             by_host.setdefault(_target(action), []).append(action)
         known = {known.pod.key: known for known in hosts}
-        asking = [self._on_host(pool, known[host], theirs, wishes) for host, theirs in by_host.items() if host in known]
+        asking = [self._on_host(pool, known[host], theirs, specs) for host, theirs in by_host.items() if host in known]
         await asyncio.gather(*asking)
 
     async def _on_host(
-        self, pool: Pool, known: Known, actions: Sequence[Action], wishes: Mapping[ObjectKey, Wanted]
+        self, pool: PlacerState, known: Known, actions: Sequence[Action], specs: Mapping[ObjectKey, HostModelSpec]
     ) -> None:
         client = self._connect(known.pod)
         for action in actions:
@@ -63,7 +67,7 @@ class Asker:
             if report is None:
                 return
             refused = pool.refused.get((known.pod.uid, action.model))
-            nobody_knows_what = isinstance(action, Place | Move) and action.model not in wishes
+            nobody_knows_what = isinstance(action, Place | Move) and action.model not in specs
             if refused is not None or nobody_knows_what:  # it stays as it is
                 if _only_adds(action):
                     continue
@@ -71,28 +75,30 @@ class Asker:
             if not self._may_act():
                 raise NotLeaderError("the Lease is lost")
             try:
-                done = await self._act(client, known, action, wishes)
+                done = await self._act(client, known, action, specs)
             except HostError as error:
-                self._failed(pool, known, action, wishes, error)
+                self._failed(pool, known, action, specs, error)
                 if error.is_refusal and _only_adds(action):
                     continue
                 return
-            self._accepted(pool, known, action, wishes)
+            self._accepted(pool, known, action, specs)
             if not done:
                 return
 
-    async def _act(self, client: HostClient, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted]) -> bool:
+    async def _act(
+        self, client: HostClient, known: Known, action: Action, specs: Mapping[ObjectKey, HostModelSpec]
+    ) -> bool:
         """Whether it is done; what nobody can do any more is."""
-        report, model, wish = known.report, action.model, wishes.get(action.model)
+        report, model, spec = known.report, action.model, specs.get(action.model)
         assert report is not None
         logger.info("%s: %s", known.pod.key, action)
-        operation = _operation(report, action, wish.revision if wish is not None else "")
+        operation = _operation(report, action, spec.revision if spec is not None else "")
         match action:
             case Move(source=source, first=First.UNLOAD, host=host) if source != host:
                 return await client.remove(model, operation)
             case Place(level=level) | Move(level=level):
-                assert wish is not None
-                return await client.place(model, operation, wish.body, level.value)
+                assert spec is not None
+                return await client.place(model, operation, spec.body, level.value)
             case Unload():
                 return await client.remove(model, operation)
             case Sleep(level=level):
@@ -100,44 +106,51 @@ class Asker:
             case Wake():
                 return await client.wake(model, operation)
 
-    def _accepted(self, pool: Pool, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted]) -> None:
+    def _accepted(
+        self, pool: PlacerState, known: Known, action: Action, specs: Mapping[ObjectKey, HostModelSpec]
+    ) -> None:
         """A host does it: the planner hears of it until the report shows it, people at once."""
-        report, wish, now = known.report, wishes.get(action.model), self._clock().timestamp()
+        report, spec, now = known.report, specs.get(action.model), self._clock().timestamp()
         assert report is not None
         going = isinstance(action, Unload) or (isinstance(action, Move) and _target(action) != action.host)
         if going or isinstance(action, Place | Move):
-            revision = wish.revision if wish is not None else ""
+            revision = spec.revision if spec is not None else ""
             asked = Asked(report.instance, report.sequence, revision, going, now)
             pool.asked.setdefault(known.pod.uid, {})[action.model] = asked
         if isinstance(action, Move):
             pool.moved[action.model] = now
         reason = _reason(action)
-        again = isinstance(action, Place) and known.failure(action.model, wish.revision if wish is not None else "")
+        again = isinstance(action, Place) and known.failure(action.model, spec.revision if spec is not None else "")
         if reason is not None and not again:
             words = f"on {known.pod.name}: {action.why}" if isinstance(action, Place) else action.why
             self._tell(action.model, reason, words)
 
     def _failed(
-        self, pool: Pool, known: Known, action: Action, wishes: Mapping[ObjectKey, Wanted], error: HostError
+        self,
+        pool: PlacerState,
+        known: Known,
+        action: Action,
+        specs: Mapping[ObjectKey, HostModelSpec],
+        error: HostError,
     ) -> None:
-        wish, now = wishes.get(action.model), self._clock().timestamp()
-        words = str(error) if wish is None else wish.hide(str(error))
+        spec, now = specs.get(action.model), self._clock().timestamp()
+        words = str(error) if spec is None else spec.hide(str(error))
         logger.warning("%s: %s came to nothing: %s", known.pod.key, action, words)
         if not error.is_refusal:
             return
-        revision = wish.revision if wish is not None else ""
+        revision = spec.revision if spec is not None else ""
         message = f"{known.pod.name}: {words}"
         pool.refused[known.pod.uid, action.model] = Refused(revision, now + REFUSED_SECONDS, message)
         self._tell(action.model, Reason.REFUSED, message)
 
-    async def pin(self, hosts: Sequence[Known], wishes: Mapping[ObjectKey, Wanted]) -> None:
+    async def pin(self, hosts: Sequence[Known], specs: Mapping[ObjectKey, HostModelSpec]) -> None:
         """What a model is worth may change without another revision of it."""
         for known in hosts:
             for model, entry in known.entries.items():
-                wish = wishes.get(model)
-                if wish is None or known.trouble or known.report is None:
+                spec = specs.get(model)
+                if spec is None or known.trouble or known.report is None:
                     continue
-                placement = wish.spec.placement
+                placement = spec.spec.placement
                 assert placement is not None
                 worth = (placement.pinned, float(placement.weight), placement.priority)
                 if (entry.pinned, entry.weight, entry.priority) == worth:
@@ -169,7 +182,7 @@ def _only_adds(action: Action) -> bool:
 
 def _reason(action: Action) -> Reason | None:
     """As which event people hear of it, if they do."""
-    if action.because is Because.EVICTED and isinstance(action, Sleep | Unload):
+    if action.because is ActionCause.EVICTED and isinstance(action, Sleep | Unload):
         return Reason.EVICTED
     if isinstance(action, Unload):
         return None

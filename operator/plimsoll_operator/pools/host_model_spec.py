@@ -20,7 +20,7 @@ NOT_THE_HOSTS = frozenset({"kvMemory", "threads"})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class HostModelSpec:
     """A model as its hosts are to have it. `body` is the `spec` of the host API's PUT, a token included."""
 
     spec: Spec
@@ -33,7 +33,7 @@ class Wanted:
         return text.replace(token, "***") if token else text
 
 
-def wanted(spec: Spec, served_names: Collection[str], token: Token | None = None) -> Wanted:
+def host_model_spec(spec: Spec, served_names: Collection[str], token: Token | None = None) -> HostModelSpec:
     """What is to be on the hosts of a pool. `served_names` are those that no older model has.
 
     Another token is another revision, so that hosts are told of it; a revision gives nobody the token. A model of
@@ -58,10 +58,10 @@ def wanted(spec: Spec, served_names: Collection[str], token: Token | None = None
     }
     apart = spec.placement.namespace != spec.key.namespace
     secret = {"token": token.value} if token is not None else {"token": ""} if apart else {}
-    return Wanted(spec, revision, {"revision": revision, **said, **counted, **secret})
+    return HostModelSpec(spec, revision, {"revision": revision, **said, **counted, **secret})
 
 
-def planned_model(found: Wanted, size: Need | None, moved: float | None) -> Model:
+def planned_model(found: HostModelSpec, size: Need | None, moved: float | None) -> Model:
     """The same for the planner. Before a host has had it nobody knows its size: it counts as its least KV cache."""
     spec, placement = found.spec, found.spec.placement
     assert placement is not None

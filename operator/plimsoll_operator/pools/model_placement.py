@@ -79,7 +79,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ModelPlacement:
     """Everything that is known of a model in its pool. `problem`: why it cannot be placed as it should be, if so.
 
     `pool` is the pool's name, and its namespace's before it where that is not the model's own. `held`: what its first
@@ -111,7 +111,7 @@ def shown(model: ObjectKey, pool: ObjectKey) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PlacementEvent:
     """A decision about a model that people hear of as an event."""
 
     reason: Reason

@@ -6,68 +6,67 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from plimsoll_operator.pools.model_placement import UNDER_WAY, Copy, Picture, Where
+from plimsoll_operator.pools.model_placement import UNDER_WAY, Copy, ModelPlacement, Where
 from plimsoll_operator.spec.identity import POOL_KIND, Object, selector
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.status.conditions import LOADED, PLACED, PROGRESSING, READY, ROUTABLE, Condition
-from plimsoll_operator.status.name_conflicts import ADVICE, Loss, describe_losses
+from plimsoll_operator.status.name_conflicts import ADVICE, NameConflict, describe_conflicts
 from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Fields, describe_unread, standard_of
 
 
 def describe_pooled(
-    spec: Spec, picture: Picture, own_ready: int, lost_names: Sequence[Loss]
+    spec: Spec, placement: ModelPlacement, own_ready: int, lost_names: Sequence[NameConflict]
 ) -> tuple[Fields, list[Condition]]:
     """The status without its conditions, and the conditions.
 
     `own_ready` are pods of its own that serve still: it comes from there, and they go once its pool answers for it.
     """
-    placement = spec.placement
-    assert placement is not None
-    parts = [_placed(spec, picture), _loaded(spec, picture), _routable(spec, picture, own_ready, lost_names)]
-    ready, progressing = _ready(spec, picture, parts), _progressing(spec, picture, parts, own_ready)
-    lost = {loss.name for loss in lost_names}
+    assert spec.placement is not None
+    parts = [_placed(spec, placement), _loaded(spec, placement), _routable(spec, placement, own_ready, lost_names)]
+    ready, progressing = _ready(spec, placement, parts), _progressing(spec, placement, parts, own_ready)
+    lost = {conflict.name for conflict in lost_names}
     served = [name for name in spec.served_names if name not in lost]
     fields = {
         "observedGeneration": spec.generation,
-        "replicas": len(picture.copies) + own_ready,
-        "readyReplicas": picture.answering + own_ready,
-        "updatedReplicas": sum(copy.current and copy.is_there for copy in picture.copies),
-        "selector": selector(placement.pool, kind=POOL_KIND),
+        "replicas": len(placement.copies) + own_ready,
+        "readyReplicas": placement.answering + own_ready,
+        "updatedReplicas": sum(copy.current and copy.is_there for copy in placement.copies),
+        "selector": selector(spec.placement.pool, kind=POOL_KIND),
         "desiredReplicas": spec.replicas,
         "source": spec.source,
-        "phase": _phase(spec, picture, progressing, parts),
-        "where": _where(picture),
-        "why": _why(picture)[:512],
-        "placements": [_placement(copy) for copy in picture.copies],
+        "phase": _phase(spec, placement, progressing, parts),
+        "where": _where(placement),
+        "why": _why(placement)[:512],
+        "placements": [_placement(copy) for copy in placement.copies],
         "servedNames": served,
         "names": ", ".join(served),
-        **_files(picture),
+        **_files(placement),
     }
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
 
 def describe_invalid_pooled(
-    item: Object, picture: Picture, own_ready: int, message: str
+    item: Object, placement: ModelPlacement, own_ready: int, message: str
 ) -> tuple[Fields, list[Condition]]:
     """The status of one that cannot be read: hosts go on with what they have, under the names that it has."""
-    there, ready = len(picture.copies) + own_ready, picture.answering + own_ready
+    there, ready = len(placement.copies) + own_ready, placement.answering + own_ready
     fields, conditions = describe_unread(item, there, ready, 1, message)
     fields |= {
-        "where": _where(picture),
-        "why": _why(picture)[:512],
-        "placements": [_placement(copy) for copy in picture.copies],
-        **_files(picture),
+        "where": _where(placement),
+        "why": _why(placement)[:512],
+        "placements": [_placement(copy) for copy in placement.copies],
+        **_files(placement),
     }
     return fields, conditions
 
 
-def _files(picture: Picture) -> Fields:
-    return {"filesClaim": picture.files} if picture.files else {}
+def _files(placement: ModelPlacement) -> Fields:
+    return {"filesClaim": placement.files} if placement.files else {}
 
 
-def _where(picture: Picture) -> str:
-    return ", ".join(copy.place for copy in picture.copies)[:256]
+def _where(placement: ModelPlacement) -> str:
+    return ", ".join(copy.place for copy in placement.copies)[:256]
 
 
 def _placement(copy: Copy) -> dict[str, Any]:
@@ -79,51 +78,53 @@ def _placement(copy: Copy) -> dict[str, Any]:
     return found
 
 
-def _why(picture: Picture) -> str:
-    if picture.problem is not None:
-        return picture.problem.message
-    return next((copy.error or copy.why for copy in picture.copies if copy.error or copy.why), "")
+def _why(placement: ModelPlacement) -> str:
+    if placement.problem is not None:
+        return placement.problem.message
+    return next((copy.error or copy.why for copy in placement.copies if copy.error or copy.why), "")
 
 
-def _placed(spec: Spec, picture: Picture) -> Condition:
-    there = sum(copy.is_there and copy.where is not Where.UNKNOWN for copy in picture.copies)
-    message = f"it is on {there} of {spec.replicas} hosts of RuntimePool {picture.pool}"
-    doubts = f"; {picture.refused}" if picture.refused else ""
+def _placed(spec: Spec, placement: ModelPlacement) -> Condition:
+    there = sum(copy.is_there and copy.where is not Where.UNKNOWN for copy in placement.copies)
+    message = f"it is on {there} of {spec.replicas} hosts of RuntimePool {placement.pool}"
+    doubts = f"; {placement.refused}" if placement.refused else ""
     if there >= spec.replicas:
         return Condition(PLACED, True, Reason.PLACED, message + doubts)
-    if picture.problem is not None:
-        return Condition(PLACED, False, picture.problem.reason, f"{message}: {picture.problem.message}{doubts}")
-    if picture.refused:
+    if placement.problem is not None:
+        return Condition(PLACED, False, placement.problem.reason, f"{message}: {placement.problem.message}{doubts}")
+    if placement.refused:
         return Condition(PLACED, False, Reason.REPORT_REFUSED, message + doubts)
-    return Condition(PLACED, False, Reason.PLACING, f"{message}; {picture.held}" if picture.held else message)
+    return Condition(PLACED, False, Reason.PLACING, f"{message}; {placement.held}" if placement.held else message)
 
 
-def _loaded(spec: Spec, picture: Picture) -> Condition:
-    awake = sum(copy.where is Where.RESIDENT for copy in picture.copies)
+def _loaded(spec: Spec, placement: ModelPlacement) -> Condition:
+    awake = sum(copy.where is Where.RESIDENT for copy in placement.copies)
     message = f"{awake} of {spec.replicas} replicas are in device memory"
     if awake:
         return Condition(LOADED, True, Reason.LOADED, message)
-    error = next((copy for copy in picture.copies if copy.error), None)
+    error = next((copy for copy in placement.copies if copy.error), None)
     if error is not None:
         return Condition(LOADED, False, Reason.LOAD_FAILED, f"{error.host}: {error.error}")
-    if picture.asleep:
+    if placement.asleep:
         return Condition(LOADED, False, Reason.ASLEEP, f"{message}; a request wakes it")
     return Condition(LOADED, False, Reason.LOADING, message)
 
 
-def _routable(spec: Spec, picture: Picture, own_ready: int, lost_names: Sequence[Loss]) -> Condition:
+def _routable(spec: Spec, placement: ModelPlacement, own_ready: int, lost_names: Sequence[NameConflict]) -> Condition:
     if lost_names:
-        return Condition(ROUTABLE, False, *describe_losses(lost_names))
+        return Condition(ROUTABLE, False, *describe_conflicts(lost_names))
     names = ", ".join(spec.served_names)
-    if picture.answering and picture.asleep:
-        return Condition(ROUTABLE, True, Reason.ASLEEP, f"asleep on {picture.answering} hosts; a request wakes {names}")
-    if answering := picture.answering + own_ready:
+    if placement.answering and placement.asleep:
+        return Condition(
+            ROUTABLE, True, Reason.ASLEEP, f"asleep on {placement.answering} hosts; a request wakes {names}"
+        )
+    if answering := placement.answering + own_ready:
         return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{answering} ready for requests to {names}")
     reason = Reason.STOPPED if spec.replicas == 0 else Reason.NO_READY_REPLICA
     return Condition(ROUTABLE, False, reason, "no replica answers requests")
 
 
-def _ready(spec: Spec, picture: Picture, parts: Sequence[Condition]) -> Condition:
+def _ready(spec: Spec, placement: ModelPlacement, parts: Sequence[Condition]) -> Condition:
     """Asleep is ready: being in device memory is no need of it."""
     placed, loaded, routable = parts
     if spec.replicas == 0:
@@ -137,17 +138,17 @@ def _ready(spec: Spec, picture: Picture, parts: Sequence[Condition]) -> Conditio
     return Condition(READY, False, part.reason, part.message)
 
 
-def _progressing(spec: Spec, picture: Picture, parts: Sequence[Condition], own_ready: int) -> Condition:
+def _progressing(spec: Spec, placement: ModelPlacement, parts: Sequence[Condition], own_ready: int) -> Condition:
     placed, loaded, _ = parts
-    if picture.problem is not None:
-        return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {picture.problem.message}")
+    if placement.problem is not None:
+        return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {placement.problem.message}")
     if loaded.reason is Reason.LOAD_FAILED:
         return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {loaded.message}")
-    moving = [copy for copy in picture.copies if copy.where in UNDER_WAY or not copy.current]
+    moving = [copy for copy in placement.copies if copy.where in UNDER_WAY or not copy.current]
     if own_ready:
-        message = f"{own_ready} pods of its own go once RuntimePool {picture.pool} answers for it"
+        message = f"{own_ready} pods of its own go once RuntimePool {placement.pool} answers for it"
         return Condition(PROGRESSING, True, Reason.MOVING, message)
-    if not placed.status or len(picture.copies) != spec.replicas:
+    if not placed.status or len(placement.copies) != spec.replicas:
         return Condition(PROGRESSING, True, Reason.SCALING, placed.message)
     if moving:
         told = ", ".join(copy.place for copy in moving)
@@ -155,12 +156,12 @@ def _progressing(spec: Spec, picture: Picture, parts: Sequence[Condition], own_r
     return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
 
 
-def _phase(spec: Spec, picture: Picture, progressing: Condition, parts: Sequence[Condition]) -> str:
+def _phase(spec: Spec, placement: ModelPlacement, progressing: Condition, parts: Sequence[Condition]) -> str:
     placed, loaded, routable = parts
     if spec.replicas == 0:
         return "Stopped"
     if progressing.reason is Reason.FAILING:
         return "Degraded" if routable.status else "Failed"
     if routable.status:
-        return "Asleep" if picture.asleep else "Ready"
+        return "Asleep" if placement.asleep else "Ready"
     return "Loading" if placed.status and not loaded.status else "Pending"

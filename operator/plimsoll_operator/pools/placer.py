@@ -1,4 +1,4 @@
-"""One pass over a pool's placements: what is there, the planner's plan, and what hosts are asked to do for it.
+"""One run over a pool's placements: what there is, the planner's plan, and the requests to hosts that carry it out.
 
 A pass may be killed anywhere: what a host was asked shows in its report, and whoever asks again uses the same
 operation, which has no second effect. Nothing is remembered that the next process would miss.
@@ -13,11 +13,11 @@ from datetime import datetime, timedelta
 import msgspec
 
 from plimsoll_operator.kube.clock import utc_now
-from plimsoll_operator.kube.result import A_MOMENT, Outcome
+from plimsoll_operator.kube.result import A_MOMENT, ReconcileResult
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.metrics import PLANNING, REPORT_AGE
-from plimsoll_operator.placement.records.action import Because, Place
+from plimsoll_operator.placement.records.action import ActionCause, Place
 from plimsoll_operator.placement.records.host import Host
 from plimsoll_operator.placement.records.model import Need
 from plimsoll_operator.placement.records.plan import Plan
@@ -25,14 +25,22 @@ from plimsoll_operator.placement.records.plan import Refused as RefusedBy
 from plimsoll_operator.placement.records.pool import PoolState, Rules
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.planning.pods import Pod, observe_pods
-from plimsoll_operator.pools.host_executor import Asker, Connect
-from plimsoll_operator.pools.hosts.host_registry import HostBook, Known, refused_reports
+from plimsoll_operator.pools.host_executor import Connect, HostExecutor
+from plimsoll_operator.pools.hosts.host_registry import HostRegistry, Known, refused_reports
 from plimsoll_operator.pools.hosts.inventory import host_of, stored_needs
 from plimsoll_operator.pools.hosts.model_host import is_draining
-from plimsoll_operator.pools.model_placement import OF_STATE, Copy, Picture, Problem, Told, Where, shown
-from plimsoll_operator.pools.placer_state import Pool
-from plimsoll_operator.pools.source_tokens import Tokens
-from plimsoll_operator.pools.target_models import Members, Wish, Wishes
+from plimsoll_operator.pools.model_placement import (
+    OF_STATE,
+    Copy,
+    ModelPlacement,
+    PlacementEvent,
+    Problem,
+    Where,
+    shown,
+)
+from plimsoll_operator.pools.placer_state import PlacerState
+from plimsoll_operator.pools.source_tokens import SourceTokens
+from plimsoll_operator.pools.target_models import PoolMembers, PoolTarget, TargetModels
 from plimsoll_operator.spec.identity import Object, ObjectKey
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.runtime_pool import PoolSpec, read_pool
@@ -59,8 +67,8 @@ def starting(pods: Iterable[Pod], now: datetime) -> str:
 def first_places(plan: Plan, state: PoolState) -> frozenset[ObjectKey]:
     """The models that lie nowhere, and that the plan does no more for than place their files."""
     there = {copy.model for host in state.hosts for copy in host.models}
-    files = {one.model for one in plan.actions if isinstance(one, Place) and one.because is Because.MISSING}
-    more = {one.model for one in plan.actions if not (isinstance(one, Place) and one.because is Because.MISSING)}
+    files = {one.model for one in plan.actions if isinstance(one, Place) and one.because is ActionCause.MISSING}
+    more = {one.model for one in plan.actions if not (isinstance(one, Place) and one.because is ActionCause.MISSING)}
     return frozenset(files - more - there)
 
 
@@ -84,16 +92,16 @@ Planner = Callable[[PoolState], Plan]
 
 
 class Placer:
-    """Places the models of pools. `wake` is told of models whose picture has changed."""
+    """Places the models of pools. `wake` is told of models whose placement has changed."""
 
     def __init__(
         self,
-        caches: Caches,
-        book: HostBook,
-        members: Members,
+        stores: Stores,
+        registry: HostRegistry,
+        members: PoolMembers,
         names: NameRegistry,
         nodes: NodeRegistry,
-        tokens: Tokens,
+        tokens: SourceTokens,
         planner: Planner,
         connect: Connect,
         *,
@@ -106,53 +114,53 @@ class Placer:
         profiles: Profiles = NO_PROFILES,
     ) -> None:
         self._profiles = profiles
-        self._caches = caches
-        self._book = book
+        self._stores = stores
+        self._registry = registry
         self._members = members
-        self._wishes = Wishes(caches, book, members, names)
+        self._targets = TargetModels(stores, registry, members, names)
         self._nodes = nodes
         self._tokens = tokens
         self._planner = planner
-        self._asker = Asker(connect, self.tell, may_act=may_act, clock=clock)
+        self._executor = HostExecutor(connect, self.tell, may_act=may_act, clock=clock)
         self._wake = wake
         self._tell_host = note
         self._replan = replan
         self._draining = draining
         self._clock = clock
-        self._pools: dict[ObjectKey, Pool] = {}
-        self._told: dict[ObjectKey, list[Told]] = {}
+        self._pools: dict[ObjectKey, PlacerState] = {}
+        self._told: dict[ObjectKey, list[PlacementEvent]] = {}
         self._missed: dict[ObjectKey, datetime] = {}
 
-    async def reconcile(self, key: ObjectKey) -> Outcome:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """One pass over a pool. Raises NotLeaderError. What a host fails at is tried again by later passes."""
-        entry = self._caches.pools.get(key)
+        entry = self._stores.pools.get(key)
         if entry is None:
             self._pools.pop(key, None)
             self._wake_all(self._members.of(key))
-            return Outcome(gone=True)
+            return ReconcileResult(gone=True)
         try:
             spec = read_pool(entry.value, self._profiles)
         except SpecError as error:
             broken = Problem(Reason.INVALID_SPEC, f"RuntimePool {key.name} cannot be used: {error}")
             members = self._members.of(key)
-            pool = self._pools.setdefault(key, Pool())
+            pool = self._pools.setdefault(key, PlacerState())
             pool.decided, pool.problems = True, dict.fromkeys(members, broken)
             self._wake_all(members)
-            return Outcome()
-        pods = {pod.uid: pod for pod in observe_pods(self._caches.pods_of(entry), self._clock(), self._nodes.known)}
-        tokens = await self._tokens.of(self._wishes.secrets(key, spec))
-        hosts = self._book.of(key)
+            return ReconcileResult()
+        pods = {pod.uid: pod for pod in observe_pods(self._stores.pods_of(entry), self._clock(), self._nodes.known)}
+        tokens = await self._tokens.of(self._targets.secrets(key, spec))
+        hosts = self._registry.of(key)
         if any(pod.ready and not self._is_asked(pod.uid) for pod in pods.values()):
-            return Outcome(again=FIRST_REPORT)  # what an unheard host has must not be placed a second time
-        pool = self._pools.setdefault(key, Pool())
+            return ReconcileResult(again=FIRST_REPORT)  # what an unheard host has must not be placed a second time
+        pool = self._pools.setdefault(key, PlacerState())
         now = self._clock().timestamp()
         pool.forget_shown(hosts, now)
         pool.forget_moves(frozenset(self._members.of(key)))
         pool.measure(hosts, self._stored_needs(hosts))
-        wish = self._wishes.of(key, spec, pool, hosts, tokens)
+        target = self._targets.of(key, spec, pool, hosts, tokens)
         state = PoolState(
             now=now,
-            models=tuple(wish.models),
+            models=tuple(target.models),
             hosts=tuple(self._hosts(pool, hosts, pods)),
             demand=tuple(pool.demand(hosts, now)),
             rules=Rules(minimum_residency=float(spec.minimum_residency)),
@@ -165,37 +173,37 @@ class Placer:
         late = starting(pods.values(), self._clock())
         held = first_places(plan, state) if late else frozenset()
         plan = without(plan, held)
-        self._admit(pool, hosts, wish)
+        self._admit(pool, hosts, target)
         self._note_files(key, pool, spec)
         waiting = {one.model: one.message for one in plan.refusals if one.reason is RefusedBy.WAITS_FOR_HOST}
-        self._note(key, pool, _without_waiting(plan, spec), wish.problems, waiting | dict.fromkeys(held, late))
-        await self._asker.carry_out(pool, hosts, plan.actions, wish.told)
-        await self._asker.pin(hosts, wish.told)
+        self._note(key, pool, _without_waiting(plan, spec), target.problems, waiting | dict.fromkeys(held, late))
+        await self._executor.carry_out(pool, hosts, plan.actions, target.specs)
+        await self._executor.pin(hosts, target.specs)
         waits = [
             FIRST_REPORT if held else LOOK_AGAIN,
             *([timedelta(seconds=plan.wait)] if plan.wait is not None else []),
         ]
-        return Outcome(again=min(waits))
+        return ReconcileResult(again=min(waits))
 
-    def picture(self, model: ObjectKey, key: ObjectKey) -> Picture | None:
+    def placement(self, model: ObjectKey, key: ObjectKey) -> ModelPlacement | None:
         """Where a model is in a pool. None while this process does not know yet."""
         name = shown(model, key)
         pool = self._pools.get(key)
-        if self._caches.pools.get(key) is None:
-            return None if self._may_come(key) else Picture(name, problem=self._missing(key))
+        if self._stores.pools.get(key) is None:
+            return None if self._may_come(key) else ModelPlacement(name, problem=self._missing(key))
         self._missed.pop(key, None)
         if pool is None or not pool.decided:
             return None
         problem = self._problem(model, pool)
         if problem is not None and not problem.keeps:
-            return Picture(name, problem=problem)
-        return Picture(
+            return ModelPlacement(name, problem=problem)
+        return ModelPlacement(
             name,
             tuple(self._copies(model, key, pool)),
             problem,
             pool.held.get(model, ""),
             pool.files,
-            refused_reports(self._book.of(key)),
+            refused_reports(self._registry.of(key)),
         )
 
     def admits(self, pool: ObjectKey, model: ObjectKey) -> bool | None:
@@ -203,7 +211,7 @@ class Placer:
         known = self._pools.get(pool)
         return None if known is None or known.admitted is None else model in known.admitted
 
-    def untold(self, model: ObjectKey) -> list[Told]:
+    def untold(self, model: ObjectKey) -> list[PlacementEvent]:
         """Decisions about a model that no event tells of yet. They are the caller's from now on."""
         return self._told.pop(model, [])
 
@@ -211,7 +219,7 @@ class Placer:
         """People are to hear of a decision about a model, as long as it is to be in a pool."""
         if self._members.pool_of(model) is None:
             return
-        self._told[model] = [*self._told.get(model, ()), Told(reason, why)][-TOLD_KEPT:]
+        self._told[model] = [*self._told.get(model, ()), PlacementEvent(reason, why)][-TOLD_KEPT:]
         self._wake(model)
 
     def forget(self, model: ObjectKey) -> None:
@@ -220,14 +228,14 @@ class Placer:
 
     def served_elsewhere(self, model: ObjectKey) -> None:
         """A model has pods of its own that serve, or answers in another pool: pools that it leaves may let it go."""
-        for pool in {known.pod.pool for known in self._book.holders(model)} - {self._members.pool_of(model)}:
+        for pool in {known.pod.pool for known in self._registry.holders(model)} - {self._members.pool_of(model)}:
             self._replan(pool)
 
     def _is_asked(self, uid: str) -> bool:
-        known = self._book.get(uid)
+        known = self._registry.get(uid)
         return known is not None and known.asked
 
-    def _hosts(self, pool: Pool, hosts: Sequence[Known], pods: Mapping[str, Pod]) -> Iterable[Host]:
+    def _hosts(self, pool: PlacerState, hosts: Sequence[Known], pods: Mapping[str, Pod]) -> Iterable[Host]:
         for known in hosts:
             uid = known.pod.uid
             pod, status = pods.get(uid), self._stored(known)
@@ -244,12 +252,12 @@ class Placer:
 
     def _stored(self, known: Known) -> Object:
         """What a host's ModelHost says."""
-        entry = self._caches.hosts.get(known.pod.key)
+        entry = self._stores.hosts.get(known.pod.key)
         return (entry.value.get("status") or {}) if entry is not None else {}
 
     def _may_come(self, key: ObjectKey) -> bool:
         """Whether a pool is missed for so short a time that its watch may be later than that of its models."""
-        if not self._caches.watches(key.namespace):
+        if not self._stores.watches(key.namespace):
             return False
         now = self._clock()
         if key not in self._missed:
@@ -257,7 +265,7 @@ class Placer:
         return now - self._missed.setdefault(key, now) < A_MOMENT
 
     def _missing(self, key: ObjectKey) -> Problem:
-        if not self._caches.watches(key.namespace):
+        if not self._stores.watches(key.namespace):
             what = f"this operator does not watch namespace {key.namespace}, where RuntimePool {key.name} should be"
             return Problem(
                 Reason.POOL_NOT_FOUND, f"{what}: add it to the chart's watchNamespaces, or name another pool"
@@ -265,14 +273,14 @@ class Placer:
         what = f"there is no RuntimePool {key.name} in namespace {key.namespace}"
         return Problem(Reason.POOL_NOT_FOUND, f"{what}: create it, or name another one in spec.placement.pool")
 
-    def _admit(self, pool: Pool, hosts: Sequence[Known], wish: Wish) -> None:
+    def _admit(self, pool: PlacerState, hosts: Sequence[Known], target: PoolTarget) -> None:
         """Whom the hosts may have is in their ModelHosts, for gateways."""
-        before, pool.admitted = pool.admitted, frozenset(wish.admitted)
+        before, pool.admitted = pool.admitted, frozenset(target.admitted)
         if before != pool.admitted:
             for known in hosts:
                 self._tell_host(known.pod.uid)
 
-    def _note_files(self, key: ObjectKey, pool: Pool, spec: PoolSpec) -> None:
+    def _note_files(self, key: ObjectKey, pool: PlacerState, spec: PoolSpec) -> None:
         """Where files are is in the status of each model, for gateways."""
         before, pool.files = pool.files, f"{key.namespace}/{spec.files.claim}" if spec.files else ""
         if before != pool.files:
@@ -281,7 +289,7 @@ class Placer:
     def _note(
         self,
         key: ObjectKey,
-        pool: Pool,
+        pool: PlacerState,
         plan: Plan,
         problems: dict[ObjectKey, Problem],
         held: dict[ObjectKey, str],
@@ -314,27 +322,27 @@ class Placer:
             if refusal is not None and (known[0] is None or known[0].reason != refusal.reason):
                 self.tell(model, Reason.REFUSED, refusal.message)
 
-    def _copies(self, model: ObjectKey, key: ObjectKey, pool: Pool) -> Iterable[Copy]:
-        wishes = pool.placements.get(model, {})
+    def _copies(self, model: ObjectKey, key: ObjectKey, pool: PlacerState) -> Iterable[Copy]:
+        planned = pool.placements.get(model, {})
         foreign = key.namespace if key.namespace != model.namespace else ""
-        for known in self._book.of(key):
+        for known in self._registry.of(key):
             name, entry = known.pod.name, known.entries.get(model)
             if entry is None:
-                if name in wishes:
+                if name in planned:
                     error = known.failure(model)
-                    yield Copy(name, Where.PLACING, ready=False, why=wishes[name], error=error, namespace=foreign)
+                    yield Copy(name, Where.PLACING, ready=False, why=planned[name], error=error, namespace=foreign)
                 continue
-            pod = self._caches.pods.get(known.pod.key)
+            pod = self._stores.pods.get(known.pod.key)
             ready = pod is not None and pod.value.ready
             where = Where.UNKNOWN if not ready else OF_STATE[entry.state]
             size = entry.device or entry.host_bytes
             asked = pool.asked.get(known.pod.uid, {}).get(model)
             goes = asked is not None and asked.going
-            current = name in wishes or (not wishes and not goes)
+            current = name in planned or (not planned and not goes)
             error = entry.error or ""
             yield Copy(name, where, ready, size, entry.since, entry.why, error, current, foreign)
 
-    def _problem(self, model: ObjectKey, pool: Pool) -> Problem | None:
+    def _problem(self, model: ObjectKey, pool: PlacerState) -> Problem | None:
         if model in pool.problems:
             return pool.problems[model]
         refusal = pool.refusals.get(model)

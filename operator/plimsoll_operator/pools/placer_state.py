@@ -25,11 +25,11 @@ class Refused:
 
 
 @dataclass(slots=True)
-class Pool:
+class PlacerState:
     """`asked` and `refused` go by the uids of pods, `waiting` and `moved` are times in seconds since the epoch.
 
     `admitted` are the models that may be on its hosts, None while that is not decided. `held` says for each model whose
-    first placement waits what for. `files` is the claim that its hosts keep files on, as a Picture has it.
+    first placement waits what for. `files` is the claim that its hosts keep files on, as in `ModelPlacement`.
     """
 
     decided: bool = False

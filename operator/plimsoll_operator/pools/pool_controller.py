@@ -9,20 +9,20 @@ from typing import Any, Protocol
 from plimsoll_cluster.keys import Key
 from plimsoll_cluster.store import Change
 from plimsoll_operator.build.host import HostKey
-from plimsoll_operator.kube.context import Common
-from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.pools.host_executor import Connect
-from plimsoll_operator.pools.hosts.host_registry import HostBook, Known
+from plimsoll_operator.pools.hosts.host_registry import HostRegistry, Known
 from plimsoll_operator.pools.hosts.model_host_writer import WRITES_A_SECOND, HostWriter
 from plimsoll_operator.pools.hosts.poller import Poller
-from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.pools.hosts.rate_limiter import RateLimiter
 from plimsoll_operator.pools.hosts.report import Decision, Report
 from plimsoll_operator.pools.placer import Placer, Planner
-from plimsoll_operator.pools.pool_reconciler import Ears, PoolReconciler
-from plimsoll_operator.pools.source_tokens import Tokens
-from plimsoll_operator.pools.target_models import Members
+from plimsoll_operator.pools.pool_reconciler import PoolListeners, PoolReconciler
+from plimsoll_operator.pools.source_tokens import SourceTokens
+from plimsoll_operator.pools.target_models import PoolMembers
 from plimsoll_operator.spec.identity import KIND, POOL_KIND, Object, ObjectKey
 from plimsoll_operator.status.reasons import Reason
 
@@ -43,86 +43,88 @@ class Queue(Protocol):
         """At the latest after so many seconds."""
 
 
-class Pools:
+class PoolController:
     """The parts, and the listeners that join them."""
 
     def __init__(
         self,
-        common: Common,
-        turns: Turns,
+        context: ReconcileContext,
+        upgrades: UpgradeQueue,
         *,
         host_key: HostKey | None,
         connect: Connect,
         queue: Queue,
         planner: Planner = plan,
-        pace: Pace | None = None,
+        rate_limiter: RateLimiter | None = None,
         poller: type[Poller] = Poller,
     ) -> None:
-        caches = common.caches
+        stores = context.stores
         self._queue = queue
-        self._caches = caches
+        self._stores = stores
         self._refused: dict[str, str] = {}
-        self.members = Members()
-        self.book = HostBook(self._host_changed)
-        self.poller = poller(self.book, clock=lambda: common.clock().timestamp())
-        self.placer = self._make_placer(common, host_key, connect, planner)
+        self.members = PoolMembers()
+        self.registry = HostRegistry(self._host_changed)
+        self.poller = poller(self.registry, clock=lambda: context.clock().timestamp())
+        self.placer = self._make_placer(context, host_key, connect, planner)
         self.writer = HostWriter(
-            common.api,
-            caches,
-            self.book,
-            pace or Pace(WRITES_A_SECOND),
-            may_act=common.may_act,
+            context.api,
+            stores,
+            self.registry,
+            rate_limiter or RateLimiter(WRITES_A_SECOND),
+            may_act=context.may_act,
             draining=self._is_draining,
             admits=self.placer.admits,
-            clock=common.clock,
+            clock=context.clock,
         )
         self.reconciler = PoolReconciler(
-            common,
-            turns,
+            context,
+            upgrades,
             host_key=host_key,
-            book=self.book,
+            registry=self.registry,
             poller=self.poller,
             connect=connect,
-            ears=Ears(
+            listeners=PoolListeners(
                 replan=self._replan,
                 note=self.writer.note,
                 moved=self._wake_models,
                 wake=lambda key: queue.add(key.of(POOL_KIND)),
             ),
         )
-        caches.models.listen(self._models_changed)
-        caches.pools.listen(self._pools_changed)
-        if caches.namespaces is not None:
-            caches.namespaces.listen(self._namespaces_changed)
+        stores.models.listen(self._models_changed)
+        stores.pools.listen(self._pools_changed)
+        if stores.namespaces is not None:
+            stores.namespaces.listen(self._namespaces_changed)
 
-    def _make_placer(self, common: Common, host_key: HostKey | None, connect: Connect, planner: Planner) -> Placer:
+    def _make_placer(
+        self, context: ReconcileContext, host_key: HostKey | None, connect: Connect, planner: Planner
+    ) -> Placer:
         mark = host_key.mark if host_key is not None else _no_mark
         return Placer(
-            common.caches,
-            self.book,
+            context.stores,
+            self.registry,
             self.members,
-            common.names,
-            common.nodes,
-            Tokens(common.api.secret, mark, lambda: common.clock().timestamp()),
+            context.names,
+            context.nodes,
+            SourceTokens(context.api.secret, mark, lambda: context.clock().timestamp()),
             planner,
             connect,
-            may_act=common.may_act,
+            may_act=context.may_act,
             wake=self._wake_model,
             note=self._note_host,
             replan=self._replan,
             draining=self._is_draining,
-            clock=common.clock,
-            profiles=common.profiles,
+            clock=context.clock,
+            profiles=context.profiles,
         )
 
-    async def reconcile(self, key: Key) -> Outcome:
+    async def reconcile(self, key: Key) -> ReconcileResult:
         """A pass over a pool's pods, or over its placements."""
         if key.kind == PLACEMENT:
             return await self.placer.reconcile(key.object)
-        outcome = await self.reconciler.reconcile(key.object)
-        if outcome.gone:
+        result = await self.reconciler.reconcile(key.object)
+        if result.gone:
             self._replan(key.object)
-        return outcome
+        return result
 
     async def run(self) -> None:
         """Write ModelHosts for ever."""
@@ -193,7 +195,7 @@ class Pools:
         uid, pool, why = known.pod.uid, known.pod.pool, known.trouble if known.refused else ""
         if self._refused.get(uid, "") == why:
             return
-        self._refused = {host: words for host, words in self._refused.items() if self.book.get(host) is not None}
+        self._refused = {host: words for host, words in self._refused.items() if self.registry.get(host) is not None}
         self._refused[uid] = why
         self._replan(pool)
         self._queue.add(pool.of(POOL_KIND))
@@ -209,7 +211,7 @@ class Pools:
                 self.placer.tell(decision.key, EVENTS[decision.action], _words(known, decision))
 
     def _stored(self, known: Known) -> tuple[str, int]:
-        entry = self._caches.hosts.get(known.pod.key)
+        entry = self._stores.hosts.get(known.pod.key)
         status: Any = (entry.value.get("status") or {}) if entry is not None else {}
         return status.get("instance", ""), status.get("sequence", 0)
 

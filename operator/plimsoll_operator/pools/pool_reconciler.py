@@ -11,17 +11,17 @@ from typing import Any
 from plimsoll_operator.build.disruption_budget import build_budget
 from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.pod_revision import fits, revision
-from plimsoll_operator.kube.context import Common
-from plimsoll_operator.kube.plan_executor import Actor
-from plimsoll_operator.kube.result import PATIENCE, Outcome, retry_in, unless_namespace_ends
-from plimsoll_operator.kube.writer import Make, Writes
+from plimsoll_operator.kube.context import ReconcileContext
+from plimsoll_operator.kube.plan_executor import PlanExecutor
+from plimsoll_operator.kube.result import PATIENCE, ReconcileResult, retry_in, unless_namespace_ends
+from plimsoll_operator.kube.writer import PodFactory, Writer
 from plimsoll_operator.planning.plan import Action, plan
-from plimsoll_operator.planning.pod_view import View
+from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import Observed, Pod, ServiceState, lost_in, observe_pods
-from plimsoll_operator.planning.upgrade_queue import Turns, view_in_turn
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue, view_with_upgrades
 from plimsoll_operator.pools.drain import Drained, drain
 from plimsoll_operator.pools.host_executor import Connect
-from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod
+from plimsoll_operator.pools.hosts.host_registry import HostPod, HostRegistry
 from plimsoll_operator.pools.hosts.model_host import DRAINING, is_draining
 from plimsoll_operator.pools.hosts.poller import Poller
 from plimsoll_operator.pools.pool_status import describe_pool
@@ -36,7 +36,7 @@ NO_KEY = "this operator makes no tokens for hosts: start it with --host-keys, as
 
 
 @dataclass(frozen=True, slots=True)
-class Ears:
+class PoolListeners:
     """Who is told of what a pass over a pool finds."""
 
     replan: Callable[[ObjectKey], None]
@@ -54,50 +54,50 @@ class PoolReconciler:
 
     def __init__(
         self,
-        common: Common,
-        turns: Turns,
+        context: ReconcileContext,
+        upgrades: UpgradeQueue,
         *,
         host_key: HostKey | None,
-        book: HostBook,
+        registry: HostRegistry,
         poller: Poller,
         connect: Connect,
-        ears: Ears,
+        listeners: PoolListeners,
     ) -> None:
-        self._caches = common.caches
-        self._expectations = common.expectations
-        self._image = common.image
-        self._profiles = common.profiles
-        self._nodes = common.nodes
-        self._budgets = common.budgets
-        self._clock = common.clock
-        self._turns = turns
+        self._stores = context.stores
+        self._expectations = context.expectations
+        self._image = context.image
+        self._profiles = context.profiles
+        self._nodes = context.nodes
+        self._budgets = context.budgets
+        self._clock = context.clock
+        self._upgrades = upgrades
         self._host_key = host_key
-        self._book = book
+        self._registry = registry
         self._poller = poller
         self._connect = connect
-        self._ears = ears
+        self._listeners = listeners
         self._draining: dict[ObjectKey, dict[str, datetime]] = {}
         self._usable: dict[ObjectKey, frozenset[tuple[Any, ...]]] = {}
-        self._writes = Writes(common, POOL_KIND)
-        self._actor = Actor(common, self._writes)
+        self._writer = Writer(context, POOL_KIND)
+        self._executor = PlanExecutor(context, self._writer)
 
     def is_draining(self, uid: str) -> bool:
         """Whether the pod with this uid is to go once it has no models."""
         return any(uid in uids for uids in self._draining.values())
 
-    async def reconcile(self, key: ObjectKey) -> Outcome:
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         """One pass. Raises ApiError and NotLeaderError."""
-        await self._writes.look(key)
+        await self._writer.look(key)
         if not self._expectations.may_pass(key.of(POOL_KIND)):
-            return Outcome(again=PATIENCE, put_off=True)
-        pool = self._caches.pools.get(key)
+            return ReconcileResult(again=PATIENCE, put_off=True)
+        pool = self._stores.pools.get(key)
         if pool is None:
             self._forget(key)
-            return Outcome(gone=True)
-        pods = self._caches.pods_of(pool)
+            return ReconcileResult(gone=True)
+        pods = self._stores.pods_of(pool)
         if pool.deleting:
-            self._wake_all(self._turns.end(key))
-            return Outcome()
+            self._wake_all(self._upgrades.end(key))
+            return ReconcileResult()
         try:
             spec = read_pool(pool.value, self._profiles)
         except SpecError as error:
@@ -111,10 +111,10 @@ class PoolReconciler:
             return await self._report_invalid(pool.value, pods, error)
         return await unless_namespace_ends(key, self._bring_closer(pool.value, spec, self._host_key, found))
 
-    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> Outcome:
+    async def _report_invalid(self, item: Object, pods: Sequence[Pod], error: SpecError) -> ReconcileResult:
         found = observe_pods(pods, self._clock(), self._nodes.known)
-        await self._actor.write_status(item, *describe_invalid(item, found, str(error)))
-        return Outcome()
+        await self._executor.write_status(item, *describe_invalid(item, found, str(error)))
+        return ReconcileResult()
 
     def _hear(self, spec: PoolSpec, pods: Sequence[Pod]) -> Sequence[Pod]:
         """Ask the hosts for their reports; returns the pods as they are now."""
@@ -124,34 +124,40 @@ class PoolReconciler:
         self._nodes.note_use(spec.key.of(POOL_KIND), (p.node for p in found if p.node))
         return found
 
-    async def _bring_closer(self, item: Object, spec: PoolSpec, host_key: HostKey, pods: Sequence[Pod]) -> Outcome:
+    async def _bring_closer(
+        self, item: Object, spec: PoolSpec, host_key: HostKey, pods: Sequence[Pod]
+    ) -> ReconcileResult:
         now = self._clock()
         found = tuple(replace(pod, worth=self._worth(pod)) for pod in pods)
         seen = self._view(spec, host_key, Observed(found, ServiceState.OURS, now))
         planned = plan(seen)
         drained = self._drain(spec, seen, planned.actions)
-        make = Make(revision(spec, self._image, host_key.fingerprint), partial(build_host, spec, self._image, host_key))
-        rejections, failure = await self._actor.apply(item, spec.key, drained.actions, make)
+        factory = PodFactory(
+            revision(spec, self._image, host_key.fingerprint), partial(build_host, spec, self._image, host_key)
+        )
+        rejections, failure = await self._executor.apply(item, spec.key, drained.actions, factory)
         budget = build_budget(spec, spec.owner.uid, self._budgets)
-        late = await self._actor.keep_budget(item, spec.owner, budget, found)
+        late = await self._executor.keep_budget(item, spec.owner, budget, found)
         error = failure or late
         if drained.actions and rejections == Rejections() and error is None:
-            return Outcome(again=PATIENCE)
+            return ReconcileResult(again=PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
-        hosts = self._book.of(spec.key)
+        hosts = self._registry.of(spec.key)
         models = {model for known in hosts for model in known.entries}
         fields, conditions = describe_pool(seen, rejections, before, hosts, len(models))
-        await self._actor.write_status(item, fields, conditions)
+        await self._executor.write_status(item, fields, conditions)
         if any(c.type == STALLED for c in conditions):
-            self._wake_all(self._turns.stall(spec.key))
+            self._wake_all(self._upgrades.stall(spec.key))
         if error is not None:
             raise error
         stalls_in = seen.stalls_in(before) if any(c.type == RECONCILING for c in conditions) else None
         waits = (planned.wait, stalls_in, drained.wait, retry_in(rejections, before, now), lost_in(found, now))
-        return Outcome(again=min((wait for wait in waits if wait is not None), default=None))
+        return ReconcileResult(again=min((wait for wait in waits if wait is not None), default=None))
 
-    def _view(self, spec: PoolSpec, host_key: HostKey, observed: Observed) -> View[PoolSpec]:
-        seen, next_ones = view_in_turn(spec, fits(spec, self._image, host_key.fingerprint), observed, self._turns)
+    def _view(self, spec: PoolSpec, host_key: HostKey, observed: Observed) -> PodView[PoolSpec]:
+        seen, next_ones = view_with_upgrades(
+            spec, fits(spec, self._image, host_key.fingerprint), observed, self._upgrades
+        )
         self._wake_all(next_ones)
         return seen
 
@@ -159,17 +165,17 @@ class PoolReconciler:
         """Ask every pod that runs for its reports, and no other."""
         memory = byte_count(spec.memory) if spec.memory and spec.accelerator is None else 0
         running = [pod for pod in pods if not pod.dead]
-        before = {known.pod.uid for known in self._book.of(spec.key)}
+        before = {known.pod.uid for known in self._registry.of(spec.key)}
         hosts = [HostPod(spec.key, pod.name, pod.uid, pod.node, pod.address, memory) for pod in running]
-        self._book.keep(spec.key, hosts)
+        self._registry.keep(spec.key, hosts)
         for uid in before - {host.uid for host in hosts}:
             self._poller.leave(uid)
         for host in hosts:
             if host.address:
                 self._poller.follow(host.uid, host.address, self._connect(host))
-            self._ears.note(host.uid)
+            self._listeners.note(host.uid)
         if before != {host.uid for host in hosts}:
-            self._ears.replan(spec.key)
+            self._listeners.replan(spec.key)
 
     def _note_readiness(self, key: ObjectKey, pods: Sequence[Pod]) -> None:
         """Which hosts can be used has changed: plan anew, and say so of the models that are there."""
@@ -177,11 +183,11 @@ class PoolReconciler:
         if self._usable.get(key, frozenset()) == usable:
             return
         self._usable[key] = usable
-        self._ears.replan(key)
-        for known in self._book.of(key):
-            self._ears.moved(known.entries)
+        self._listeners.replan(key)
+        for known in self._registry.of(key):
+            self._listeners.moved(known.entries)
 
-    def _drain(self, spec: PoolSpec, seen: View[PoolSpec], actions: Sequence[Action]) -> Drained:
+    def _drain(self, spec: PoolSpec, seen: PodView[PoolSpec], actions: Sequence[Action]) -> Drained:
         """Those that are to go give their models away first; the planner and the ModelHosts hear of it."""
         before = self._draining.get(spec.key, {})
         since = {**before, **self._draining_since(seen.observed.pods)}
@@ -196,14 +202,14 @@ class PoolReconciler:
         # ModelHosts say it, too; while they cannot be written, a drain has an end all the same.
         self._draining[spec.key] = {uid: since.get(uid, seen.observed.now) for uid in drained.draining}
         for uid in drained.draining ^ before.keys():
-            self._ears.note(uid)
+            self._listeners.note(uid)
         if drained.draining != before.keys():
-            self._ears.replan(spec.key)
+            self._listeners.replan(spec.key)
         return drained
 
     def _models_on(self, pod: Pod) -> int:
         """As far as is known: from its report, else from what its ModelHost says."""
-        known = self._book.get(pod.uid)
+        known = self._registry.get(pod.uid)
         if known is not None and known.report is not None:
             return len(known.entries)
         stored = self._stored(pod).get("models") or ()
@@ -213,7 +219,7 @@ class PoolReconciler:
         """Of what the pod has; one that drains already goes on draining."""
         if self.is_draining(pod.uid) or is_draining(self._stored(pod)):
             return -1.0
-        known = self._book.get(pod.uid)
+        known = self._registry.get(pod.uid)
         return sum(max(0.0, entry.value) for entry in known.report.models) if known and known.report else 0.0
 
     def _draining_since(self, pods: Sequence[Pod]) -> dict[str, datetime]:
@@ -227,29 +233,29 @@ class PoolReconciler:
 
     def _stored(self, pod: Pod) -> Object:
         """The status of the pod's ModelHost, which outlives this process."""
-        for entry in self._caches.hosts.owned(self._namespace(pod), pod.uid):
+        for entry in self._stores.hosts.owned(self._namespace(pod), pod.uid):
             status: Object = entry.value.get("status") or {}
             return status
         return {}
 
     def _namespace(self, pod: Pod) -> str:
-        known = self._book.get(pod.uid)
+        known = self._registry.get(pod.uid)
         return known.pod.pool.namespace if known is not None else ""
 
     def _forget(self, key: ObjectKey) -> None:
-        for known in self._book.of(key):
+        for known in self._registry.of(key):
             self._poller.leave(known.pod.uid)
-        self._book.keep(key, ())
+        self._registry.keep(key, ())
         self._draining.pop(key, None)
         self._usable.pop(key, None)
-        self._writes.forget(key)
+        self._writer.forget(key)
         self._nodes.note_use(key.of(POOL_KIND), ())
-        self._wake_all(self._turns.end(key))
-        self._ears.replan(key)
+        self._wake_all(self._upgrades.end(key))
+        self._listeners.replan(key)
 
     def _wake_all(self, keys: Sequence[ObjectKey]) -> None:
         for key in keys:
-            self._ears.wake(key)
+            self._listeners.wake(key)
 
 
 def _patience(spec: PoolSpec) -> timedelta:

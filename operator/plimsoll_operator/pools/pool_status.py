@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from plimsoll_operator.planning.pod_view import View
+from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.pools.hosts.host_registry import Known, refused_reports
 from plimsoll_operator.pools.hosts.model_host import load_bar
 from plimsoll_operator.spec.identity import POOL_KIND, selector
@@ -24,7 +24,7 @@ from plimsoll_operator.status.status import (
 
 
 def describe_pool(
-    seen: View[PoolSpec],
+    seen: PodView[PoolSpec],
     rejections: Rejections,
     before: Sequence[Mapping[str, Any]],
     hosts: Sequence[Known],
@@ -48,7 +48,7 @@ def describe_pool(
     return fields, [ready, progressing, *parts, *standard_of(progressing)]
 
 
-def _loaded(seen: View[PoolSpec], refused: str) -> Condition:
+def _loaded(seen: PodView[PoolSpec], refused: str) -> Condition:
     replicas = seen.spec.replicas
     if (failure := seen.failure(NOT_LOADED)) is not None:
         return Condition(LOADED, False, failure.reason, failure.message)
@@ -60,7 +60,7 @@ def _loaded(seen: View[PoolSpec], refused: str) -> Condition:
     return Condition(LOADED, True, Reason.LOADED, message)
 
 
-def _routable(seen: View[PoolSpec]) -> Condition:
+def _routable(seen: PodView[PoolSpec]) -> Condition:
     if not seen.ready:
         reason = Reason.STOPPED if seen.spec.replicas == 0 else Reason.NO_READY_REPLICA
         return Condition(ROUTABLE, False, reason, "no host takes requests")

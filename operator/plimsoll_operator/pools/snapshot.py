@@ -13,57 +13,57 @@ from plimsoll_cluster.kubernetes_source import KubernetesSource
 from plimsoll_cluster.reflector import Reflector, UnreachableError
 from plimsoll_cluster.store import Part, Store
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.placement.records.model import Model
 from plimsoll_operator.placement.records.plan import Plan
 from plimsoll_operator.placement.records.pool import PoolState
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.pools.hosts.client import HostClient
-from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod
+from plimsoll_operator.pools.hosts.host_registry import HostPod, HostRegistry
 from plimsoll_operator.pools.hosts.inventory import stored_needs
 from plimsoll_operator.pools.placer import Placer
-from plimsoll_operator.pools.source_tokens import Found, Token, Tokens
-from plimsoll_operator.pools.target_models import Members
+from plimsoll_operator.pools.source_tokens import Found, SourceTokens, Token
+from plimsoll_operator.pools.target_models import PoolMembers
 from plimsoll_operator.spec.identity import Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import SecretItem, pool_of
 
 
-class SurveyError(Exception):
+class SnapshotError(Exception):
     """It cannot be told; the message says why."""
 
 
-async def survey(connection: Connection, model: ObjectKey, namespaces: Sequence[str] | None) -> PoolState:
-    """The state of the pool that a model names, seen in these namespaces, None for all. Raises SurveyError."""
-    caches = Caches(namespaces, with_namespaces=namespaces is None)
-    await _read(connection, caches.models, caches.pools, caches.hosts, caches.pods)
-    if caches.namespaces is not None:
-        await _read(connection, caches.namespaces)
-    entry = caches.models.get(model)
+async def read_snapshot(connection: Connection, model: ObjectKey, namespaces: Sequence[str] | None) -> PoolState:
+    """The state of the pool that a model names, seen in these namespaces, None for all. Raises SnapshotError."""
+    stores = Stores(namespaces, with_namespaces=namespaces is None)
+    await _read(connection, stores.models, stores.pools, stores.hosts, stores.pods)
+    if stores.namespaces is not None:
+        await _read(connection, stores.namespaces)
+    entry = stores.models.get(model)
     if entry is None:
-        raise SurveyError(f"there is no ModelDeployment {model}")
+        raise SnapshotError(f"there is no ModelDeployment {model}")
     key = pool_of(entry.value)
     if key is None:
-        raise SurveyError(
+        raise SnapshotError(
             f"{model} has pods of its own, which no planner places: see `kubectl describe mdep {model.name}`"
         )
-    state = await _state(caches, key)
+    state = await _state(stores, key)
     if model not in {one.key for one in state.models}:
-        raise SurveyError(f"{model} is not placed in RuntimePool {key}: {_why(entry.value)}")
+        raise SnapshotError(f"{model} is not placed in RuntimePool {key}: {_why(entry.value)}")
     return state
 
 
-async def _state(caches: Caches, key: ObjectKey) -> PoolState:
+async def _state(stores: Stores, key: ObjectKey) -> PoolState:
     """Made by the operator's own pass, whose planner here plans nothing and whose hosts are never asked."""
-    pool = caches.pools.get(key)
+    pool = stores.pools.get(key)
     if pool is None:
-        raise SurveyError(f"there is no RuntimePool {key}")
-    members, names, book = Members(), NameRegistry(), HostBook()
-    for entry in caches.models:
+        raise SnapshotError(f"there is no RuntimePool {key}")
+    members, names, registry = PoolMembers(), NameRegistry(), HostRegistry()
+    for entry in stores.models:
         members.note(entry.value)
         names.note(entry.value)
-    running = [pod for pod in caches.pods_of(pool) if not pod.dead]
-    book.keep(key, [HostPod(key, pod.name, pod.uid, pod.node, pod.address, 0) for pod in running])
-    for known in book:
+    running = [pod for pod in stores.pods_of(pool) if not pod.dead]
+    registry.keep(key, [HostPod(key, pod.name, pod.uid, pod.node, pod.address, 0) for pod in running])
+    for known in registry:
         known.asked = True
     seen: list[PoolState] = []
 
@@ -72,8 +72,8 @@ async def _state(caches: Caches, key: ObjectKey) -> PoolState:
         return Plan((), ())
 
     placer = Placer(
-        caches,
-        book,
+        stores,
+        registry,
         members,
         names,
         NodeRegistry(),
@@ -88,15 +88,17 @@ async def _state(caches: Caches, key: ObjectKey) -> PoolState:
     )
     await placer.reconcile(key)
     if not seen:
-        raise SurveyError(f"RuntimePool {key} cannot be used: see `kubectl describe rp {key.name} -n {key.namespace}`")
-    return _with_unread(seen[0], caches)
+        raise SnapshotError(
+            f"RuntimePool {key} cannot be used: see `kubectl describe rp {key.name} -n {key.namespace}`"
+        )
+    return _with_unread(seen[0], stores)
 
 
-def _with_unread(state: PoolState, caches: Caches) -> PoolState:
+def _with_unread(state: PoolState, stores: Stores) -> PoolState:
     """A revision tells tokens apart, which nobody reads here: the one that hosts have is taken for the present one."""
     placed = {copy.model: copy.revision for host in state.hosts for copy in host.models}
-    secret = {entry.key for entry in caches.models if "tokenSecret" in entry.value["spec"]["model"]}
-    stored = (needs for host in caches.hosts for needs in stored_needs(host.value.get("status") or {}))
+    secret = {entry.key for entry in stores.models if "tokenSecret" in entry.value["spec"]["model"]}
+    stored = (needs for host in stores.hosts for needs in stored_needs(host.value.get("status") or {}))
     sizes = {(model, revision): (need,) for model, revision, need in stored}
 
     def as_placed(model: Model) -> Model:
@@ -108,7 +110,7 @@ def _with_unread(state: PoolState, caches: Caches) -> PoolState:
     return replace(state, models=tuple(map(as_placed, state.models)))
 
 
-class _Unread(Tokens):
+class _Unread(SourceTokens):
     """Secrets are read by the operator alone, and no decision depends on what they have."""
 
     async def of(self, items: Iterable[SecretItem]) -> Mapping[SecretItem, Found]:
@@ -122,7 +124,7 @@ async def _read(connection: Connection, *stores: Store[Any]) -> None:
     try:
         await asyncio.gather(*(_list(connection, part) for part in parts))
     except UnreachableError as error:
-        raise SurveyError(str(error)) from error
+        raise SnapshotError(str(error)) from error
 
 
 async def _list(connection: Connection, part: Part[Any]) -> None:

@@ -37,7 +37,7 @@ class Token:
 Found = Token | Problem
 
 
-class Tokens:
+class SourceTokens:
     """What Secrets have, by their items. `mark` makes the mark of a token; `clock` counts seconds."""
 
     def __init__(self, read: Read, mark: Callable[[str], str], clock: Callable[[], float]) -> None:

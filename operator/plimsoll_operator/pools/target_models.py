@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.placement.records.model import Model, Need, Replicas
-from plimsoll_operator.pools.host_model_spec import Wanted, planned_model, wanted
-from plimsoll_operator.pools.hosts.host_registry import HostBook, Known
+from plimsoll_operator.pools.host_model_spec import HostModelSpec, host_model_spec, planned_model
+from plimsoll_operator.pools.hosts.host_registry import HostRegistry, Known
 from plimsoll_operator.pools.membership import refuse_namespace, refuse_options, refuse_source
 from plimsoll_operator.pools.model_placement import OF_STATE, Problem, Where
-from plimsoll_operator.pools.placer_state import Pool
+from plimsoll_operator.pools.placer_state import PlacerState
 from plimsoll_operator.pools.source_tokens import Found
 from plimsoll_operator.spec.identity import Object, ObjectKey, key_of
 from plimsoll_operator.spec.model_deployment import SecretItem, Spec, pool_of, read_spec
 from plimsoll_operator.spec.runtime_pool import PoolSpec
 from plimsoll_operator.spec.template import SpecError
-from plimsoll_operator.status.name_conflicts import describe_losses
+from plimsoll_operator.status.name_conflicts import describe_conflicts
 
 
-class Members:
-    """The wishes of every ModelDeployment that is watched. A pool need not exist."""
+class PoolMembers:
+    """Which models name which pool, of all watched ModelDeployments. A pool need not exist."""
 
     def __init__(self) -> None:
         self._pool_of: dict[ObjectKey, ObjectKey] = {}
@@ -70,24 +70,24 @@ class Members:
 
 
 @dataclass(slots=True)
-class Wish:
-    """What the planner is to place (`models`), what hosts are told of each, and why others cannot be placed.
+class PoolTarget:
+    """What the planner is to place (`models`), what hosts get of each (`specs`), and why others cannot be placed.
 
     `admitted` are those that may be on the pool's hosts: its own, and those that leave it and answer nowhere else yet.
     """
 
     models: list[Model] = field(default_factory=list)
-    told: dict[ObjectKey, Wanted] = field(default_factory=dict)
+    specs: dict[ObjectKey, HostModelSpec] = field(default_factory=dict)
     problems: dict[ObjectKey, Problem] = field(default_factory=dict)
     admitted: set[ObjectKey] = field(default_factory=set)
 
 
-class Wishes:
+class TargetModels:
     """Of every pool, from the ModelDeployments."""
 
-    def __init__(self, caches: Caches, book: HostBook, members: Members, names: NameRegistry) -> None:
-        self._caches = caches
-        self._book = book
+    def __init__(self, stores: Stores, registry: HostRegistry, members: PoolMembers, names: NameRegistry) -> None:
+        self._stores = stores
+        self._registry = registry
         self._members = members
         self._names = names
 
@@ -95,7 +95,7 @@ class Wishes:
         """The items of Secrets that the pool's models name, of those that it takes."""
         found = []
         for model in self._members.of(key):
-            entry = self._caches.models.get(model)
+            entry = self._stores.models.get(model)
             if entry is None or self._refuse_namespace(model, spec) is not None:
                 continue
             try:
@@ -109,75 +109,75 @@ class Wishes:
         self,
         key: ObjectKey,
         spec: PoolSpec,
-        pool: Pool,
+        pool: PlacerState,
         hosts: Sequence[Known],
         tokens: Mapping[SecretItem, Found],
-    ) -> Wish:
+    ) -> PoolTarget:
         """Everything about one pool."""
-        wish = Wish()
+        target = PoolTarget()
         members = self._members.of(key)
         for model in members:
-            self._ask(wish, model, spec, pool, hosts, tokens)
+            self._ask(target, model, spec, pool, hosts, tokens)
         for model in sorted({model for known in hosts for model in known.entries} - set(members)):
             if self._is_to_stay(model, spec, hosts):
-                wish.admitted.add(model)
-                wish.models += self._as_they_are(model, hosts)
-        return wish
+                target.admitted.add(model)
+                target.models += self._as_they_are(model, hosts)
+        return target
 
     def _ask(
         self,
-        wish: Wish,
+        target: PoolTarget,
         model: ObjectKey,
         spec: PoolSpec,
-        pool: Pool,
+        pool: PlacerState,
         hosts: Sequence[Known],
         tokens: Mapping[SecretItem, Found],
     ) -> None:
-        entry = self._caches.models.get(model)
+        entry = self._stores.models.get(model)
         if entry is None or entry.deleting:
             return
         problem = self._refuse_namespace(model, spec)
         if problem is not None:
-            wish.problems[model] = problem
+            target.problems[model] = problem
             return
         try:
             read = read_spec(entry.value)
         except SpecError:
-            wish.admitted.add(model)
-            wish.models += self._as_they_are(model, hosts)  # an edit that cannot be used changes nothing that runs
+            target.admitted.add(model)
+            target.models += self._as_they_are(model, hosts)  # an edit that cannot be used changes nothing that runs
             return
         found = self._wanted(read, spec, tokens)
-        if isinstance(found, Wanted):
-            wish.admitted.add(model)
-            wish.told[model] = found
-            wish.models.append(planned_model(found, pool.sizes.get((model, found.revision)), pool.moved.get(model)))
+        if isinstance(found, HostModelSpec):
+            target.admitted.add(model)
+            target.specs[model] = found
+            target.models.append(planned_model(found, pool.sizes.get((model, found.revision)), pool.moved.get(model)))
             return
-        wish.problems[model] = found
+        target.problems[model] = found
         if found.keeps:
-            wish.admitted.add(model)
-            wish.models += self._as_they_are(model, hosts)
+            target.admitted.add(model)
+            target.models += self._as_they_are(model, hosts)
 
-    def _wanted(self, read: Spec, spec: PoolSpec, tokens: Mapping[SecretItem, Found]) -> Wanted | Problem:
+    def _wanted(self, read: Spec, spec: PoolSpec, tokens: Mapping[SecretItem, Found]) -> HostModelSpec | Problem:
         problem = refuse_source(read, spec) or refuse_options(read, spec)
         if problem is not None:
             return problem
-        losses = self._names.losses(read)
-        lost = {loss.name for loss in losses}
+        conflicts = self._names.conflicts(read)
+        lost = {conflict.name for conflict in conflicts}
         names = [name for name in read.served_names if name not in lost]
         if not names:
-            return Problem(*describe_losses(losses))
+            return Problem(*describe_conflicts(conflicts))
         token = tokens.get(read.token) if read.token is not None else None
         if isinstance(token, Problem):
             return token
-        return wanted(read, names, token)
+        return host_model_spec(read, names, token)
 
     def _refuse_namespace(self, model: ObjectKey, spec: PoolSpec) -> Problem | None:
-        return refuse_namespace(model, spec, self._caches.labels_of(model.namespace))
+        return refuse_namespace(model, spec, self._stores.labels_of(model.namespace))
 
     def _is_to_stay(self, model: ObjectKey, spec: PoolSpec, hosts: Sequence[Known]) -> bool:
         """Whether a model that leaves the pool answers nowhere else yet. It must have been here with our knowledge:
         a host may say that it has anybody's model."""
-        entry = self._caches.models.get(model)
+        entry = self._stores.models.get(model)
         if entry is None or entry.deleting:
             return False
         if entry.value["spec"].get("replicas", 1) == 0:
@@ -186,15 +186,15 @@ class Wishes:
             return False
         pool = self._members.pool_of(model)
         if pool is None:
-            return not any(pod.ready for pod in self._caches.pods_of(entry))
-        there = [known for known in self._book.of(pool) if model in known.entries]
+            return not any(pod.ready for pod in self._stores.pods_of(entry))
+        there = [known for known in self._registry.of(pool) if model in known.entries]
         return not any(OF_STATE[known.entries[model].state] in (Where.ASLEEP, Where.RESIDENT) for known in there)
 
     def _was_admitted(self, model: ObjectKey, hosts: Sequence[Known]) -> bool:
         """What ModelHosts say, which only an operator writes. One of before this was written says nothing."""
         if any(model.namespace == known.pod.pool.namespace for known in hosts):
             return True
-        stored = [self._caches.hosts.get(known.pod.key) for known in hosts]
+        stored = [self._stores.hosts.get(known.pod.key) for known in hosts]
         return any(
             entry.get("admitted", False) and ObjectKey(entry["namespace"], entry["name"]) == model
             for host in stored

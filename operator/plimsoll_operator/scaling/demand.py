@@ -91,7 +91,7 @@ def decode_demand(data: bytes) -> Demand:
         raise BadDemandError(f"it is no answer to GET /demand: {error}") from error
 
 
-def complaint(before: Demand | None, answer: Demand, now: float) -> str | None:
+def contradiction(before: Demand | None, answer: Demand, now: float) -> str | None:
     """Why an answer cannot be true, None where nothing speaks against it. `before`: the last one that was believed."""
     return next(_complaints(before, answer, now), None)
 

@@ -98,7 +98,7 @@ def read_off(entries: Iterable[ModelDemand]) -> Reading:
     return found
 
 
-class Tally:
+class DemandWindow:
     """One model's. Times are seconds since the epoch."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from plimsoll_operator.scaling.demand import Demand, complaint
+from plimsoll_operator.scaling.demand import Demand, contradiction
 
 KEPT_SECONDS = 60.0
 """How long what a gateway said last counts."""
@@ -36,7 +36,7 @@ Told = Callable[[str, Demand | None, Demand], None]
 """Told of a believed answer: by whose address, what the same process had said before (None: nothing), and what now."""
 
 
-class GatewayBook:
+class GatewayRegistry:
     """Every gateway, by its address."""
 
     def __init__(self, told: Told = lambda address, before, answer: None) -> None:
@@ -70,7 +70,7 @@ class GatewayBook:
         gateway = self._gateways.get(address)
         if gateway is None:
             return
-        wrong = complaint(gateway.answer, answer, now)
+        wrong = contradiction(gateway.answer, answer, now)
         if wrong is None and answer.instance in gateway.past:
             wrong = f"it comes from the process {answer.instance}, which another one has replaced"
         if wrong is not None:

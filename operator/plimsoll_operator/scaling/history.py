@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from plimsoll_operator.scaling.load_line import Line
+from plimsoll_operator.scaling.load_line import LoadLine
 from plimsoll_operator.scaling.stabilization import Extremes
-from plimsoll_operator.status.load_progress import GaveUp, read_gave_up
+from plimsoll_operator.status.load_progress import LoadFailure, read_load_failure
 
 START_SECONDS = 60.0
 """How long a replica takes to start, before one was seen to."""
@@ -21,7 +21,7 @@ MOST_REQUESTS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ScalingStatus:
     """What the status says: the replicas that are wanted (None: nothing yet), since when and why, what was measured.
 
     `loaded`: the last revision of which a replica was ready, "" if unknown. `gave_up`: why there is none, if a model
@@ -33,52 +33,54 @@ class Standing:
     why: str = ""
     trouble: str = ""
     start: float | None = None
-    line: float | None = None
+    load_line: float | None = None
     loaded: str = ""
-    gave_up: GaveUp | None = None
+    gave_up: LoadFailure | None = None
 
 
-def read_standing(status: Mapping[str, Any]) -> Standing:
+def read_scaling_status(status: Mapping[str, Any]) -> ScalingStatus:
     """Of a ModelDeployment's status, as some process wrote it."""
     told = status.get("scaling") or {}
-    since, line = told.get("since"), told.get("requestsPerReplica")
-    return Standing(
+    since, load_line = told.get("since"), told.get("requestsPerReplica")
+    return ScalingStatus(
         desired=status.get("desiredReplicas"),
         since=datetime.fromisoformat(since).timestamp() if since else 0.0,
         why=told.get("why", ""),
         trouble=told.get("trouble", ""),
         start=told.get("startSeconds"),
-        line=None if line is None else float(line),
+        load_line=None if load_line is None else float(load_line),
         loaded=told.get("loadedRevision", ""),
-        gave_up=read_gave_up(told),
+        gave_up=read_load_failure(told),
     )
 
 
-def write_standing(standing: Standing) -> dict[str, Any]:
+def write_scaling_status(scaling_status: ScalingStatus) -> dict[str, Any]:
     """The same as `status.scaling`."""
     found: dict[str, Any] = {}
-    if standing.since:
-        found["since"] = datetime.fromtimestamp(standing.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    for name, text in (("why", standing.why), ("trouble", standing.trouble)):
+    if scaling_status.since:
+        found["since"] = datetime.fromtimestamp(scaling_status.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for name, text in (("why", scaling_status.why), ("trouble", scaling_status.trouble)):
         if text:
             found[name] = text[:WHY_LIMIT]
-    if standing.start is not None:
-        found["startSeconds"] = round(standing.start)
-    if standing.line is not None:
-        found["requestsPerReplica"] = f"{min(standing.line, MOST_REQUESTS):.1f}"
-    if standing.loaded:
-        found["loadedRevision"] = standing.loaded
-    if (gave_up := standing.gave_up) is not None:
+    if scaling_status.start is not None:
+        found["startSeconds"] = round(scaling_status.start)
+    if scaling_status.load_line is not None:
+        found["requestsPerReplica"] = f"{min(scaling_status.load_line, MOST_REQUESTS):.1f}"
+    if scaling_status.loaded:
+        found["loadedRevision"] = scaling_status.loaded
+    if (gave_up := scaling_status.gave_up) is not None:
         words = gave_up.failure.message[:MESSAGE_LIMIT]
         found["failure"] = {"revision": gave_up.revision, "reason": gave_up.failure.reason.value, "message": words}
     return found
 
 
-def measured(standing: Standing, start: float | None, line: float | None, *, anew: bool) -> Standing:
+def measured(
+    scaling_status: ScalingStatus, start: float | None, load_line: float | None, *, anew: bool
+) -> ScalingStatus:
     """With what was measured since: as it is now where the status is written `anew`, else only if it is far off."""
-    kept_start = start if anew or _is_news(standing.start, start) else standing.start
-    kept_line = line if anew or _is_news(standing.line, line) else standing.line
-    return replace(standing, start=kept_start, line=kept_line)
+    kept_start = start if anew or _is_news(scaling_status.start, start) else scaling_status.start
+    kept_line = load_line if anew or _is_news(scaling_status.load_line, load_line) else scaling_status.load_line
+    return replace(scaling_status, start=kept_start, load_line=kept_line)
 
 
 def _is_news(before: float | None, after: float | None) -> bool:
@@ -88,7 +90,7 @@ def _is_news(before: float | None, after: float | None) -> bool:
 
 
 @dataclass(slots=True)
-class Memory:
+class ScalingHistory:
     """Of one model, in one process. `began`: when that first heard of it. `told`: when its trouble was last told.
 
     `served`: when the first replica of `revision` became ready, since there was none last; None if none has.
@@ -96,8 +98,8 @@ class Memory:
 
     began: float
     told: float = 0.0
-    line: Line = field(default_factory=Line)
-    wishes: Extremes = field(default_factory=Extremes)
+    load_line: LoadLine = field(default_factory=LoadLine)
+    recommended: Extremes = field(default_factory=Extremes)
     start: float | None = None
     revision: str = ""
     served: float | None = None
@@ -116,12 +118,12 @@ class Memory:
 
     def check_integrity(self) -> None:
         """Raise AssertionError where it contradicts itself."""
-        self.wishes.check_integrity()
+        self.recommended.check_integrity()
         assert self.start is None or self.start >= 0
-        assert self.line.carried == 0 or self.line.missed is not None
+        assert self.load_line.carried == 0 or self.load_line.missed is not None
 
 
-def remembered(standing: Standing, now: float) -> Memory:
+def remembered(scaling_status: ScalingStatus, now: float) -> ScalingHistory:
     """What a new process knows of a model from its status: the line counts as one that a miss has just drawn."""
-    line = Line(standing.line, now, 0.0) if standing.line is not None else Line()
-    return Memory(began=now, told=now, line=line, start=standing.start)
+    load_line = LoadLine(scaling_status.load_line, now, 0.0) if scaling_status.load_line is not None else LoadLine()
+    return ScalingHistory(began=now, told=now, load_line=load_line, start=scaling_status.start)

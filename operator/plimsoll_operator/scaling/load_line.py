@@ -34,28 +34,28 @@ class Miss:
     """A target that is not kept, in words, and the line that it draws."""
 
     why: str
-    line: float
+    load_line: float
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LoadLine:
     """`missed`: the line that the last miss drew, at `at`. `carried`: the most that was carried since, in full."""
 
     missed: float | None = None
     at: float = 0.0
     carried: float = 0.0
 
-    def learned(self, target: Target, facts: Facts) -> Line:
+    def learned(self, target: Target, facts: Facts) -> LoadLine:
         """With what is seen now."""
         found = miss(target, facts)
         if found is not None:
             young = self.missed is not None and facts.now - self.at < DRAW_SECONDS
-            if young or not facts.steady or found.line >= self.height(target, facts):
+            if young or not facts.steady or found.load_line >= self.height(target, facts):
                 return self
-            return Line(found.line, facts.now, 0.0)
+            return LoadLine(found.load_line, facts.now, 0.0)
         if facts.carried is None or self.missed is None or not _was_measured(target, facts):
             return self
-        return Line(self.missed, self.at, max(self.carried, facts.carried + facts.waiting))
+        return LoadLine(self.missed, self.at, max(self.carried, facts.carried + facts.waiting))
 
     def height(self, target: Target, facts: Facts) -> float:
         """Requests at a time that a replica carries: one at the least."""
@@ -70,7 +70,7 @@ class Line:
 
 def miss(target: Target, facts: Facts) -> Miss | None:
     """The worst target that is missed now, None where all are kept or load is no reason."""
-    return min(_misses(target, facts), key=lambda found: found.line, default=None)
+    return min(_misses(target, facts), key=lambda found: found.load_line, default=None)
 
 
 def alone(target: Target, facts: Facts) -> str:

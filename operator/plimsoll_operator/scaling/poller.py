@@ -14,7 +14,7 @@ import aiohttp
 from plimsoll_cluster.pod_status import url_of
 from plimsoll_operator.kube.polling import Polling, TooLargeError, read_bounded
 from plimsoll_operator.scaling.demand import LIMIT, BadDemandError, Demand, decode_demand
-from plimsoll_operator.scaling.gateways import GatewayBook
+from plimsoll_operator.scaling.gateways import GatewayRegistry
 
 WAIT_SECONDS = 5.0
 """How long a gateway may hold the question for news: numbers that are no news are then as old as this at most."""
@@ -104,7 +104,7 @@ class DemandPoller:
 
     def __init__(
         self,
-        book: GatewayBook,
+        registry: GatewayRegistry,
         gateways: Gateways,
         connect: Connect,
         *,
@@ -112,7 +112,7 @@ class DemandPoller:
         resolve: Resolve = addresses_of,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._gateways = gateways
         self._connect = connect
         self._clock = clock
@@ -139,10 +139,10 @@ class DemandPoller:
         try:
             found = await self._resolve(name, port)
         except OSError as error:
-            self._book.lose(f"the gateways' name {name} cannot be resolved: {error.strerror or error}")
-            self._book.forget(self._clock())
+            self._registry.lose(f"the gateways' name {name} cannot be resolved: {error.strerror or error}")
+            self._registry.forget(self._clock())
             return
-        self._book.keep(found, self._clock())
+        self._registry.keep(found, self._clock())
         for address in self._tasks.keys() - set(found):
             self._tasks.pop(address).cancel()
         for address in found:
@@ -153,6 +153,6 @@ class DemandPoller:
         await self._polling.run(
             f"the gateway at {address}",
             client.demand,
-            lambda answer: self._book.take(address, answer, self._clock()),
-            lambda error: self._book.fail(address, str(error)),
+            lambda answer: self._registry.take(address, answer, self._clock()),
+            lambda error: self._registry.fail(address, str(error)),
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.load_line import Line, alone, miss
+from plimsoll_operator.scaling.load_line import LoadLine, alone, miss
 from plimsoll_operator.scaling.stabilization import Extremes
 from plimsoll_operator.spec.scaling import Scaling
 
@@ -39,7 +39,7 @@ class Why(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class DesiredReplicas:
     """Replicas that are wanted; `words` say why, for people. `trouble`: what keeps the rule from more, if anything."""
 
     replicas: int
@@ -48,29 +48,31 @@ class Wish:
     trouble: str = ""
 
 
-def decide(scaling: Scaling, desired: int | None, facts: Facts, line: Line, said: Extremes, began: float) -> Wish:
+def decide(
+    scaling: Scaling, desired: int | None, facts: Facts, load_line: LoadLine, said: Extremes, began: float
+) -> DesiredReplicas:
     """What is wanted now, of a model of which `desired` replicas are (None: it is new).
 
     `said` is what was needed over the last while (see `needed`), `began` when the first of that was said.
     """
     if desired is None:
         first = scaling.clamped(1)
-        return Wish(first, Why.FIRST, f"a new model starts with {_replicas(first)}")
+        return DesiredReplicas(first, Why.FIRST, f"a new model starts with {_replicas(first)}")
     if desired != scaling.clamped(desired):
         bounds = f"spec.scaling allows from {scaling.floor} to {scaling.most}"
-        return Wish(scaling.clamped(desired), Why.BOUNDS, bounds)
+        return DesiredReplicas(scaling.clamped(desired), Why.BOUNDS, bounds)
     if desired == 0:
-        return _from_zero(scaling, facts, line)
-    load = needed(scaling, desired, facts, line)
+        return _from_zero(scaling, facts, load_line)
+    load = needed(scaling, desired, facts, load_line)
     wanted = min(load.replicas, said.least(facts.now - scaling.up)) if facts.now - began >= scaling.up else desired
     if wanted > desired:
-        return Wish(min(wanted, max(FACTOR * desired, desired + STEP)), Why.LOAD, load.words, load.trouble)
+        return DesiredReplicas(min(wanted, max(FACTOR * desired, desired + STEP)), Why.LOAD, load.words, load.trouble)
     return _fewer(scaling, desired, facts, load, said, began)
 
 
-def needed(scaling: Scaling, desired: int, facts: Facts, line: Line) -> Wish:
+def needed(scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine) -> DesiredReplicas:
     """What the load asks for now, whatever was asked for before: between one replica and the most."""
-    height = line.height(scaling.target, facts)
+    height = load_line.height(scaling.target, facts)
     steady = max(facts.in_flight - facts.backlog, facts.expected * (facts.seconds or 0.0))
     waiting = facts.backlog
     if facts.seconds is not None:
@@ -84,34 +86,36 @@ def needed(scaling: Scaling, desired: int, facts: Facts, line: Line) -> Wish:
     if missed is not None:
         words = f"{missed.why}; {words}"
     bounded = min(scaling.most, max(1, scaling.floor, wanted))
-    trouble = deaf(facts) or alone(scaling.target, facts)
+    trouble = missing_demand(facts) or alone(scaling.target, facts)
     if wanted > scaling.most:
         trouble = trouble or f"{wanted} replicas would be needed, and maxReplicas is {scaling.most}"
-    return Wish(bounded, Why.LOAD, words, trouble)
+    return DesiredReplicas(bounded, Why.LOAD, words, trouble)
 
 
-def deaf(facts: Facts) -> str:
+def missing_demand(facts: Facts) -> str:
     """Why nothing can be said of a model's demand, "" while what gateways said last counts."""
     return facts.unheard if facts.since >= facts.now else ""
 
 
-def _from_zero(scaling: Scaling, facts: Facts, line: Line) -> Wish:
+def _from_zero(scaling: Scaling, facts: Facts, load_line: LoadLine) -> DesiredReplicas:
     """A revision that nobody has tried gets a replica, which shows whether it loads. One that failed waits."""
     if not facts.held and not facts.loading.loaded and not facts.loading.failed:
-        return Wish(1, Why.FIRST, "its spec has changed: one replica shows whether it loads")
+        return DesiredReplicas(1, Why.FIRST, "its spec has changed: one replica shows whether it loads")
     if not facts.held:
-        return Wish(0, Why.SAME, "", deaf(facts))
-    wanted = math.ceil(facts.held / line.height(scaling.target, facts))
+        return DesiredReplicas(0, Why.SAME, "", missing_demand(facts))
+    wanted = math.ceil(facts.held / load_line.height(scaling.target, facts))
     words = f"{facts.held} request{'s wait' if facts.held > 1 else ' waits'} for a replica"
-    return Wish(min(scaling.most, STEP, max(1, wanted)), Why.HELD, words, deaf(facts))
+    return DesiredReplicas(min(scaling.most, STEP, max(1, wanted)), Why.HELD, words, missing_demand(facts))
 
 
-def _fewer(scaling: Scaling, desired: int, facts: Facts, load: Wish, said: Extremes, began: float) -> Wish:
+def _fewer(
+    scaling: Scaling, desired: int, facts: Facts, load: DesiredReplicas, said: Extremes, began: float
+) -> DesiredReplicas:
     """Fewer only while every gateway is heard, and after having watched for as long as fewer must have sufficed.
 
     None only once nothing loads within its startup deadline, and so long after the first replica became ready.
     """
-    same = Wish(desired, Why.SAME, "", load.trouble)
+    same = DesiredReplicas(desired, Why.SAME, "", load.trouble)
     if facts.unheard or facts.held:
         return same
     watched = facts.now - max(facts.since, began)
@@ -119,10 +123,14 @@ def _fewer(scaling: Scaling, desired: int, facts: Facts, load: Wish, said: Extre
     settled = facts.now >= facts.loading.until
     if scaling.floor == 0 and settled and not facts.in_flight and idle >= scaling.idle:
         words = f"nobody has asked for it for {idle:.0f} s"
-        return Wish(0, Why.IDLE, words if facts.loading.loaded else f"it has not loaded in time, and {words}")
+        return DesiredReplicas(
+            0, Why.IDLE, words if facts.loading.loaded else f"it has not loaded in time, and {words}"
+        )
     most = max(load.replicas, said.most(facts.now - scaling.down))
     if most < desired and watched >= scaling.down:
-        return Wish(most, Why.LOAD, f"{load.words}, and no more were needed for {scaling.down} s", load.trouble)
+        return DesiredReplicas(
+            most, Why.LOAD, f"{load.words}, and no more were needed for {scaling.down} s", load.trouble
+        )
     return same
 
 

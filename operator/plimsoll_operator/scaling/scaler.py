@@ -15,14 +15,14 @@ from typing import Any
 from plimsoll_operator.kube.clock import utc_now
 from plimsoll_operator.planning.pods import Pod
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
-from plimsoll_operator.scaling.demand_window import Tally
+from plimsoll_operator.scaling.demand_window import DemandWindow
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.gateways import GatewayBook
-from plimsoll_operator.scaling.history import Memory, Standing, measured, read_standing, remembered
-from plimsoll_operator.scaling.rule import Wish, decide, needed
+from plimsoll_operator.scaling.gateways import GatewayRegistry
+from plimsoll_operator.scaling.history import ScalingHistory, ScalingStatus, measured, read_scaling_status, remembered
+from plimsoll_operator.scaling.rule import DesiredReplicas, decide, needed
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.scaling import Scaling
-from plimsoll_operator.status.load_progress import GaveUp, Loading, failure_of_status, loads_until, served_since
+from plimsoll_operator.status.load_progress import LoadFailure, Loading, failure_of_status, loads_until, served_since
 
 WEIGHT = 0.5
 """Of the last start in what is expected of the next."""
@@ -57,30 +57,30 @@ TOLD_SECONDS = 60.0
 class Decision:
     """What is wanted, and the status that is to say so."""
 
-    wish: Wish
+    desired_replicas: DesiredReplicas
     before: int | None
-    standing: Standing
+    scaling_status: ScalingStatus
 
     @property
     def replicas(self) -> int:
         """How many are wanted."""
-        return self.wish.replicas
+        return self.desired_replicas.replicas
 
     @property
     def changes(self) -> bool:
         """Whether another number is wanted than the status says."""
-        return self.before != self.wish.replicas
+        return self.before != self.desired_replicas.replicas
 
 
 @dataclass(slots=True)
 class Model:
-    """One that scales. `scaling`, `standing`, `ready` and `loading` are those of its last pass."""
+    """One that scales. `scaling`, `scaling_status`, `ready` and `loading` are those of its last pass."""
 
-    memory: Memory
-    tally: Tally
+    history: ScalingHistory
+    window: DemandWindow
     starts: Starts
     scaling: Scaling
-    standing: Standing
+    scaling_status: ScalingStatus
     ready: int = 0
     loading: Loading = field(default_factory=Loading)
 
@@ -90,13 +90,13 @@ class Scaler:
 
     def __init__(
         self,
-        book: GatewayBook | None = None,
+        registry: GatewayRegistry | None = None,
         *,
         wake: Callable[[ObjectKey], None] = lambda key: None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:
-        self.book = book or GatewayBook()
-        self.book.listen(self._answered)
+        self.registry = registry or GatewayRegistry()
+        self.registry.listen(self._answered)
         self._wake = wake
         self._clock = clock
         self._models: dict[ObjectKey, Model] = {}
@@ -117,23 +117,23 @@ class Scaler:
         `revision` is the one that is to serve, and `startup` the seconds that a replica may take to load it.
         """
         found = [pod for pod in pods if pod.live]
-        now, standing = self._clock().timestamp(), _standing_before(status, len(found))
-        served = served_since(found, revision) if standing.desired else None
+        now, scaling_status = self._clock().timestamp(), _standing_before(status, len(found))
+        served = served_since(found, revision) if scaling_status.desired else None
         if served is not None or status.get("stableRevision") == revision:
-            standing = replace(standing, loaded=revision)
-        model = self._model(key, scaling, standing, now)
-        model.memory.serve(revision if standing.desired else "", served, now)
+            scaling_status = replace(scaling_status, loaded=revision)
+        model = self._model(key, scaling, scaling_status, now)
+        model.history.serve(revision if scaling_status.desired else "", served, now)
         model.loading = Loading(
-            loaded=standing.loaded == revision,
-            failed=standing.gave_up is not None and standing.gave_up.revision == revision,
-            until=loads_until(found, standing.since, startup),
-            served=model.memory.served or 0.0,
+            loaded=scaling_status.loaded == revision,
+            failed=scaling_status.gave_up is not None and scaling_status.gave_up.revision == revision,
+            until=loads_until(found, scaling_status.since, startup),
+            served=model.history.served or 0.0,
         )
         decision = self._decide(key, model, sum(pod.ready for pod in found), found, now)
-        gave_up = None if decision.replicas or model.loading.loaded else standing.gave_up
+        gave_up = None if decision.replicas or model.loading.loaded else scaling_status.gave_up
         if not (decision.replicas or model.loading.loaded or model.loading.failed):
-            gave_up = GaveUp(revision, failure_of_status(status.get("conditions") or (), startup))
-        return replace(decision, standing=replace(decision.standing, gave_up=gave_up))
+            gave_up = LoadFailure(revision, failure_of_status(status.get("conditions") or (), startup))
+        return replace(decision, scaling_status=replace(decision.scaling_status, gave_up=gave_up))
 
     def decide_placed(
         self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], there: int, awake: int
@@ -143,20 +143,24 @@ class Scaler:
         model = self._model(key, scaling, _standing_before(status, there), now)
         return self._decide(key, model, awake, (), now)
 
-    def _model(self, key: ObjectKey, scaling: Scaling, standing: Standing, now: float) -> Model:
+    def _model(self, key: ObjectKey, scaling: Scaling, scaling_status: ScalingStatus, now: float) -> Model:
         """A model, as its spec and its status are now."""
         model = self._models.get(key)
         if model is None:
-            model = Model(remembered(standing, now), Tally(), Starts(), scaling, standing)
+            model = Model(remembered(scaling_status, now), DemandWindow(), Starts(), scaling, scaling_status)
             self._models[key] = model
-        model.scaling, model.standing = scaling, standing
+        model.scaling, model.scaling_status = scaling, scaling_status
         return model
 
     def _decide(self, key: ObjectKey, model: Model, ready: int, pods: Sequence[Pod], now: float) -> Decision:
         model.ready = ready
-        model.memory.start = model.starts.see(pods, model.memory.start)
-        wish = self._wish(key, model, now)
-        return Decision(wish, model.standing.desired, _standing(model.standing, wish, model.memory, now))
+        model.history.start = model.starts.see(pods, model.history.start)
+        desired_replicas = self._desired_replicas(key, model, now)
+        return Decision(
+            desired_replicas,
+            model.scaling_status.desired,
+            _scaling_status(model.scaling_status, desired_replicas, model.history, now),
+        )
 
     def forget(self, key: ObjectKey) -> None:
         """A model is gone, or scales no more."""
@@ -171,27 +175,29 @@ class Scaler:
     def look(self) -> None:
         """Have those get a pass that want another number, or of which something else is to be told."""
         now = self._clock().timestamp()
-        self.book.watched_since(now)
+        self.registry.watched_since(now)
         for key, model in self._models.items():
             if self._is_quiet(key, model):
                 continue
-            wish = self._wish(key, model, now)
-            trouble = wish.trouble != model.standing.trouble and now - model.memory.told >= TOLD_SECONDS
-            if wish.replicas != model.standing.desired or trouble:
+            desired_replicas = self._desired_replicas(key, model, now)
+            trouble = (
+                desired_replicas.trouble != model.scaling_status.trouble and now - model.history.told >= TOLD_SECONDS
+            )
+            if desired_replicas.replicas != model.scaling_status.desired or trouble:
                 self._wake(key)
 
     def demand(self, key: ObjectKey) -> list[ModelDemand]:
         """What the gateways that count say of a model."""
         now = self._clock().timestamp()
-        known = (self._said.get(answer.instance, {}).get(key) for answer in self.book.believed(now))
+        known = (self._said.get(answer.instance, {}).get(key) for answer in self.registry.believed(now))
         return [entry for entry in known if entry is not None]
 
     def check_integrity(self) -> None:
         """Raise AssertionError where what is remembered contradicts itself."""
-        self.book.check_integrity()
+        self.registry.check_integrity()
         for model in self._models.values():
-            model.memory.check_integrity()
-            model.tally.check_integrity()
+            model.history.check_integrity()
+            model.window.check_integrity()
 
     def _answered(self, address: str, before: Demand | None, answer: Demand) -> None:
         now = self._clock().timestamp()
@@ -203,48 +209,52 @@ class Scaler:
             if known is None and before is not None and key not in named:
                 known = ModelDemand(entry.namespace, entry.name)
             model = self._models[key]
-            model.tally.count(known, entry, answer, now)
-            if entry.held and not model.standing.desired:
+            model.window.count(known, entry, answer, now)
+            if entry.held and not model.scaling_status.desired:
                 self._wake(key)
         self._said[answer.instance] = said
-        kept = {gateway.answer.instance for gateway in self.book if gateway.answer is not None}
+        kept = {gateway.answer.instance for gateway in self.registry if gateway.answer is not None}
         for instance in self._said.keys() - kept:
             del self._said[instance]
 
-    def _wish(self, key: ObjectKey, model: Model, now: float) -> Wish:
+    def _desired_replicas(self, key: ObjectKey, model: Model, now: float) -> DesiredReplicas:
         facts = self._facts(key, model, now)
-        memory, scaling, desired = model.memory, model.scaling, model.standing.desired
-        memory.line = memory.line.learned(scaling.target, facts)
+        history, scaling, desired = model.history, model.scaling, model.scaling_status.desired
+        history.load_line = history.load_line.learned(scaling.target, facts)
         if desired:
-            memory.wishes.say(now, needed(scaling, desired, facts, memory.line).replicas)
-            memory.wishes.forget(now - max(scaling.up, scaling.down))
-        return decide(scaling, desired, facts, memory.line, memory.wishes, memory.began)
+            history.recommended.say(now, needed(scaling, desired, facts, history.load_line).replicas)
+            history.recommended.forget(now - max(scaling.up, scaling.down))
+        return decide(scaling, desired, facts, history.load_line, history.recommended, history.began)
 
     def _facts(self, key: ObjectKey, model: Model, now: float) -> Facts:
-        reading = model.tally.read(self.demand(key), now)
-        since, unheard = self.book.watched_since(now), self.book.unheard(now)
-        facts = model.tally.facts(reading, model.ready, model.memory.ahead, now, since, unheard)
-        steady = facts.steady and (model.standing.desired or 0) <= model.ready
+        reading = model.window.read(self.demand(key), now)
+        since, unheard = self.registry.watched_since(now), self.registry.unheard(now)
+        facts = model.window.facts(reading, model.ready, model.history.ahead, now, since, unheard)
+        steady = facts.steady and (model.scaling_status.desired or 0) <= model.ready
         return replace(facts, steady=steady, loading=model.loading)
 
     def _is_quiet(self, key: ObjectKey, model: Model) -> bool:
         """Whether nothing can have changed: nobody asks, and no more replicas are there than must be."""
-        return model.standing.desired == model.scaling.floor and not any(e.in_flight for e in self.demand(key))
+        return model.scaling_status.desired == model.scaling.floor and not any(e.in_flight for e in self.demand(key))
 
 
-def _standing_before(status: Mapping[str, Any], there: int) -> Standing:
+def _standing_before(status: Mapping[str, Any], there: int) -> ScalingStatus:
     """What the last status says of a model that is there so often."""
-    standing = read_standing(status)
-    if standing.desired is None and there:  # it had replicas before it was to scale
-        return replace(standing, desired=there)
-    return standing
+    scaling_status = read_scaling_status(status)
+    if scaling_status.desired is None and there:  # it had replicas before it was to scale
+        return replace(scaling_status, desired=there)
+    return scaling_status
 
 
-def _standing(before: Standing, wish: Wish, memory: Memory, now: float) -> Standing:
+def _scaling_status(
+    before: ScalingStatus, desired_replicas: DesiredReplicas, history: ScalingHistory, now: float
+) -> ScalingStatus:
     """What the status is to say: words change with the number, figures when they are far off, trouble now and then."""
-    anew = before.desired != wish.replicas
-    told = replace(measured(before, memory.start, memory.line.missed, anew=anew), desired=wish.replicas)
-    if wish.trouble != before.trouble and (anew or now - memory.told >= TOLD_SECONDS):
-        memory.told = now
-        told = replace(told, trouble=wish.trouble)
-    return replace(told, since=now, why=wish.words) if anew else told
+    anew = before.desired != desired_replicas.replicas
+    told = replace(
+        measured(before, history.start, history.load_line.missed, anew=anew), desired=desired_replicas.replicas
+    )
+    if desired_replicas.trouble != before.trouble and (anew or now - history.told >= TOLD_SECONDS):
+        history.told = now
+        told = replace(told, trouble=desired_replicas.trouble)
+    return replace(told, since=now, why=desired_replicas.words) if anew else told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plimsoll_operator.scaling.history import write_standing
+from plimsoll_operator.scaling.history import write_scaling_status
 from plimsoll_operator.scaling.scaler import Decision
 from plimsoll_operator.status.reasons import Reason
 
@@ -20,9 +20,9 @@ def news(decision: Decision) -> tuple[Reason, str] | None:
         reason = Reason.SCALED_FROM_ZERO
     else:
         reason = Reason.SCALED_UP if after > before else Reason.SCALED_DOWN
-    return reason, f"from {before} to {after}: {decision.wish.words}"
+    return reason, f"from {before} to {after}: {decision.desired_replicas.words}"
 
 
 def scaling_fields(decision: Decision | None) -> dict[str, Any]:
     """What the status says besides `desiredReplicas`."""
-    return {} if decision is None else {"scaling": write_standing(decision.standing)}
+    return {} if decision is None else {"scaling": write_scaling_status(decision.scaling_status)}

@@ -16,8 +16,8 @@ from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.explain import explain, sentence
 from plimsoll_operator.placement.records.plan import Plan
 from plimsoll_operator.placement.records.pool import PoolState
-from plimsoll_operator.simulation.placement_policy import Planned
-from plimsoll_operator.simulation.pool import Host, Outcome, Pool
+from plimsoll_operator.simulation.placement_policy import PlannerPolicy
+from plimsoll_operator.simulation.pool import Host, Pool, SimulationResult
 from plimsoll_operator.simulation.trace import KINDS, Shape, Trace, TraceError, make, read
 from plimsoll_operator.spec.quantity import byte_count
 
@@ -28,15 +28,15 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, -int(-len(ordered) * share // 100) - 1)] if ordered else 0.0
 
 
-def table(outcome: Outcome) -> str:
+def table(result: SimulationResult) -> str:
     """Two columns: what, and how much of it."""
-    waits = outcome.waits
+    waits = result.waits
     rows = [
-        ("requests served", f"{outcome.served} of {outcome.requests}"),
-        ("seconds of loading", f"{outcome.seconds:.1f}"),
-        ("loads from files", str(outcome.loads)),
-        ("wakes from images", str(outcome.wakes)),
-        ("moves", str(outcome.moves)),
+        ("requests served", f"{result.served} of {result.requests}"),
+        ("seconds of loading", f"{result.seconds:.1f}"),
+        ("loads from files", str(result.loads)),
+        ("wakes from images", str(result.wakes)),
+        ("moves", str(result.moves)),
         (
             "waits, p50 / p99 / most",
             f"{percentile(waits, 50):.1f} / {percentile(waits, 99):.1f} / {max(waits, default=0):.1f} s",
@@ -84,15 +84,15 @@ async def _live(model: ObjectKey, namespaces: Sequence[str]) -> PoolState:
     """From the cluster of this process, or of the kubeconfig. Imported here: the planner alone needs no client."""
     try:
         from plimsoll_cluster.connection import NoClusterError, connect
-        from plimsoll_operator.pools.snapshot import SurveyError, survey
+        from plimsoll_operator.pools.snapshot import SnapshotError, read_snapshot
     except ModuleNotFoundError as error:
         what = f"to look at a cluster takes what is not installed ({error.name})"
         raise InputError(f"{what}: pip install 'plimsoll-serving[operator]', or give a recorded state") from error
 
     try:
         async with await connect() as connection:
-            return await survey(connection, model, list(namespaces) or None)
-    except (NoClusterError, SurveyError) as error:
+            return await read_snapshot(connection, model, list(namespaces) or None)
+    except (NoClusterError, SnapshotError) as error:
         raise InputError(str(error)) from error
 
 
@@ -107,9 +107,9 @@ def _simulate(args: argparse.Namespace) -> str:
     if not hosts:
         raise InputError("the state has no hosts")
     lines: list[str] = []
-    policy = Planned(told=lambda at, plan: lines.extend(_told(at, plan)) if args.decisions else None)
-    outcome = Pool(trace, hosts, policy).run()
-    return "\n".join([*lines, *([""] if lines else []), table(outcome)])
+    policy = PlannerPolicy(told=lambda at, plan: lines.extend(_told(at, plan)) if args.decisions else None)
+    result = Pool(trace, hosts, policy).run()
+    return "\n".join([*lines, *([""] if lines else []), table(result)])
 
 
 def _made_up(args: argparse.Namespace) -> Trace:

@@ -21,7 +21,7 @@ EPOCH = 1_000_000.0
 """When the trace begins: 0 would be a time that nobody knows."""
 
 
-class Planned:
+class PlannerPolicy:
     """Ours. `told` hears of every plan that does something."""
 
     name = "plimsoll"

@@ -72,7 +72,7 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulationResult:
     """What a policy paid (seconds of loading and waking), and the waits of served requests, in seconds."""
 
     policy: str
@@ -101,7 +101,7 @@ class Pool:
         self._waits: list[float] = []
         self._rates: dict[ObjectKey, tuple[float, float]] = {}
 
-    def run(self) -> Outcome:
+    def run(self) -> SimulationResult:
         """Serve the trace to its end."""
         self._policy.begin(self)
         coming = iter(self._requests)
@@ -121,7 +121,9 @@ class Pool:
                     heapq.heappush(self._events, (self.now + max(again, 0.001), next(self._serial), None, False))
         served = tuple(self._waits)
         total = len(self._requests)
-        return Outcome(self._policy.name, self.seconds, self.loads, self.wakes, self.moves, len(served), total, served)
+        return SimulationResult(
+            self._policy.name, self.seconds, self.loads, self.wakes, self.moves, len(served), total, served
+        )
 
     def copies(self, key: ObjectKey) -> Iterator[Copy]:
         """Where a model lies."""

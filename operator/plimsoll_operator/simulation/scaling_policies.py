@@ -62,8 +62,8 @@ class Hpa:
         return self._desired
 
 
-class Scaled:
-    """The scaler itself: what the gateway would answer goes into its book, and its status is kept as it says."""
+class ScalerPolicy:
+    """The scaler itself: what the gateway would answer goes into its registry, and its status is kept as it says."""
 
     name = "plimsoll"
 
@@ -85,8 +85,8 @@ class Scaled:
         self._sequence += news
         if news or int(service.now) % ASK_SECONDS == 0:
             time = EPOCH.timestamp() + service.now
-            self._scaler.book.keep([GATEWAY], time)
-            self._scaler.book.take(GATEWAY, self._answer(service, time), time)
+            self._scaler.registry.keep([GATEWAY], time)
+            self._scaler.registry.take(GATEWAY, self._answer(service, time), time)
             self._scaler.look()
         if self._woken or int(service.now) % 60 == 0:
             self._woken = False

@@ -55,7 +55,7 @@ class Policy(Protocol):
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulationResult:
     """What came of a day. `first` are seconds to first tokens, `busy` replica-seconds from starts to ends of drains.
 
     `course` has (second, replicas, requests in the last minute) for each minute.
@@ -85,7 +85,7 @@ class Service:
         self.held: deque[Request] = deque()
         self.asked, self.ended, self.last_asked = 0, 0, 0.0
         self.first_byte, self.event_gap = Counted(BOUNDS), Counted(GAPS)
-        self.outcome = Outcome()
+        self.result = SimulationResult()
         self._made = 0
         self._minute = 0
 
@@ -104,14 +104,14 @@ class Service:
         """Requests that have no end yet."""
         return self.asked - self.ended
 
-    def run(self, end: float) -> Outcome:
+    def run(self, end: float) -> SimulationResult:
         """The whole day, and until all is answered."""
         self._keep(self._policy.wanted(self))
         while self.now < end or self.in_flight:
             self._tick()
         for replica in self.replicas:
-            self.outcome.busy += self.now - replica.made
-        return self.outcome
+            self.result.busy += self.now - replica.made
+        return self.result
 
     def _tick(self) -> None:
         until = self.now + TICK
@@ -129,7 +129,7 @@ class Service:
             self._send(self.held.popleft())
         self._keep(self._policy.wanted(self))
         if int(until) % 60 == 0:
-            self.outcome.course.append((until, len(self.staying), self._minute))
+            self.result.course.append((until, len(self.staying), self._minute))
             self._minute = 0
 
     def _send(self, request: Request) -> None:
@@ -142,7 +142,7 @@ class Service:
         min(serving, key=lambda r: r.load).take(request, self.now)
 
     def _keep(self, wanted: int) -> None:
-        self.outcome.changes += wanted != len(self.staying)
+        self.result.changes += wanted != len(self.staying)
         while len(self.staying) < wanted:
             self._made += 1
             ready = self.now + self._start if self.now else 0.0
@@ -151,11 +151,11 @@ class Service:
             min(self.staying, key=lambda r: (r.ready <= self.now, r.load)).leaving = True
         for replica in [r for r in self.replicas if r.leaving and not r.load]:
             self.replicas.remove(replica)
-            self.outcome.busy += self.now - replica.made
-        self.outcome.most = max(self.outcome.most, wanted)
+            self.result.busy += self.now - replica.made
+        self.result.most = max(self.result.most, wanted)
 
     def _first(self, request: Request, at: float) -> None:
-        self.outcome.first.append(at - request.at)
+        self.result.first.append(at - request.at)
         self.first_byte.measure(at - request.at)
 
     def _last(self, request: Request, at: float, gap: float) -> None:

@@ -25,7 +25,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class CanarySpec:
     """`max_error_rate`: the share of its requests that may fail, or what fails of the stable pods', if that is more.
 
     `max_latency_increase`: by what share of the stable pods' time its first bytes may come later. `least_requests`: how
@@ -44,11 +44,11 @@ class Terms:
         return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
 
-def read_terms(values: Mapping[str, Any] | None) -> Terms | None:
+def read_canary_spec(values: Mapping[str, Any] | None) -> CanarySpec | None:
     """From an object that the API server accepted; None for none."""
     if values is None:
         return None
-    return Terms(
+    return CanarySpec(
         steps=tuple(_step(step) for step in values["steps"]),
         max_error_rate=share(values.get("maxErrorRate", ERROR_RATE)),
         max_latency_increase=share(values.get("maxLatencyIncrease", LATENCY_INCREASE)),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plimsoll_operator.spec.canary import Terms, read_terms
+from plimsoll_operator.spec.canary import CanarySpec, read_canary_spec
 
 Amount = int | str
 """A number of pods, or a share of `replicas` such as 25%."""
@@ -27,7 +27,7 @@ class Rollout:
     max_surge: Amount = SURGE
     max_unavailable: Amount | None = None
     progress_seconds: int = PROGRESS_SECONDS
-    canary: Terms | None = None
+    canary: CanarySpec | None = None
     takes_over: bool = False
 
     def surge(self, replicas: int) -> int:
@@ -57,7 +57,7 @@ def read_rollout(values: Mapping[str, Any]) -> Rollout:
         max_surge=values.get("maxSurge", SURGE),
         max_unavailable=values.get("maxUnavailable"),
         progress_seconds=values.get("progressDeadlineSeconds", PROGRESS_SECONDS),
-        canary=read_terms(values.get("canary")),
+        canary=read_canary_spec(values.get("canary")),
     )
 
 

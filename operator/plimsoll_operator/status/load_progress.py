@@ -30,17 +30,17 @@ class Loading:
 
 
 @dataclass(frozen=True, slots=True)
-class GaveUp:
+class LoadFailure:
     """Why a model was scaled to zero before a replica of this revision was ready: `status.scaling.failure`."""
 
     revision: str
     failure: Failure
 
 
-def read_gave_up(scaling: Mapping[str, Any]) -> GaveUp | None:
+def read_load_failure(scaling: Mapping[str, Any]) -> LoadFailure | None:
     """From `status.scaling`; None if it has no failure."""
     found = scaling.get("failure")
-    return None if found is None else GaveUp(found["revision"], Failure(Reason(found["reason"]), found["message"]))
+    return None if found is None else LoadFailure(found["revision"], Failure(Reason(found["reason"]), found["message"]))
 
 
 def failure_of_status(conditions: Iterable[Mapping[str, Any]], startup: float) -> Failure:

@@ -9,7 +9,7 @@ from plimsoll_operator.status.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class NameConflict:
     """A name that an object claims and does not have, and in a few words why."""
 
     name: str
@@ -31,11 +31,11 @@ ADVICE = {
 """By reason, what is the matter with names, and what to do."""
 
 
-def describe_losses(losses: Sequence[Loss]) -> tuple[Reason, str]:
-    """The reason of the first loss, and a message about all of them."""
+def describe_conflicts(conflicts: Sequence[NameConflict]) -> tuple[Reason, str]:
+    """The reason of the first conflict, and a message about all of them."""
     parts = []
-    for reason in dict.fromkeys(loss.reason for loss in losses):
+    for reason in dict.fromkeys(conflict.reason for conflict in conflicts):
         what, advice = ADVICE[reason]
-        listed = ", ".join(f"{loss.name} {loss.why}" for loss in losses if loss.reason is reason)
+        listed = ", ".join(f"{conflict.name} {conflict.why}" for conflict in conflicts if conflict.reason is reason)
         parts.append(f"names are {what}: {listed}; {advice}")
-    return losses[0].reason, ". ".join(parts)
+    return conflicts[0].reason, ". ".join(parts)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from plimsoll_operator.planning.pod_view import View
+from plimsoll_operator.planning.pod_view import PodView
 from plimsoll_operator.planning.pods import Pod, ServiceState, selecting_uid
 from plimsoll_operator.spec.identity import Object, selector
 from plimsoll_operator.spec.model_deployment import Spec
@@ -23,8 +23,8 @@ from plimsoll_operator.status.conditions import (
     STALLED,
     Condition,
 )
-from plimsoll_operator.status.load_progress import read_gave_up
-from plimsoll_operator.status.name_conflicts import describe_losses
+from plimsoll_operator.status.load_progress import read_load_failure
+from plimsoll_operator.status.name_conflicts import describe_conflicts
 from plimsoll_operator.status.reasons import NOT_LOADED, NOT_PLACED, Reason
 
 Fields = dict[str, Any]
@@ -41,14 +41,14 @@ class Rejections:
 
 
 def describe(
-    seen: View[Spec], rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
+    seen: PodView[Spec], rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[Fields, list[Condition]]:
     """The status without its conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
     parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
     ready = _idle_of(parts[1:]) if spec.idle else ready_of(seen, parts)
     progressing = progressing_of(seen, parts, before)
-    lost = {loss.name for loss in seen.observed.lost_names}
+    lost = {conflict.name for conflict in seen.observed.lost_names}
     served = [name for name in spec.served_names if name not in lost]
     fields = {
         "observedGeneration": spec.generation,
@@ -85,7 +85,7 @@ def describe_unread(item: Object, there: int, ready: int, least: int, message: s
         "phase": "Degraded" if ready else "Failed",
         **{name: before[name] for name in KEPT if name in before},
     }
-    if replicas == 0 and read_gave_up(before.get("scaling") or {}) is None:
+    if replicas == 0 and read_load_failure(before.get("scaling") or {}) is None:
         told = Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; the spec is invalid: see Stalled")
     elif replicas and ready >= least:
         told = Condition(READY, True, Reason.READY, f"{ready} ready for requests; the spec is invalid: see Stalled")
@@ -139,7 +139,7 @@ def replicas_ignored(item: Object) -> list[Condition]:
     return [Condition(REPLICAS_IGNORED, True, Reason.SCALED_BY_DEMAND, message)]
 
 
-def placed_of(seen: View[Workload], rejection: str | None) -> Condition:
+def placed_of(seen: PodView[Workload], rejection: str | None) -> Condition:
     """Whether every pod has a node."""
     replicas = seen.spec.replicas
     if rejection is not None:
@@ -152,7 +152,7 @@ def placed_of(seen: View[Workload], rejection: str | None) -> Condition:
     return Condition(PLACED, True, Reason.SCHEDULED, f"{scheduled} of {replicas} replicas have a node")
 
 
-def _loaded(seen: View[Spec]) -> Condition:
+def _loaded(seen: PodView[Spec]) -> Condition:
     replicas, source = seen.spec.replicas, seen.spec.source
     if seen.spec.idle and (gave_up := seen.observed.gave_up) is not None:
         message = f"{gave_up.message}; scaled to zero before it loaded: a request or a changed spec starts it again"
@@ -167,10 +167,10 @@ def _loaded(seen: View[Spec]) -> Condition:
     return Condition(LOADED, True, Reason.LOADED, message)
 
 
-def _routable(seen: View[Spec], rejection: str | None) -> Condition:
+def _routable(seen: PodView[Spec], rejection: str | None) -> Condition:
     spec, observed = seen.spec, seen.observed
     if observed.lost_names:
-        return Condition(ROUTABLE, False, *describe_losses(observed.lost_names))
+        return Condition(ROUTABLE, False, *describe_conflicts(observed.lost_names))
     if observed.service is ServiceState.FOREIGN:
         message = f"a Service {spec.key.name} that is not ours exists; rename the object or delete that Service"
         return Condition(ROUTABLE, False, Reason.SERVICE_NAME_TAKEN, message)
@@ -189,7 +189,7 @@ def _routable(seen: View[Spec], rejection: str | None) -> Condition:
     return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} ready for requests to {names}")
 
 
-def ready_of(seen: View[Workload], parts: Sequence[Condition]) -> Condition:
+def ready_of(seen: PodView[Workload], parts: Sequence[Condition]) -> Condition:
     """Whether enough replicas serve, of whatever spec: a roll or a node that is lost need not change it."""
     spec, routable = seen.spec, parts[-1]
     if spec.replicas == 0:
@@ -200,7 +200,9 @@ def ready_of(seen: View[Workload], parts: Sequence[Condition]) -> Condition:
     return Condition(READY, False, part.reason, part.message)
 
 
-def progressing_of(seen: View[Workload], parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> Condition:
+def progressing_of(
+    seen: PodView[Workload], parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]
+) -> Condition:
     """False when nothing changes any more: what is wanted is there, or nothing has come of it for too long."""
     under_way = _under_way(seen, parts)
     if under_way is None:
@@ -213,7 +215,7 @@ def progressing_of(seen: View[Workload], parts: Sequence[Condition], before: Seq
     return Condition(PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
 
 
-def _under_way(seen: View[Workload], parts: Sequence[Condition]) -> tuple[Reason, str] | None:
+def _under_way(seen: PodView[Workload], parts: Sequence[Condition]) -> tuple[Reason, str] | None:
     """What still changes, and in a sentence."""
     replicas = seen.spec.replicas
     for part in parts:
@@ -249,7 +251,7 @@ def _is_failing(part: Condition) -> bool:
     return part.reason is Reason.REJECTED or part.reason in NOT_LOADED
 
 
-def phase_of(seen: View[Workload], progressing: Condition, parts: Sequence[Condition]) -> str:
+def phase_of(seen: PodView[Workload], progressing: Condition, parts: Sequence[Condition]) -> str:
     """A summary for people."""
     placed, loaded, _ = parts
     if seen.observed.gave_up is not None:

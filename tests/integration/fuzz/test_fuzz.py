@@ -14,8 +14,8 @@ COUNT = 300
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nothing_breaks_hangs_or_is_kept(tmp_path: Path) -> None:
-    tally = fuzz(tmp_path, count=COUNT, seed=3, patience=120, users=4, minutes=8)
-    assert tally.wrong == 0, summary(tally)
-    assert tally.sent == COUNT
-    answered = sum(counts["200"] for counts in tally.kinds.values())
+    window = fuzz(tmp_path, count=COUNT, seed=3, patience=120, users=4, minutes=8)
+    assert window.wrong == 0, summary(window)
+    assert window.sent == COUNT
+    answered = sum(counts["200"] for counts in window.kinds.values())
     assert answered > COUNT / 10, "some must be harmless: they must not all be absurd"

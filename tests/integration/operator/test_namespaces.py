@@ -15,7 +15,7 @@ from plimsoll_operator.build.host import HostKey
 from plimsoll_operator.kube.api import Api, ApiError
 from plimsoll_operator.kube.prerequisites import may_see_namespaces
 from plimsoll_operator.pools.model_placement import Problem
-from plimsoll_operator.pools.source_tokens import Token, Tokens
+from plimsoll_operator.pools.source_tokens import SourceTokens, Token
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.model_deployment import SecretItem
 from plimsoll_operator.spec.namespace_selector import Labels, read_selector
@@ -83,7 +83,7 @@ async def test_a_secret_is_read_where_the_chart_lets_the_operator(server: ApiSer
     now = [0.0]
     async with await connect(server.kubeconfig(FIRST)) as connection:
         api = Api(connection)
-        tokens = Tokens(api.secret, HostKey(b"o" * 32).mark, lambda: now[0])
+        tokens = SourceTokens(api.secret, HostKey(b"o" * 32).mark, lambda: now[0])
 
         async def ask(key: str = "token") -> Any:
             now[0] += 1000.0

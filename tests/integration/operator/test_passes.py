@@ -16,7 +16,7 @@ from plimsoll_operator.controller import dedicated_pods
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.result import LOOK_AGAIN
 from plimsoll_operator.planning.nodes import Node
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.spec.identity import HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
@@ -102,8 +102,8 @@ async def test_a_settled_object_is_neither_read_nor_written(
     await serve(operator, direct, key)
     operator.http.requests.clear()
     for _ in range(3):
-        outcome = await operator.one_pass(key)
-        assert outcome.again is None
+        result = await operator.one_pass(key)
+        assert result.again is None
     fresh = Operator(operator.http)
     await fresh.one_pass(key)
     assert operator.http.requests == []
@@ -303,7 +303,7 @@ async def test_an_upgrade_of_the_image_rolls_one_model_after_the_other(http: Rec
     for key in keys:
         direct.create_model(key.name, SOURCE)
         await serve(first, direct, key)
-    newer = Operator(http, image=Image("registry.example/runtime:2"), turns=Turns(1))
+    newer = Operator(http, image=Image("registry.example/runtime:2"), upgrades=UpgradeQueue(1))
     for key in keys:
         await newer.until_quiet(key)
     assert [len(direct.pods(key.name)) for key in keys] == [2, 1]

@@ -6,7 +6,7 @@ from operator_support.direct import Direct
 from operator_support.objects import Json
 from operator_support.recording import Operator, RecordingClient
 
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.profiles import Profile, Profiles
 from plimsoll_operator.spec.template import Accelerator, Template
@@ -57,7 +57,7 @@ async def test_a_model_with_a_profile_is_made_and_a_change_of_the_profile_waits_
     assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
     assert pod["spec"]["nodeSelector"] == {"gpu": "l4"}
 
-    after = Operator(http, profiles=Profiles(Template(), {"l4": L4}), turns=Turns(1))
+    after = Operator(http, profiles=Profiles(Template(), {"l4": L4}), upgrades=UpgradeQueue(1))
     for key in keys:
         await after.until_quiet(key)
     made = {key.name: [p["metadata"]["name"] for p in direct.pods(key.name)] for key in keys}

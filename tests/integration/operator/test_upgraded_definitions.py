@@ -20,7 +20,7 @@ from plimsoll_operator.kube.api import APPLY, FIELD_MANAGER
 from plimsoll_operator.placement.ledger import MODELS_PER_HOST
 from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
 from plimsoll_operator.pools.hosts.model_host import build_host, host_status
-from plimsoll_operator.scaling.history import read_standing, write_standing
+from plimsoll_operator.scaling.history import read_scaling_status, write_scaling_status
 from plimsoll_operator.spec.identity import ObjectKey
 
 OLD = Path(operator_support.__path__[0]) / "definitions"
@@ -122,12 +122,12 @@ def test_the_operator_goes_on_from_a_status_with_fields_that_are_no_more(admin: 
     upgrade(admin)
     stored = admin.model("scaling")["status"]
     assert stored["scaling"] == told
-    standing = read_standing(stored)
-    assert (standing.desired, standing.start, standing.line) == (3, 40, None)
-    found = {"scaling": write_standing(replace(standing, line=7.4))}
+    standing = read_scaling_status(stored)
+    assert (standing.desired, standing.start, standing.load_line) == (3, 40, None)
+    found = {"scaling": write_scaling_status(replace(standing, load_line=7.4))}
     written = apply_status(admin, path("scaling"), STATUS | found | {"desiredReplicas": 3})["status"]
     assert written["scaling"] == told | {"requestsPerReplica": "7.4"}
-    assert read_standing(written) == replace(standing, line=7.4)
+    assert read_scaling_status(written) == replace(standing, load_line=7.4)
 
 
 def test_the_operator_writes_over_the_host_of_an_earlier_release(admin: Direct) -> None:

@@ -10,34 +10,34 @@ from operator_support.objects import EPOCH
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.canary.decision import Sightings, nobody_tells
-from plimsoll_operator.controller.model_reconciler import Reconciler
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.canary.decision import TotalsSource, no_totals
+from plimsoll_operator.controller.model_reconciler import ModelReconciler
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 
 
 def reconciler_of(
     api: Any,
-    caches: Caches,
+    stores: Stores,
     expectations: Expectations,
     nodes: NodeRegistry,
     *,
     now: Callable[[], float],
     wake: Callable[[ObjectKey], None] = lambda _: None,
-    sightings: Sightings = nobody_tells,
+    totals_of: TotalsSource = no_totals,
     image: str = "runtime:1",
-    turns: int = 99,
-) -> Reconciler:
-    """One that may act; `now` counts seconds since the epoch of the tests, `turns` is how many may roll at a time."""
+    upgrades: int = 99,
+) -> ModelReconciler:
+    """One that may act. `now`: seconds since the epoch of the tests; `upgrades`: how many may roll at a time."""
     names = NameRegistry()
-    names.follow(caches.models, wake)
-    common = Common(
+    names.follow(stores.models, wake)
+    context = ReconcileContext(
         api,
-        caches,
+        stores,
         expectations,
         Image(image),
         names,
@@ -46,7 +46,7 @@ def reconciler_of(
         may_act=lambda: True,
         clock=lambda: EPOCH + timedelta(seconds=now()),
     )
-    return Reconciler(common, Turns(turns), wake=wake, sightings=sightings)
+    return ModelReconciler(context, UpgradeQueue(upgrades), wake=wake, totals_of=totals_of)
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:

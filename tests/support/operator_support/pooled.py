@@ -14,21 +14,21 @@ from operator_support.stub_host import StubClient, StubHost
 from plimsoll_cluster.keys import Key
 from plimsoll_operator.build.host import HostKey
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.controller.event_routing import wake
-from plimsoll_operator.controller.model_reconciler import Reconciler
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.controller.event_routing import route_changes
+from plimsoll_operator.controller.model_reconciler import ModelReconciler
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
-from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.pools.hosts.client import HostClient, HostError
 from plimsoll_operator.pools.hosts.host_registry import HostPod
 from plimsoll_operator.pools.hosts.poller import Poller
-from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.pools.hosts.rate_limiter import RateLimiter
 from plimsoll_operator.pools.hosts.report import BadReportError
-from plimsoll_operator.pools.pool_controller import PLACEMENT, Pools
+from plimsoll_operator.pools.pool_controller import PLACEMENT, PoolController
 from plimsoll_operator.spec.identity import API_VERSION, HOST_KIND, KIND, POOL_KIND, ObjectKey
 
 RUNTIME = Image("runtime:1")
@@ -64,7 +64,7 @@ class NoPoller(Poller):
         return
 
 
-class Unpaced(Pace):
+class Unpaced(RateLimiter):
     """Time stands still, so nothing is paced."""
 
     def __init__(self) -> None:
@@ -155,15 +155,17 @@ class World:
 class Process:
     """One process. It lists everything at its start, and hears of each write at once from then on."""
 
-    def __init__(self, world: World, *, with_namespaces: bool = True, image: Image = RUNTIME, turns: int = 9) -> None:
+    def __init__(
+        self, world: World, *, with_namespaces: bool = True, image: Image = RUNTIME, upgrades: int = 9
+    ) -> None:
         self.world = world
-        self.caches, self.queue = Caches(None, with_namespaces=with_namespaces), Queue()
+        self.stores, self.queue = Stores(None, with_namespaces=with_namespaces), Queue()
         self.expectations = Expectations(lambda: world.now)
         self.names, self.nodes = NameRegistry(), NodeRegistry()
         self.api = ServerApi(world.server, self._fate)
-        common = Common(
+        context = ReconcileContext(
             self.api,
-            self.caches,
+            self.stores,
             self.expectations,
             image,
             self.names,
@@ -172,49 +174,52 @@ class Process:
             may_act=lambda: True,
             clock=lambda: EPOCH + timedelta(seconds=world.now),
         )
-        wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
-        self.names.follow(self.caches.models, lambda key: self.queue.add(key.of(KIND)))
-        self.pools = Pools(
-            common,
-            Turns(turns),
+        route_changes(self.stores, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        self.names.follow(self.stores.models, lambda key: self.queue.add(key.of(KIND)))
+        self.pools = PoolController(
+            context,
+            UpgradeQueue(upgrades),
             host_key=HOST_KEY,
             connect=self._connect,
             queue=self.queue,
-            pace=Unpaced(),
+            rate_limiter=Unpaced(),
             poller=NoPoller,
         )
-        self.reconciler = Reconciler(
-            common, Turns(turns), wake=lambda key: self.queue.add(key.of(KIND)), pooled=self.pools.placer
+        self.reconciler = ModelReconciler(
+            context,
+            UpgradeQueue(upgrades),
+            wake=lambda key: self.queue.add(key.of(KIND)),
+            placed_models=self.pools.placer,
         )
         self._heard: dict[str, int] = {}
         self._list()
 
-    async def one_pass(self, key: Key) -> Outcome:
+    async def one_pass(self, key: Key) -> ReconcileResult:
         """Of one key; what is due again soon is due now."""
         self.queue.due.pop(key, None)
-        outcome = await (self.reconciler.reconcile(key.object) if key.kind == KIND else self.pools.reconcile(key))
-        if outcome.put_off:
+        result = await (self.reconciler.reconcile(key.object) if key.kind == KIND else self.pools.reconcile(key))
+        if result.put_off:
             self.queue.add(key)
         self.hear()
-        return outcome
+        return result
 
     async def poll(self) -> None:
         """Every host is asked once."""
-        for known in list(self.pools.book):
+        for known in list(self.pools.registry):
             host = self.world.hosts.get(known.pod.name)
             if host is None:
                 continue
             host.now = EPOCH.timestamp() + self.world.now
             try:
-                self.pools.book.take(known.pod.uid, host.report(), host.now)
+                self.pools.registry.take(known.pod.uid, host.report(), host.now)
             except (HostError, BadReportError) as error:
-                self.pools.book.fail(known.pod.uid, str(error), refused=isinstance(error, BadReportError))
-        self.pools.book.check_integrity()
+                self.pools.registry.fail(known.pod.uid, str(error), refused=isinstance(error, BadReportError))
+        self.pools.registry.check_integrity()
         self.pools.members.check_integrity()
 
     async def write_hosts(self) -> None:
         """ModelHosts are brought up to date."""
-        for known in list(self.pools.book):
+        for known in list(self.pools.registry):
             await self.pools.writer.write(known.pod.uid)
             self.hear()
 
@@ -263,7 +268,7 @@ class Process:
 
     def _kinds(self) -> list[str]:
         """Those that it may watch."""
-        watched = {store.resource.kind for store in self.caches.all()}
+        watched = {store.resource.kind for store in self.stores.all()}
         return [kind for kind in self.world.server.objects if kind in watched]
 
     def _list_one(self, kind: str) -> None:
@@ -274,7 +279,7 @@ class Process:
         self._heard[kind] = len(self.world.server.told[kind])
 
     def _part(self, kind: str) -> Any:
-        return self.caches.of(kind).part_of(NAMESPACE)
+        return self.stores.of(kind).part_of(NAMESPACE)
 
     def _fate(self) -> Any:
         from operator_support.server import Fate

@@ -12,15 +12,15 @@ from plimsoll_cluster.connection import NOTHING, Connection
 from plimsoll_cluster.kubernetes_source import KubernetesSource
 from plimsoll_operator.build.disruption_budget import Budgets
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.controller.model_reconciler import Reconciler
+from plimsoll_operator.controller.model_reconciler import ModelReconciler
 from plimsoll_operator.kube.api import Api
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.expectations import Expectations
-from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 
@@ -77,32 +77,32 @@ class Operator:
         *,
         image: Image = IMAGE,
         may_act: Callable[[], bool] = lambda: True,
-        turns: Turns | None = None,
+        upgrades: UpgradeQueue | None = None,
         budgets: Budgets = Budgets(),  # noqa: B008
         profiles: Profiles = NO_PROFILES,
     ) -> None:
         self.http = http
         self.woken: list[ObjectKey] = []
         self.names, self.nodes = NameRegistry(), NodeRegistry()
-        self._turns, self._budgets = turns or Turns(99), budgets
-        self._reconcilers: dict[str, tuple[Caches, Reconciler]] = {}
+        self._upgrades, self._budgets = upgrades or UpgradeQueue(99), budgets
+        self._reconcilers: dict[str, tuple[Stores, ModelReconciler]] = {}
         self._image, self._may_act, self._profiles = image, may_act, profiles
 
-    async def one_pass(self, key: ObjectKey) -> Outcome:
-        caches, reconciler = self._of(key.namespace)
-        await self._list(caches)
-        outcome = await reconciler.reconcile(key)
-        assert not outcome.put_off, "a list shows all that was written before it"
-        return outcome
+    async def one_pass(self, key: ObjectKey) -> ReconcileResult:
+        stores, reconciler = self._of(key.namespace)
+        await self._list(stores)
+        result = await reconciler.reconcile(key)
+        assert not result.put_off, "a list shows all that was written before it"
+        return result
 
-    def _of(self, namespace: str) -> tuple[Caches, Reconciler]:
+    def _of(self, namespace: str) -> tuple[Stores, ModelReconciler]:
         """Each test has a namespace of its own, and is to list no other's objects."""
         if namespace not in self._reconcilers:
-            caches = Caches([namespace])
-            self.names.follow(caches.models, self.woken.append)
-            common = Common(
+            stores = Stores([namespace])
+            self.names.follow(stores.models, self.woken.append)
+            context = ReconcileContext(
                 Api(self.http),
-                caches,
+                stores,
                 Expectations(),
                 self._image,
                 self.names,
@@ -112,13 +112,13 @@ class Operator:
                 budgets=self._budgets,
                 profiles=self._profiles,
             )
-            reconciler = Reconciler(common, self._turns, wake=self.woken.append)
-            self._reconcilers[namespace] = (caches, reconciler)
+            reconciler = ModelReconciler(context, self._upgrades, wake=self.woken.append)
+            self._reconcilers[namespace] = (stores, reconciler)
         return self._reconcilers[namespace]
 
-    async def _list(self, caches: Caches) -> None:
+    async def _list(self, stores: Stores) -> None:
         counted = len(self.http.requests)
-        for store in caches.all():
+        for store in stores.all():
             for part in store.parts.values():
                 source = KubernetesSource(self.http, store.resource, part.namespace)
                 number, entries, version = part.begin_list(), {}, 0

@@ -13,11 +13,11 @@ from operator_support.objects import Json
 from operator_support.passes import reconciler_of, run
 from operator_support.server import NAMESPACE, Server, ServerApi, model_body
 
-from plimsoll_operator.canary.counts import Seen
+from plimsoll_operator.canary.counts import RequestCounts
 from plimsoll_operator.canary.evidence import Totals
 from plimsoll_operator.kube.expectations import Expectations
-from plimsoll_operator.kube.result import Outcome
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.result import ReconcileResult
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.spec.identity import KIND, REVISION_LABEL, ObjectKey
 
@@ -49,7 +49,7 @@ class World:
         self.server = Server()
         self.now = 0.0
         self.strike: Callable[[], None] = lambda: None
-        self.counted: dict[str, Seen] = {}
+        self.counted: dict[str, RequestCounts] = {}
         self.events: list[tuple[str, str, str]] = []
 
     def ask_for(self, length: int, replicas: int, canary: Json | None) -> None:
@@ -97,8 +97,8 @@ class World:
             for pod in pods if per_cent else ():
                 count = max(1, REQUESTS * per_cent // 100 // len(pods))
                 failed = count // 2 if f"{BAD}" in _arguments(pod) else 0
-                seen = Seen(count, failed, count, ((0.5, count), (1.0, count)))
-                self.counted[label(pod)] = self.counted.get(label(pod), Seen()) + seen
+                seen = RequestCounts(count, failed, count, ((0.5, count), (1.0, count)))
+                self.counted[label(pod)] = self.counted.get(label(pod), RequestCounts()) + seen
 
     def totals(self, _: ObjectKey) -> Totals:
         return {"g": dict(self.counted)}
@@ -107,39 +107,39 @@ class World:
 class Process:
     """A process of the operator. It lists everything before each pass, so that it sees all that was written."""
 
-    def __init__(self, world: World, *, image: str = "runtime:1", turns: int = 99) -> None:
+    def __init__(self, world: World, *, image: str = "runtime:1", upgrades: int = 99) -> None:
         self.world = world
         self.api = Strict(world)
         self.api.events = world.events
-        self.caches = Caches(None)
+        self.stores = Stores(None)
         self.reconciler = reconciler_of(
             self.api,
-            self.caches,
+            self.stores,
             Expectations(lambda: world.now),
             NodeRegistry(),
             now=lambda: world.now,
-            sightings=world.totals,
+            totals_of=world.totals,
             image=image,
-            turns=turns,
+            upgrades=upgrades,
         )
 
     def one_pass(self) -> bool:
         """Whether it changed anything."""
         before = self.world.server.version
-        outcome = self.outcome()
+        result = self.result()
         changed = self.world.server.version != before
-        assert changed or outcome.again is None or outcome.again > timedelta(0), "a pass that changes nothing, for ever"
+        assert changed or result.again is None or result.again > timedelta(0), "a pass that changes nothing, for ever"
         return changed
 
-    def outcome(self) -> Outcome:
+    def result(self) -> ReconcileResult:
         """What a pass comes to."""
-        for store in self.caches.all():
+        for store in self.stores.all():
             part, number = store.part_of(NAMESPACE), store.part_of(NAMESPACE).begin_list()
             found = map(store.resource.entry, self.world.server.objects.get(store.resource.kind, {}).values())
             part.end_list(number, {entry.key: entry for entry in found}, self.world.server.version)
-        outcome: Outcome = run(self.reconciler.reconcile(KEY))
-        assert not outcome.put_off
-        return outcome
+        result: ReconcileResult = run(self.reconciler.reconcile(KEY))
+        assert not result.put_off
+        return result
 
 
 def label(pod: Json) -> str:

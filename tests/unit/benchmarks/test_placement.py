@@ -20,7 +20,7 @@ from placement.picture import draw
 from placement.policies import Lru, ModelMesh, Static
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.records.model import Model, Need
-from plimsoll_operator.simulation.placement_policy import Planned
+from plimsoll_operator.simulation.placement_policy import PlannerPolicy
 from plimsoll_operator.simulation.pool import Host, Policy, Pool
 from plimsoll_operator.simulation.trace import Request, Trace
 
@@ -69,7 +69,7 @@ def test_memory_for_images_and_patience_lower_the_bound() -> None:
     assert patient < without
 
 
-@pytest.mark.parametrize("policy", [Planned(), Lru(), ModelMesh()])
+@pytest.mark.parametrize("policy", [PlannerPolicy(), Lru(), ModelMesh()])
 def test_no_policy_pays_less_than_the_bound(policy: Policy) -> None:
     made = trace("abcdabdcadbcabcd" * 3, gap=40.0)
     outcome = Pool(made, [Host("h1", 20, 5), Host("h2", 10, 10)], policy).run()

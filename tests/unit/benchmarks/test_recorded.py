@@ -12,7 +12,7 @@ from placement.recorded import Asked, Judged, RecordError, Run, judge
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.records.level import State
 from plimsoll_operator.placement.records.model import Model, Need
-from plimsoll_operator.simulation.placement_policy import Planned
+from plimsoll_operator.simulation.placement_policy import PlannerPolicy
 from plimsoll_operator.simulation.pool import Host, Pool
 from plimsoll_operator.simulation.trace import Request, Trace
 
@@ -124,7 +124,7 @@ def test_what_a_simulated_pool_pays_is_what_its_samples_say_and_no_less_than_the
     models = tuple(Model(key, "1", (Need(10, host=10),), load_seconds=10.0, wake_seconds=1.0) for key in keys)
     order = "abcdabdcadbcabcd" * 3
     requests = tuple(Request(40.0 * at, keys["abcd".index(name)], 1.0) for at, name in enumerate(order))
-    counted = Counting(Trace("test", models, requests), [Host("h1", 20, 5), Host("h2", 10, 10)], Planned())
+    counted = Counting(Trace("test", models, requests), [Host("h1", 20, 5), Host("h2", 10, 10)], PlannerPolicy())
     before = counted.sample()
     outcome = counted.run()
     asked = [Asked(r.at, str(r.model), w + r.seconds) for r, w in zip(requests, outcome.waits, strict=True)]

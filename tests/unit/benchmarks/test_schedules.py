@@ -18,7 +18,7 @@ from placement.run import with_figures
 from placement.schedules import Asked, Prices, Run, cheapest, fullest, lower_bound, use
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.records.model import Model, Need
-from plimsoll_operator.simulation.placement_policy import Planned
+from plimsoll_operator.simulation.placement_policy import PlannerPolicy
 from plimsoll_operator.simulation.pool import Host, Pool
 from plimsoll_operator.simulation.trace import Request, Trace
 from plimsoll_runtime.residency.settings import Settings
@@ -93,14 +93,14 @@ def test_two_that_are_asked_for_more_often_than_they_may_wait_do_not_cost_nothin
     assert pairs_bound(asked, hosts, 25.0) == 20.0
     # Each may wait for 25 s, and asks every 20: who is awake at one time cannot be away for more than 45.
     found = lower_bound(asked, hosts, 25.0)
-    assert 60.0 < found <= Pool(asked, hosts, Planned()).run().seconds
+    assert 60.0 < found <= Pool(asked, hosts, PlannerPolicy()).run().seconds
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.text("abcd", min_size=1, max_size=14), st.sampled_from([3.0, 12.0, 40.0]), st.integers(1, 2))
 def test_no_pool_pays_less_than_the_bound(order: str, gap: float, slots: int) -> None:
     asked, hosts = made(order, gap), [Host("h1", 10 * slots + 5, 5), Host("h2", 10, 10)]
-    outcome = Pool(asked, hosts, Planned()).run()
+    outcome = Pool(asked, hosts, PlannerPolicy()).run()
     assert lower_bound(asked, hosts, max(outcome.waits), steps=40) <= outcome.seconds + 1e-6
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from plimsoll_operator.placement.host_selection import Groups, unfit
+from plimsoll_operator.placement.host_selection import TopologyDomains, unfit
 from plimsoll_operator.placement.ledger import Ledger, Slot
-from plimsoll_operator.placement.plan_builder import Draft
-from plimsoll_operator.placement.records.action import Because
+from plimsoll_operator.placement.plan_builder import PlanBuilder
+from plimsoll_operator.placement.records.action import ActionCause
 from plimsoll_operator.placement.records.level import Level, Pressure, State
 from plimsoll_operator.placement.units import size
 
@@ -18,17 +18,17 @@ UNEVEN = 0.5
 """What two hosts' models would take must differ by half a line at least: no model moves for little."""
 
 
-def balance(draft: Draft) -> None:
+def balance(builder: PlanBuilder) -> None:
     """Move files from the fullest host to the emptiest, as long as that makes neither of them the other."""
-    takers = [each for each in draft.book.ledgers.values() if each.takes and each.host.pressure is Pressure.NONE]
-    for source in sorted(draft.book.ledgers.values(), key=lambda ledger: (-_depth(ledger), ledger.key)):
-        while takers and (found := _next(draft, source, min(takers, key=lambda each: (_depth(each), each.key)))):
+    takers = [each for each in builder.index.ledgers.values() if each.takes and each.host.pressure is Pressure.NONE]
+    for source in sorted(builder.index.ledgers.values(), key=lambda ledger: (-_depth(ledger), ledger.key)):
+        while takers and (found := _next(builder, source, min(takers, key=lambda each: (_depth(each), each.key)))):
             slot, target = found
             why = (
                 f"the models on {source.key} would take {size(source.placed)} awake, those on {target.key} "
                 f"{size(target.placed)}; it sleeps, and its files are all that moves"
             )
-            draft.move(slot, target, Level.ON_DISK, Because.BALANCED, why)
+            builder.move(slot, target, Level.ON_DISK, ActionCause.BALANCED, why)
 
 
 def _depth(ledger: Ledger) -> float:
@@ -36,28 +36,28 @@ def _depth(ledger: Ledger) -> float:
     return ledger.placed / max(1, ledger.line)
 
 
-def _next(draft: Draft, source: Ledger, target: Ledger) -> tuple[Slot, Ledger] | None:
+def _next(builder: PlanBuilder, source: Ledger, target: Ledger) -> tuple[Slot, Ledger] | None:
     """The largest that may go; it leaves the source no emptier than the target then is."""
     if source is target or not target.takes or _depth(source) - _depth(target) < UNEVEN:
         return None
-    best = max(_movable(draft, source, target), key=lambda slot: (_bulk(slot), slot.copy.model), default=None)
+    best = max(_movable(builder, source, target), key=lambda slot: (_bulk(slot), slot.copy.model), default=None)
     return (best, target) if best is not None else None
 
 
-def _movable(draft: Draft, source: Ledger, target: Ledger) -> Iterator[Slot]:
+def _movable(builder: PlanBuilder, source: Ledger, target: Ledger) -> Iterator[Slot]:
     for slot in source.slots.values():
         known = slot.known
-        if known is None or slot.state is not State.ON_DISK or not slot.idle or not slot.stays or draft.stuck(slot):
+        if known is None or slot.state is not State.ON_DISK or not slot.idle or not slot.stays or builder.stuck(slot):
             continue
         if known.waiting or known.model.pinned or known.model.key in target.slots or unfit(known, target):
             continue
         if (source.placed - known.bulk) / max(1, source.line) < (target.placed + known.bulk) / max(1, target.line):
             continue
-        groups = Groups(known)
+        groups = TopologyDomains(known)
         if groups.disregarded(target) > groups.disregarded(source):
             continue
-        if left := draft.lately(known):
-            draft.later(left)
+        if left := builder.lately(known):
+            builder.later(left)
             continue
         yield slot
 

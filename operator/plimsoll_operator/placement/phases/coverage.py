@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from plimsoll_operator.placement.host_selection import Choice, closed, unfit
+from plimsoll_operator.placement.host_selection import HostSelection, closed, unfit
 from plimsoll_operator.placement.journal import Journal
 from plimsoll_operator.placement.ledger import Known, Ledger, Slot
 from plimsoll_operator.placement.phases.removal import reduce
-from plimsoll_operator.placement.plan_builder import Draft
-from plimsoll_operator.placement.records.action import Because
+from plimsoll_operator.placement.plan_builder import PlanBuilder
+from plimsoll_operator.placement.records.action import ActionCause
 from plimsoll_operator.placement.records.level import Condition, Level, State
 from plimsoll_operator.placement.records.plan import Refused
 
@@ -16,53 +16,53 @@ TOLD = 4
 NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUPS)
 
 
-def cover(draft: Draft, choice: Choice, journal: Journal) -> None:
+def cover(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> None:
     """Move, place and unload until it is so. Nothing is loaded that nobody asked for: files are enough."""
-    unsettled = [known for known in draft.book.models.values() if not known.model.stopped and not _covered(known)]
+    unsettled = [known for known in builder.index.models.values() if not known.model.stopped and not _covered(known)]
     for known in sorted(unsettled, key=Known.order):
-        refusal = draft.lasting.get(known.model.key)
+        refusal = builder.lasting.get(known.model.key)
         if refusal is None or refusal.reason not in NOWHERE:
-            _replace(draft, choice, known, journal)
-        _leave(draft, known)
-        reduce(draft, known)
+            _replace(builder, selection, known, journal)
+        _leave(builder, known)
+        reduce(builder, known)
 
 
-def _replace(draft: Draft, choice: Choice, known: Known, journal: Journal) -> None:
+def _replace(builder: PlanBuilder, selection: HostSelection, known: Known, journal: Journal) -> None:
     while (lies := _good(known)) < known.model.placed:
-        leaving = [slot for slot in known.slots if _may_leave(draft, slot)]
+        leaving = [slot for slot in known.slots if _may_leave(builder, slot)]
         source = min(leaving, key=lambda slot: (not slot.state.awake, slot.ledger.key), default=None)
         if source is not None and source.ledger.keeps and unfit(known, source.ledger) is None:
             level = Level.RESIDENT if _refills(source, known) else _rest(source, source.ledger, source.image)
             if level is Level.RESIDENT:
-                draft.refusals.pop(known.model.key, None)
-            return draft.move(source, source.ledger, level, Because.REVISION, "its spec has another revision")
-        options = choice.files(known)
+                builder.refusals.pop(known.model.key, None)
+            return builder.move(source, source.ledger, level, ActionCause.REVISION, "its spec has another revision")
+        options = selection.files(known)
         journal.listed(known, options)
         if not options:
             if lies == 0:
-                _refuse(draft, known)
+                _refuse(builder, known)
             return None
         target = options[0].ledger
         if source is None:
             why = f"{lies} of {known.model.placed} hosts have it" if lies else "no host has it yet"
-            draft.place(known, target, Level.ON_DISK, Because.MISSING, why)
+            builder.place(known, target, Level.ON_DISK, ActionCause.MISSING, why)
         else:
             why = f"{source.ledger.key} is {_condition(source)}, or not what its spec asks for"
-            draft.move(source, target, _rest(source, target, 0), Because.DRAINING, why)
+            builder.move(source, target, _rest(source, target, 0), ActionCause.DRAINING, why)
     return None
 
 
-def _refuse(draft: Draft, known: Known) -> None:
+def _refuse(builder: PlanBuilder, known: Known) -> None:
     """Say why no host takes a model. One that is not ready, or is replaced, may do so later."""
-    ledgers = list(draft.book.ledgers.values())
+    ledgers = list(builder.index.ledgers.values())
     later = [ledger for ledger in ledgers if ledger.host.condition is not Condition.READY and not unfit(known, ledger)]
     told = ", ".join(f"{ledger.key.name} ({_obstacle(known, ledger)})" for ledger in (later or ledgers)[:TOLD])
     more = f" and {len(later or ledgers) - TOLD} more" if (later or ledgers)[TOLD:] else ""
     if later:
-        draft.refuse(known, Refused.WAITS_FOR_HOST, f"it waits for hosts: {told}{more}", {"hosts": len(later)})
+        builder.refuse(known, Refused.WAITS_FOR_HOST, f"it waits for hosts: {told}{more}", {"hosts": len(later)})
     else:
         message = f"none of the {len(ledgers)} hosts takes it: {told}{more}"
-        draft.refuse(known, Refused.NO_ROOM, message, {"hosts": len(ledgers)})
+        builder.refuse(known, Refused.NO_ROOM, message, {"hosts": len(ledgers)})
 
 
 def _obstacle(known: Known, ledger: Ledger) -> str:
@@ -72,14 +72,14 @@ def _obstacle(known: Known, ledger: Ledger) -> str:
     return "has a copy that is to leave" if known.model.key in ledger.slots else closed(ledger)
 
 
-def _leave(draft: Draft, known: Known) -> None:
+def _leave(builder: PlanBuilder, known: Known) -> None:
     """Unload copies whose replacements are there."""
     if _good(known) < known.model.placed:
         return
-    for slot in [slot for slot in known.slots if _may_leave(draft, slot)]:
+    for slot in [slot for slot in known.slots if _may_leave(builder, slot)]:
         revision = slot.ledger.keeps
         why = "is of an older spec" if revision else f"lies on a host that is {_condition(slot)}"
-        draft.unload(slot, Because.REVISION if revision else Because.DRAINING, f"it {why}, and is replaced")
+        builder.unload(slot, ActionCause.REVISION if revision else ActionCause.DRAINING, f"it {why}, and is replaced")
 
 
 def _covered(known: Known) -> bool:
@@ -94,8 +94,8 @@ def _condition(slot: Slot) -> str:
     return slot.ledger.host.condition.value.lower()
 
 
-def _may_leave(draft: Draft, slot: Slot) -> bool:
-    return not slot.stays and slot.idle and not draft.stuck(slot)
+def _may_leave(builder: PlanBuilder, slot: Slot) -> bool:
+    return not slot.stays and slot.idle and not builder.stuck(slot)
 
 
 def _good(known: Known) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from plimsoll_operator.placement.host_option import Option
-from plimsoll_operator.placement.host_selection import Choice, unfit
+from plimsoll_operator.placement.host_option import HostOption
+from plimsoll_operator.placement.host_selection import HostSelection, unfit
 from plimsoll_operator.placement.ledger import Known, Ledger, Slot
-from plimsoll_operator.placement.plan_builder import Draft
-from plimsoll_operator.placement.records.action import Because
+from plimsoll_operator.placement.plan_builder import PlanBuilder
+from plimsoll_operator.placement.records.action import ActionCause
 from plimsoll_operator.placement.records.level import Level, Pressure
 from plimsoll_operator.placement.records.plan import Refused
 from plimsoll_operator.placement.units import size
@@ -14,12 +14,14 @@ from plimsoll_operator.placement.units import size
 LASTING = (Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.FAILED_LATELY)
 
 
-def repack(draft: Draft, choice: Choice, known: Known, options: list[Option], why: str) -> bool:
+def defragment(
+    builder: PlanBuilder, selection: HostSelection, known: Known, options: list[HostOption], why: str
+) -> bool:
     """Move the smallest idle model that makes enough room on some host; False where none does, or none may yet.
 
     Nothing that is in use, pinned or awake for less than the least time is moved, and nothing is put to sleep for it.
     """
-    book = draft.book
+    index = builder.index
     best: tuple[int, int, Slot, Ledger] | None = None
     for place, option in enumerate(options):
         source = option.ledger
@@ -27,39 +29,39 @@ def repack(draft: Draft, choice: Choice, known: Known, options: list[Option], wh
             continue
         if not (source.takes or option.own is not None) or source.leaving() >= known.device - source.free:
             continue
-        for slot in draft.victims.idle(source):
+        for slot in builder.evictions.idle(source):
             if (
                 slot.known is None
                 or slot.known is known
-                or draft.stuck(slot)
+                or builder.stuck(slot)
                 or slot.device < known.device - source.free
             ):
                 continue
-            target = _target(draft, slot)
+            target = _target(builder, slot)
             if target is None:
                 continue
-            if left := draft.lately(slot.known):
-                draft.later(left)
+            if left := builder.lately(slot.known):
+                builder.later(left)
             elif best is None or (slot.device, place) < best[:2]:
                 best = (slot.device, place, slot, target)
     if best is None:
         return False
-    if draft.moves >= book.rules.moves:
-        draft.truncated = True
+    if builder.moves >= index.rules.moves:
+        builder.truncated = True
         return False
     _, _, slot, target = best
     room = f"{size(slot.device)} on {slot.ledger.key} are what {known.model.key} lacks there ({why})"
-    draft.move(slot, target, Level.RESIDENT, Because.DEFRAGMENTED, f"it is idle and fits here, and its {room}")
+    builder.move(slot, target, Level.RESIDENT, ActionCause.DEFRAGMENTED, f"it is idle and fits here, and its {room}")
     return True
 
 
-def _target(draft: Draft, slot: Slot) -> Ledger | None:
+def _target(builder: PlanBuilder, slot: Slot) -> Ledger | None:
     """The host that has free memory for a model, the least of it."""
     known = slot.known
     assert known is not None
     fitting = [
         ledger
-        for ledger in draft.book.ledgers.values()
+        for ledger in builder.index.ledgers.values()
         if ledger is not slot.ledger
         and ledger.takes
         and ledger.host.pressure is Pressure.NONE

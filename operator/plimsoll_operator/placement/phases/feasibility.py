@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from plimsoll_operator.placement.ledger import Known, Ledger
-from plimsoll_operator.placement.plan_builder import Draft
+from plimsoll_operator.placement.plan_builder import PlanBuilder
 from plimsoll_operator.placement.records.plan import Refused
 from plimsoll_operator.placement.units import count, size
 
 
-def admit(draft: Draft) -> None:
+def refuse_infeasible(builder: PlanBuilder) -> None:
     """Refuse what no host could hold, and of the pinned models those that the lines have no room for."""
-    ledgers = list(draft.book.ledgers.values())
+    ledgers = list(builder.index.ledgers.values())
     largest: dict[str, int] = {}
     for ledger in ledgers:
         for device in ("", ledger.host.device):
             largest[device] = max(largest.get(device, 0), _own(ledger))
-    for known in draft.book.models.values():
+    for known in builder.index.models.values():
         if not known.model.stopped:
-            _check(draft, known, largest)
-    _pack(draft, ledgers)
-    draft.lasting = dict(draft.refusals)
+            _check(builder, known, largest)
+    _pack(builder, ledgers)
+    builder.lasting = dict(builder.refusals)
 
 
-def _check(draft: Draft, known: Known, largest: Mapping[str, int]) -> None:
+def _check(builder: PlanBuilder, known: Known, largest: Mapping[str, int]) -> None:
     """`largest` is the most that a host has for models, by class of device, and of any class under ""."""
     model = known.model
     if len(model.needs) > 1:
         pods = len(model.needs)
         message = f"a replica of {pods} pods cannot be placed in a pool: give it pods of its own"
-        return draft.refuse(known, Refused.GROUPS, message, {"pods": pods})
+        return builder.refuse(known, Refused.GROUPS, message, {"pods": pods})
     if not largest:
-        return draft.refuse(known, Refused.NO_HOSTS, "the pool has no host: raise its replicas", {"hosts": 0})
+        return builder.refuse(known, Refused.NO_HOSTS, "the pool has no host: raise its replicas", {"hosts": 0})
     if model.device not in largest:
         classes = ", ".join(sorted(filter(None, largest))) or "of no class"
         message = f"it needs a device of class {model.device}, and the pool's are {classes}"
-        return draft.refuse(known, Refused.NO_DEVICE, message, {"hosts": 0})
+        return builder.refuse(known, Refused.NO_DEVICE, message, {"hosts": 0})
     most = largest[model.device]
     if known.device > most:
         need = model.need
@@ -45,14 +45,14 @@ def _check(draft: Draft, known: Known, largest: Mapping[str, int]) -> None:
             f"{size(need.kv)}), and the largest host has {size(most)} for models: lower runtime.kvMemory, "
             "quantise it, or raise the pool's resources"
         )
-        draft.refuse(known, Refused.TOO_LARGE, message, {"need": known.device, "largest": most})
+        builder.refuse(known, Refused.TOO_LARGE, message, {"need": known.device, "largest": most})
     return None
 
 
-def _pack(draft: Draft, ledgers: list[Ledger]) -> None:
+def _pack(builder: PlanBuilder, ledgers: list[Ledger]) -> None:
     """Whether pinned models fit together: each goes where it lies already, or where most is left, the largest first."""
-    pinned = [known for known in draft.book.models.values() if known.model.pinned and not known.model.stopped]
-    pinned = [known for known in pinned if known.model.key not in draft.refusals]
+    pinned = [known for known in builder.index.models.values() if known.model.pinned and not known.model.stopped]
+    pinned = [known for known in pinned if known.model.key not in builder.refusals]
     left = {ledger.key: _own(ledger) for ledger in ledgers}
     for known in sorted(pinned, key=lambda known: (-known.model.priority, -known.device, known.model.key)):
         homes = {slot.ledger.key for slot in known.slots}
@@ -72,7 +72,7 @@ def _pack(draft: Draft, ledgers: list[Ledger]) -> None:
                 f"{size(known.device)}: unpin one, or raise the pool's replicas or resources"
             )
             numbers = {"need": known.device, "pinned": together, "lines": lines, "left": max(left.values())}
-            draft.refuse(known, Refused.PINNED_BEYOND_LINE, message, numbers)
+            builder.refuse(known, Refused.PINNED_BEYOND_LINE, message, numbers)
 
 
 def _own(ledger: Ledger) -> int:

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.ledger import Known, Slot
-from plimsoll_operator.placement.plan_builder import Draft
-from plimsoll_operator.placement.records.action import Because
+from plimsoll_operator.placement.plan_builder import PlanBuilder
+from plimsoll_operator.placement.records.action import ActionCause
 from plimsoll_operator.placement.records.level import Level, Pressure, State
 from plimsoll_operator.placement.units import count, size, span
 
 
-def remove(draft: Draft) -> None:
+def remove(builder: PlanBuilder) -> None:
     """Unload what nobody wants; put to sleep what is not wanted awake; relieve hosts beyond their lines."""
-    for ledger in draft.book.ledgers.values():
+    for ledger in builder.index.ledgers.values():
         for slot in list(ledger.slots.values()):
             if slot.state.settled and (slot.known is None or slot.known.model.stopped) and not slot.copy.active:
                 gone = slot.known is None
-                draft.unload(slot, Because.REMOVED, "the pool has it no more" if gone else "it is stopped")
-    for known in draft.book.models.values():
-        reduce(draft, known)
-        _rest(draft, known)
-    for ledger in draft.book.ledgers.values():
-        while ledger.free + ledger.leaving() < 0 and (idle := draft.victims.idle(ledger)):
+                builder.unload(slot, ActionCause.REMOVED, "the pool has it no more" if gone else "it is stopped")
+    for known in builder.index.models.values():
+        reduce(builder, known)
+        _rest(builder, known)
+    for ledger in builder.index.ledgers.values():
+        while ledger.free + ledger.leaving() < 0 and (idle := builder.evictions.idle(ledger)):
             full = " under full pressure" if ledger.host.pressure is Pressure.FULL else ""
             why = f"{ledger.key} holds {size(ledger.device_used)}, above its line of {size(ledger.line)}{full}"
-            draft.sleep(idle[0], Because.PRESSURE, why)
+            builder.sleep(idle[0], ActionCause.PRESSURE, why)
         images = [slot for slot in ledger.slots.values() if slot.state is State.IN_HOST and not slot.copy.waiting]
         images = [slot for slot in images if not slot.touched]
-        for slot in sorted(images, key=lambda slot: (draft.book.value(slot), slot.copy.last_used, slot.copy.model)):
+        for slot in sorted(images, key=lambda slot: (builder.index.value(slot), slot.copy.last_used, slot.copy.model)):
             if ledger.free_images >= 0:
                 break
-            draft.sleep(slot, Because.PRESSURE, f"{ledger.key} holds more images than its sleepers' memory")
+            builder.sleep(slot, ActionCause.PRESSURE, f"{ledger.key} holds more images than its sleepers' memory")
 
 
-def reduce(draft: Draft, known: Known) -> None:
+def reduce(builder: PlanBuilder, known: Known) -> None:
     """Unload copies beyond those wanted; not the one that serves before its replacement does."""
     if known.model.stopped or len(known.slots) <= known.model.placed:
         return
@@ -46,24 +46,24 @@ def reduce(draft: Draft, known: Known) -> None:
     for slot in surplus:
         if not slot.idle or slot.touched or (slot.state is State.RESIDENT and not serves):
             continue
-        if slot.state is State.RESIDENT and (left := draft.book.young(slot)):
-            draft.later(left)
+        if slot.state is State.RESIDENT and (left := builder.index.young(slot)):
+            builder.later(left)
             continue
         wanted = count(known.model.placed, "host")
-        draft.unload(slot, Because.SCALED, f"it is to lie on {wanted}, and lies on {len(good)}")
+        builder.unload(slot, ActionCause.SCALED, f"it is to lie on {wanted}, and lies on {len(good)}")
 
 
-def _rest(draft: Draft, known: Known) -> None:
+def _rest(builder: PlanBuilder, known: Known) -> None:
     """Put to sleep what is not to be awake at all."""
     model = known.model
     if model.stopped or model.replicas.desired or model.replicas.least or model.pinned or known.waiting:
         return
     for slot in [slot for slot in known.slots if slot.state is State.RESIDENT and slot.idle and not slot.touched]:
-        if left := draft.book.young(slot):
-            draft.later(left)
+        if left := builder.index.young(slot):
+            builder.later(left)
         else:
-            idle = span(max(0.0, draft.book.now - slot.copy.last_used))
-            draft.sleep(slot, Because.SCALED, f"no replica is wanted awake; idle for {idle}")
+            idle = span(max(0.0, builder.index.now - slot.copy.last_used))
+            builder.sleep(slot, ActionCause.SCALED, f"no replica is wanted awake; idle for {idle}")
 
 
 def _worth_most(slot: Slot, moved: float | None) -> tuple[bool, bool, bool, bool, float, ObjectKey]:

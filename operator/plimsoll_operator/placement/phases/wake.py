@@ -10,39 +10,41 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from plimsoll_operator.placement.host_option import Grounds, Option
-from plimsoll_operator.placement.host_selection import Choice
+from plimsoll_operator.placement.host_option import Grounds, HostOption
+from plimsoll_operator.placement.host_selection import HostSelection
 from plimsoll_operator.placement.journal import Journal
 from plimsoll_operator.placement.ledger import Known, Slot
-from plimsoll_operator.placement.phases.defragmentation import repack
-from plimsoll_operator.placement.plan_builder import Draft
-from plimsoll_operator.placement.records.action import Because
+from plimsoll_operator.placement.phases.defragmentation import defragment
+from plimsoll_operator.placement.plan_builder import PlanBuilder
+from plimsoll_operator.placement.records.action import ActionCause
 from plimsoll_operator.placement.records.level import Level, State
 from plimsoll_operator.placement.records.plan import Refused
 from plimsoll_operator.placement.units import count, size, span
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WakeRequest:
     """So many replicas awake, what they may displace for it, and the reason in words."""
 
     replicas: int
     grounds: Grounds
-    because: Because
+    because: ActionCause
     why: str
 
 
-def wake(draft: Draft, choice: Choice, journal: Journal) -> None:
+def wake(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> None:
     """Wake, place or move models that should be awake, in the order of Known.order."""
-    asking = [known for known in draft.book.models.values() if _asks(known) and known.model.key not in draft.refusals]
+    asking = [
+        known for known in builder.index.models.values() if _asks(known) and known.model.key not in builder.refusals
+    ]
     for known in sorted(asking, key=Known.order):
-        for wish in wishes(known, draft.book.rules.patience):
-            if not _grant(draft, choice, known, wish, journal):
+        for request in wake_requests(known, builder.index.rules.patience):
+            if not _grant(builder, selection, known, request, journal):
                 break
 
 
 def _asks(known: Known) -> bool:
-    """Whether it may have wishes at all; see there."""
+    """Whether `wake_requests` may return any for it."""
     model, wanted = known.model, known.model.replicas
     if model.stopped:
         return False
@@ -51,80 +53,82 @@ def _asks(known: Known) -> bool:
     return any(not slot.stays for slot in known.slots)
 
 
-def wishes(known: Known, patience: float) -> Iterator[Wish]:
+def wake_requests(known: Known, patience: float) -> Iterator[WakeRequest]:
     """What a model may ask for, the best founded first."""
     model, wanted = known.model, known.model.replicas
     if model.pinned:
         replicas = max(1, wanted.desired, wanted.least)
-        yield Wish(replicas, Grounds.PIN, Because.KEPT_AWAKE, "it is pinned")
+        yield WakeRequest(replicas, Grounds.PIN, ActionCause.KEPT_AWAKE, "it is pinned")
         return
     if known.waiting > known.held:
         grounds = Grounds.TURN if known.waited >= patience else Grounds.DEMAND
         why = f"{count(known.waiting, 'request')} waited {span(known.waited)} for it"
-        yield Wish(1, grounds, Because.DEMAND, why)
+        yield WakeRequest(1, grounds, ActionCause.DEMAND, why)
     if wanted.least:
-        yield Wish(wanted.least, Grounds.LOWER, Because.KEPT_AWAKE, f"{wanted.least} are to be kept awake")
+        yield WakeRequest(wanted.least, Grounds.LOWER, ActionCause.KEPT_AWAKE, f"{wanted.least} are to be kept awake")
     leaving = any(slot.state.awake and not slot.stays and slot.rate > 0 for slot in known.slots)
     if wanted.desired and (known.lost > 0 or leaving):
-        yield Wish(1, Grounds.VALUE, Because.DRAINING, "it was in use on a host that it has to leave")
+        yield WakeRequest(1, Grounds.VALUE, ActionCause.DRAINING, "it was in use on a host that it has to leave")
     if wanted.desired > 1 and known.rate > 0 and _awake(known):
         why = f"{60 * known.rate:.1f} requests a minute want {wanted.desired} replicas"
-        yield Wish(wanted.desired, Grounds.VALUE, Because.DEMAND, why)
+        yield WakeRequest(wanted.desired, Grounds.VALUE, ActionCause.DEMAND, why)
 
 
-def _grant(draft: Draft, choice: Choice, known: Known, wish: Wish, journal: Journal) -> bool:
-    """Bring as many replicas awake as the wish says; False where something is in the way of it."""
-    while len(_awake(known)) < wish.replicas:
+def _grant(
+    builder: PlanBuilder, selection: HostSelection, known: Known, request: WakeRequest, journal: Journal
+) -> bool:
+    """Bring as many replicas awake as the request says; False where something is in the way of it."""
+    while len(_awake(known)) < request.replicas:
         if any(slot.state is State.FETCHING for slot in known.slots if slot.stays):
             return False
-        options = choice.options(known, wish.grounds)
-        journal.weighed(known, wish.why, options)
+        options = selection.options(known, request.grounds)
+        journal.weighed(known, request.why, options)
         best = options[0] if options else None
         if best is None:
             return False
         if best.obstacle is not None:
-            if wish.grounds >= Grounds.DEMAND and repack(draft, choice, known, options, wish.why):
+            if request.grounds >= Grounds.DEMAND and defragment(builder, selection, known, options, request.why):
                 continue
-            _refuse(draft, known, wish, options)
+            _refuse(builder, known, request, options)
             return False
-        if not _act(draft, known, best, wish):
+        if not _act(builder, known, best, request):
             return False
     return True
 
 
-def _act(draft: Draft, known: Known, best: Option, wish: Wish) -> bool:
+def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequest) -> bool:
     """Make room, then wake or place it. False where the bound on moves leaves it for the next plan."""
-    source = _source(draft, known) if best.own is None else None
+    source = _source(builder, known) if best.own is None else None
     if source is None and best.own is None and len(_good(known)) >= known.model.placed:
-        draft.truncated = True
+        builder.truncated = True
         return False
     awake = source is not None and source.state.awake
-    if awake and draft.moves >= draft.book.rules.moves:
-        draft.truncated = True
+    if awake and builder.moves >= builder.index.rules.moves:
+        builder.truncated = True
         return False
-    for victim in best.victims:
-        draft.sleep(victim, Because.EVICTED, _why_evicted(draft, victim, known))
+    for victim in best.evictions:
+        builder.sleep(victim, ActionCause.EVICTED, _why_evicted(builder, victim, known))
     if best.own is not None:
         how = "wake" if best.own.state is State.IN_HOST else "load"
-        draft.wake(best.own, wish.because, f"{wish.why}; {span(best.seconds)} to {how}")
+        builder.wake(best.own, request.because, f"{request.why}; {span(best.seconds)} to {how}")
     elif source is not None:
-        away = f"{wish.why}; {source.ledger.key} has no room for it or is to be left"
-        draft.move(source, best.ledger, Level.RESIDENT, wish.because, away)
+        away = f"{request.why}; {source.ledger.key} has no room for it or is to be left"
+        builder.move(source, best.ledger, Level.RESIDENT, request.because, away)
     else:
-        why = f"{wish.why}; {span(best.seconds)} to load"
-        draft.place(known, best.ledger, Level.RESIDENT, wish.because, why)
+        why = f"{request.why}; {span(best.seconds)} to load"
+        builder.place(known, best.ledger, Level.RESIDENT, request.because, why)
     return True
 
 
-def _source(draft: Draft, known: Known) -> Slot | None:
+def _source(builder: PlanBuilder, known: Known) -> Slot | None:
     """The copy that a new one on another host replaces: one that has to leave, or one too many that sleeps."""
-    leaving = [slot for slot in known.slots if not slot.stays and slot.idle and not draft.stuck(slot)]
+    leaving = [slot for slot in known.slots if not slot.stays and slot.idle and not builder.stuck(slot)]
     if leaving:
         return max(leaving, key=lambda slot: (slot.state.awake, slot.ledger.key))
     good = _good(known)
     if len(good) < known.model.placed:
         return None
-    asleep = [slot for slot in good if slot.state in (State.IN_HOST, State.ON_DISK) and not draft.stuck(slot)]
+    asleep = [slot for slot in good if slot.state in (State.IN_HOST, State.ON_DISK) and not builder.stuck(slot)]
     return min(asleep, key=lambda slot: (slot.state is State.IN_HOST, slot.ledger.key), default=None)
 
 
@@ -136,18 +140,18 @@ def _awake(known: Known) -> list[Slot]:
     return [slot for slot in known.slots if slot.stays and slot.state.awake]
 
 
-def _why_evicted(draft: Draft, victim: Slot, known: Known) -> str:
+def _why_evicted(builder: PlanBuilder, victim: Slot, known: Known) -> str:
     """As in: value 0.8 against 3.1, idle for 12 min, 4.0 s to bring back."""
-    value = draft.book.value(victim)
-    ours = draft.book.worth(known)
-    idle = span(max(0.0, draft.book.now - victim.copy.last_used)) if victim.copy.last_used else "ever"
-    back = span(draft.book.seconds_back(victim))
+    value = builder.index.value(victim)
+    ours = builder.index.worth(known)
+    idle = span(max(0.0, builder.index.now - victim.copy.last_used)) if victim.copy.last_used else "ever"
+    back = span(builder.index.seconds_back(victim))
     lower = victim.known is not None and victim.known.model.priority < known.model.priority
     reason = f"makes room for {known.model.key}, of higher priority" if lower else f"makes room for {known.model.key}"
     return f"{reason}: value {value:.2g} against {ours:.2g}, idle for {idle}, {back} to bring back"
 
 
-def _refuse(draft: Draft, known: Known, wish: Wish, options: list[Option]) -> None:
+def _refuse(builder: PlanBuilder, known: Known, request: WakeRequest, options: list[HostOption]) -> None:
     """Tell what is in the way, by the host that comes closest, and look again once it may have passed."""
     order = (
         Refused.WAITS_FOR_ROOM,
@@ -158,17 +162,17 @@ def _refuse(draft: Draft, known: Known, wish: Wish, options: list[Option]) -> No
     )
     rank = {reason: place for place, reason in enumerate(order)}
     nearest = min(options, key=lambda option: (rank.get(option.obstacle or Refused.NO_ROOM, len(rank)), option.order))
-    book = draft.book
+    index = builder.index
     for slot in (slot for option in options for slot in option.ledger.slots.values() if slot.state is State.RESIDENT):
-        draft.later(book.young(slot))
+        builder.later(index.young(slot))
     for slot in known.slots:
-        draft.later(slot.copy.retry - book.now)
-    if wish.grounds is Grounds.DEMAND:
-        draft.later(book.rules.patience - known.waited)
+        builder.later(slot.copy.retry - index.now)
+    if request.grounds is Grounds.DEMAND:
+        builder.later(index.rules.patience - known.waited)
     free = max((option.ledger.free for option in options), default=0)
     message = (
-        f"{wish.why}, and no host has {size(known.device)} for it; the most that is free is {size(max(0, free))}; "
+        f"{request.why}, and no host has {size(known.device)} for it; the most that is free is {size(max(0, free))}; "
         f"{nearest.ledger.key}: {nearest.note}"
     )
     numbers = {"need": known.device, "free": free, "waiting": known.waiting, "waited": known.waited}
-    draft.refuse(known, nearest.obstacle or Refused.NO_ROOM, message, numbers)
+    builder.refuse(known, nearest.obstacle or Refused.NO_ROOM, message, numbers)

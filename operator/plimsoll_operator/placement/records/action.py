@@ -10,7 +10,7 @@ from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.records.level import Level
 
 
-class Because(StrEnum):
+class ActionCause(StrEnum):
     """The kind of reason, for events and metrics."""
 
     MISSING = "Missing"
@@ -39,7 +39,7 @@ class Place(Struct, frozen=True, tag=True):
     model: ObjectKey
     host: ObjectKey
     level: Level
-    because: Because
+    because: ActionCause
     why: str
     pod: int = 0
 
@@ -49,7 +49,7 @@ class Unload(Struct, frozen=True, tag=True):
 
     model: ObjectKey
     host: ObjectKey
-    because: Because
+    because: ActionCause
     why: str
     pod: int = 0
 
@@ -60,7 +60,7 @@ class Sleep(Struct, frozen=True, tag=True):
     model: ObjectKey
     host: ObjectKey
     level: Level
-    because: Because
+    because: ActionCause
     why: str
     pod: int = 0
 
@@ -70,7 +70,7 @@ class Wake(Struct, frozen=True, tag=True):
 
     model: ObjectKey
     host: ObjectKey
-    because: Because
+    because: ActionCause
     why: str
     pod: int = 0
 
@@ -86,7 +86,7 @@ class Move(Struct, frozen=True, tag=True):
     host: ObjectKey
     level: Level
     first: First
-    because: Because
+    because: ActionCause
     why: str
     pod: int = 0
 

@@ -38,7 +38,7 @@ class Refused(StrEnum):
 
 
 class Refusal(Struct, frozen=True):
-    """A wish that the plan leaves open. `numbers` are the figures of `message`, bytes, seconds or counts by name."""
+    """A request that the plan leaves open. `numbers` are the figures of `message`, bytes, seconds or counts by name."""
 
     model: ObjectKey
     reason: Refused

@@ -11,7 +11,7 @@ import msgspec
 
 from plimsoll_cluster.decode_errors import UNREADABLE
 from plimsoll_cluster.pod_status import url_of
-from plimsoll_operator.kube.api import WRITE_SECONDS, Outstanding
+from plimsoll_operator.kube.api import WRITE_SECONDS, WritesUnderWay
 from plimsoll_operator.kube.polling import TooLargeError, read_bounded
 from plimsoll_operator.pools.hosts.report import LIMIT, Report, decode_report
 from plimsoll_operator.spec.identity import HOST_PORT, ObjectKey
@@ -58,11 +58,11 @@ class HostClient:
     """One host. Every method raises HostError; `report` raises BadReportError, too."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, token: str, outstanding: Outstanding | None = None
+        self, session: aiohttp.ClientSession, url: str, token: str, writes_under_way: WritesUnderWay | None = None
     ) -> None:
-        """`outstanding` gets to know of each change while it is under way."""
+        """`writes_under_way` gets to know of each change while it is under way."""
         self._session = session
-        self._outstanding = outstanding or Outstanding(WRITE_SECONDS)
+        self._writes_under_way = writes_under_way or WritesUnderWay(WRITE_SECONDS)
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
 
@@ -100,7 +100,7 @@ class HostClient:
 
     async def _change(self, method: str, model: ObjectKey, verb: str, body: Mapping[str, Any]) -> bool:
         path = f"/host/v1/models/{quote(model.namespace, safe='')}/{quote(model.name, safe='')}{verb}"
-        status, _ = await self._outstanding.see_through(self._ask(method, path, body, WRITE_SECONDS))
+        status, _ = await self._writes_under_way.see_through(self._ask(method, path, body, WRITE_SECONDS))
         return status == 200
 
     async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None, seconds: float) -> tuple[int, bytes]:

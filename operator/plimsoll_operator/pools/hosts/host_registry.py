@@ -10,7 +10,7 @@ from plimsoll_operator.pools.hosts.report import ModelEntry, Report
 from plimsoll_operator.spec.identity import ObjectKey
 
 
-def complaint(before: Report | None, report: Report, now: float, memory: int | None = None) -> str | None:
+def contradiction(before: Report | None, report: Report, now: float, memory: int | None = None) -> str | None:
     """Why a report cannot be true, None where nothing speaks against it; in the same words as long as that lasts.
 
     `before` is the last one of this process that was believed, `memory` the limit of a pod whose device is a CPU; None
@@ -108,7 +108,7 @@ def refused_reports(hosts: Sequence[Known]) -> str:
     return f"ModelHost {refused[0].pod.name}: {refused[0].trouble}{more}"
 
 
-class HostBook:
+class HostRegistry:
     """Every host of every pool. `changed` is told of each host of which something new is known."""
 
     def __init__(self, changed: Changed = _nothing) -> None:
@@ -149,7 +149,7 @@ class HostBook:
             return
         known.asked = True
         memory = known.pod.memory or None
-        wrong = complaint(known.report, report, now, memory)
+        wrong = contradiction(known.report, report, now, memory)
         if wrong is None and report.instance in known.past:
             wrong = f"it comes from the process {report.instance}, which another one has replaced"
         if wrong is not None:

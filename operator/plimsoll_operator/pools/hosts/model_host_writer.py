@@ -10,10 +10,10 @@ from functools import partial
 
 from plimsoll_operator.kube.api import Api, ApiError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
-from plimsoll_operator.kube.stores import Caches
-from plimsoll_operator.pools.hosts.host_registry import HostBook, Known
+from plimsoll_operator.kube.stores import Stores
+from plimsoll_operator.pools.hosts.host_registry import HostRegistry, Known
 from plimsoll_operator.pools.hosts.model_host import build_host, host_status, says_the_same
-from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.pools.hosts.rate_limiter import RateLimiter
 from plimsoll_operator.spec.identity import Object, ObjectKey
 
 logger = logging.getLogger(__name__)
@@ -31,9 +31,9 @@ class HostWriter:
     def __init__(
         self,
         api: Api,
-        caches: Caches,
-        book: HostBook,
-        pace: Pace,
+        stores: Stores,
+        registry: HostRegistry,
+        rate_limiter: RateLimiter,
         *,
         may_act: Callable[[], bool],
         draining: Callable[[str], bool],
@@ -41,9 +41,9 @@ class HostWriter:
         clock: Callable[[], datetime],
     ) -> None:
         self._api = api
-        self._caches = caches
-        self._book = book
-        self._pace = pace
+        self._stores = stores
+        self._registry = registry
+        self._rate_limiter = rate_limiter
         self._may_act = may_act
         self._draining = draining
         self._admits = admits
@@ -83,18 +83,18 @@ class HostWriter:
     async def beat(self) -> None:
         """Have each written now and then, for ever."""
         while True:
-            hosts = [known.pod.uid for known in self._book]
+            hosts = [known.pod.uid for known in self._registry]
             for uid in hosts:
                 await asyncio.sleep(HEARTBEAT_SECONDS / len(hosts))
                 self.note(uid, beat=True)
             if not hosts:
                 await asyncio.sleep(HEARTBEAT_SECONDS)
-            for uid in self._written.keys() - {known.pod.uid for known in self._book}:
+            for uid in self._written.keys() - {known.pod.uid for known in self._registry}:
                 del self._written[uid]
 
     async def write(self, uid: str, *, beat: bool = False) -> None:
         """One host, from what is known of it now, if that says anything new. What fails is tried again later."""
-        known = self._book.get(uid)
+        known = self._registry.get(uid)
         if known is None:
             return
         item = self._stored(known)
@@ -103,7 +103,7 @@ class HostWriter:
         status = host_status(known, self._draining(uid), before, self._clock(), admits)
         if item is not None and not beat and says_the_same(status, before):
             return
-        await self._pace.take()
+        await self._rate_limiter.take()
         if not self._may_act():
             raise NotLeaderError("the Lease is lost")
         try:
@@ -118,11 +118,11 @@ class HostWriter:
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self.note, uid)
 
     def _stored(self, known: Known) -> Object | None:
-        """What we wrote last, or else what the cache has. One of another pod is not this one's."""
+        """What we wrote last, or else what the store has. One of another pod is not this one's."""
         written = self._written.get(known.pod.uid)
         if written is not None:
             return written
-        entry = self._caches.hosts.get(known.pod.key)
+        entry = self._stores.hosts.get(known.pod.key)
         if entry is None or entry.owner is None or entry.owner.uid != known.pod.uid:
             return None
         return entry.value

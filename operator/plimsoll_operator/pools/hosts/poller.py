@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from plimsoll_operator.kube.polling import Polling
 from plimsoll_operator.pools.hosts.client import HostClient, HostError
-from plimsoll_operator.pools.hosts.host_registry import HostBook
+from plimsoll_operator.pools.hosts.host_registry import HostRegistry
 from plimsoll_operator.pools.hosts.report import BadReportError
 
 LONGEST_DELAY = 15.0
@@ -19,12 +19,12 @@ class Poller:
 
     def __init__(
         self,
-        book: HostBook,
+        registry: HostRegistry,
         *,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._book = book
+        self._registry = registry
         self._clock = clock
         self._polling = Polling((HostError, BadReportError), LONGEST_DELAY, sleep)
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
@@ -60,6 +60,6 @@ class Poller:
         await self._polling.run(
             f"the host of pod {uid}",
             client.report,
-            lambda report: self._book.take(uid, report, self._clock()),
-            lambda error: self._book.fail(uid, str(error), refused=isinstance(error, BadReportError)),
+            lambda report: self._registry.take(uid, report, self._clock()),
+            lambda error: self._registry.fail(uid, str(error), refused=isinstance(error, BadReportError)),
         )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 
-class Pace:
+class RateLimiter:
     """A bucket of one token, refilled `rate` times a second: no second has more than `rate` and one."""
 
     def __init__(

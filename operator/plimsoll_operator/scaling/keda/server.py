@@ -17,7 +17,7 @@ import grpc
 
 from plimsoll_operator.kube.health import ListenError
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
-from plimsoll_operator.scaling.gateways import KEPT_SECONDS, GatewayBook
+from plimsoll_operator.scaling.gateways import KEPT_SECONDS, GatewayRegistry
 from plimsoll_operator.scaling.keda.messages import (
     SERVICE,
     GetMetricSpecResponse,
@@ -28,7 +28,7 @@ from plimsoll_operator.scaling.keda.messages import (
     MetricValue,
     ScaledObjectRef,
 )
-from plimsoll_operator.scaling.keda.trigger import METRIC, Question, QuestionError, read_question
+from plimsoll_operator.scaling.keda.trigger import METRIC, Trigger, TriggerError, read_trigger
 from plimsoll_operator.scaling.poller import DemandPoller, Gateways, connect_to
 from plimsoll_operator.spec.identity import ObjectKey
 
@@ -50,21 +50,21 @@ class Load:
 class Loads:
     """Of all models, by the last answer of each gateway that still counts."""
 
-    def __init__(self, book: GatewayBook) -> None:
-        self._book = book
+    def __init__(self, registry: GatewayRegistry) -> None:
+        self._registry = registry
         self._said: dict[str, dict[ObjectKey, ModelDemand]] = {}  # by the process that said it
 
     def told(self, answer: Demand) -> None:
         """A gateway's answer was believed."""
         self._said[answer.instance] = {entry.key: entry for entry in answer.models}
-        kept = {gateway.answer.instance for gateway in self._book if gateway.answer is not None}
+        kept = {gateway.answer.instance for gateway in self._registry if gateway.answer is not None}
         for instance in self._said.keys() - kept:
             del self._said[instance]
 
     def of(self, model: ObjectKey, now: float) -> Load:
         """One model's. Clocks need not agree: each answer tells its own time."""
         requests, idle = 0, None
-        for gateway in self._book:
+        for gateway in self._registry:
             answer = gateway.answer
             if answer is None or now - gateway.heard > KEPT_SECONDS:
                 continue
@@ -85,19 +85,19 @@ Context = Any
 
 
 class ExternalScaler:
-    """`book` is kept by somebody else, and tells of each answer; `clock` is the time of day."""
+    """`registry` is kept by somebody else, and tells of each answer; `clock` is the time of day."""
 
-    def __init__(self, book: GatewayBook, clock: Callable[[], float]) -> None:
-        self._book = book
+    def __init__(self, registry: GatewayRegistry, clock: Callable[[], float]) -> None:
+        self._registry = registry
         self._clock = clock
-        self._loads = Loads(book)
+        self._loads = Loads(registry)
         self._news = asyncio.Event()
-        book.listen(self._told)
+        registry.listen(self._told)
 
     async def is_active(self, reference: Any, context: Context) -> Any:
         """Whether the model is asked for, and so should have a replica at least."""
-        question = await _read(reference, context)
-        active = self._load(question).is_active(question.active_seconds)
+        trigger = await _read(reference, context)
+        active = self._load(trigger).is_active(trigger.active_seconds)
         if not active and (unheard := self._unheard()):
             await _unavailable(context, unheard)
         return IsActiveResponse(result=active)
@@ -106,12 +106,12 @@ class ExternalScaler:
         """Says so each time that it begins to be. That it no longer is KEDA hears when it asks: another trigger of the
         same ScaledObject may still want the replica that it would take away.
         """
-        question = await _read(reference, context)
+        trigger = await _read(reference, context)
         await context.send_initial_metadata(())  # so that who asks knows that it is listened to
         before = False
         while True:
             news = self._news
-            active = self._load(question).is_active(question.active_seconds)
+            active = self._load(trigger).is_active(trigger.active_seconds)
             if active and not before:
                 yield IsActiveResponse(result=True)
             before = active
@@ -119,19 +119,19 @@ class ExternalScaler:
 
     async def get_metric_spec(self, reference: Any, context: Context) -> Any:
         """What the number is to be divided by."""
-        question = await _read(reference, context)
-        return GetMetricSpecResponse(metricSpecs=[MetricSpec(metricName=METRIC, targetSizeFloat=question.target)])
+        trigger = await _read(reference, context)
+        return GetMetricSpecResponse(metricSpecs=[MetricSpec(metricName=METRIC, targetSizeFloat=trigger.target)])
 
     async def get_metrics(self, request: Any, context: Context) -> Any:
         """Requests that are there now: running, waiting at replicas, and held until there is one."""
-        question = await _read(request.scaledObjectRef, context)
+        trigger = await _read(request.scaledObjectRef, context)
         if request.metricName != METRIC:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"there is no metric {request.metricName[:64]!r}, only {METRIC!r}"
             )
         if unheard := self._unheard():
             await _unavailable(context, unheard)
-        value = MetricValue(metricName=METRIC, metricValueFloat=float(self._load(question).requests))
+        value = MetricValue(metricName=METRIC, metricValueFloat=float(self._load(trigger).requests))
         return GetMetricsResponse(metricValues=[value])
 
     def handler(self) -> Any:
@@ -147,11 +147,11 @@ class ExternalScaler:
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    def _load(self, question: Question) -> Load:
-        return self._loads.of(question.model, self._clock())
+    def _load(self, trigger: Trigger) -> Load:
+        return self._loads.of(trigger.model, self._clock())
 
     def _unheard(self) -> str:
-        return self._book.unheard(self._clock())
+        return self._registry.unheard(self._clock())
 
     def _told(self, address: str, before: Demand | None, answer: Demand) -> None:
         self._loads.told(answer)
@@ -159,10 +159,10 @@ class ExternalScaler:
         self._news = asyncio.Event()
 
 
-async def _read(reference: Any, context: Context) -> Question:
+async def _read(reference: Any, context: Context) -> Trigger:
     try:
-        return read_question(reference.name, reference.namespace, reference.scalerMetadata)
-    except QuestionError as error:
+        return read_trigger(reference.name, reference.namespace, reference.scalerMetadata)
+    except TriggerError as error:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         raise
 
@@ -175,7 +175,7 @@ async def _unavailable(context: Context, unheard: str) -> NoReturn:
 MOST_CALLS = 4096
 """At a time; KEDA keeps a stream for each ScaledObject."""
 MOST_BYTES = 64 << 10
-"""Of a question."""
+"""Of a request of KEDA."""
 GRACE_SECONDS = 1.0
 _OPTIONS = (("grpc.max_receive_message_length", MOST_BYTES), ("grpc.so_reuseport", 0))
 
@@ -202,10 +202,10 @@ async def external_scaler(gateways: Gateways, port: int, session: aiohttp.Client
 
     Raises ListenError.
     """
-    book = GatewayBook()
-    scaler = ExternalScaler(book, time.time)
+    registry = GatewayRegistry()
+    scaler = ExternalScaler(registry, time.time)
     async with serving_scaler(scaler, f"[::]:{port}") as bound:
-        poller = DemandPoller(book, gateways, connect_to(session, gateways.port), clock=time.time)
+        poller = DemandPoller(registry, gateways, connect_to(session, gateways.port), clock=time.time)
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(poller.run())
             yield bound

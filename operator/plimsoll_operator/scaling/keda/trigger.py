@@ -20,12 +20,12 @@ KEDAS = frozenset(
 _MOST = 64  # characters of what is quoted
 
 
-class QuestionError(ValueError):
+class TriggerError(ValueError):
     """A trigger's metadata say what cannot be; the message says what, and what to write."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Trigger:
     """`target`: requests at a time that a replica should have. The model counts as asked for while a request for it is
     there, and for `active_seconds` after the last one came.
     """
@@ -35,16 +35,16 @@ class Question:
     active_seconds: float = ACTIVE_SECONDS
 
 
-def read_question(name: str, namespace: str, metadata: Mapping[str, str]) -> Question:
-    """Of the ScaledObject of that name. A model is asked for in its own namespace alone. Raises QuestionError."""
+def read_trigger(name: str, namespace: str, metadata: Mapping[str, str]) -> Trigger:
+    """Of the ScaledObject of that name. A model is asked for in its own namespace alone. Raises TriggerError."""
     if not name or not namespace:
-        raise QuestionError("the question names no ScaledObject and namespace")
+        raise TriggerError("the question names no ScaledObject and namespace")
     if unknown := sorted(key for key in metadata if key not in OURS and key not in KEDAS):
-        raise QuestionError(f"the trigger's metadata have {unknown[0][:_MOST]!r}; known are {', '.join(OURS)}")
+        raise TriggerError(f"the trigger's metadata have {unknown[0][:_MOST]!r}; known are {', '.join(OURS)}")
     model = metadata.get("model", name)
     if not model:
-        raise QuestionError("the trigger's 'model' is empty: name a ModelDeployment of the ScaledObject's namespace")
-    return Question(
+        raise TriggerError("the trigger's 'model' is empty: name a ModelDeployment of the ScaledObject's namespace")
+    return Trigger(
         ObjectKey(namespace, model),
         _number(metadata, "target", TARGET, 1e9),
         _number(metadata, "activeSeconds", ACTIVE_SECONDS, LONGEST_ACTIVE),
@@ -60,7 +60,5 @@ def _number(metadata: Mapping[str, str], key: str, default: float, most: float) 
     except ValueError:
         value = math.nan
     if not 0 < value <= most:
-        raise QuestionError(
-            f"the trigger's {key!r} must be a number above 0 and at most {most:g}, not {text[:_MOST]!r}"
-        )
+        raise TriggerError(f"the trigger's {key!r} must be a number above 0 and at most {most:g}, not {text[:_MOST]!r}")
     return value

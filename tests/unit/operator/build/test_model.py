@@ -21,7 +21,7 @@ from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.model import build_pod, build_service
 from plimsoll_operator.build.pod_revision import revision, user_part
 from plimsoll_operator.build.runtime_pod import CACHE_LIMIT
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.spec.identity import GROUP_LABEL, HASH_LABEL, KEEPER_LABEL, REVISION_LABEL, selector_labels
 from plimsoll_operator.spec.model_deployment import SpecError, read_spec
 
@@ -154,8 +154,11 @@ def test_an_image_from_elsewhere_is_refused_with_what_to_do(image: str, allowed:
 
 
 def test_code_that_comes_with_a_model_is_trusted_by_spec_and_installation() -> None:
-    common: Any = {field.name: None for field in fields(Common) if field.default is MISSING}
-    strict, open_to_it = Common(**common | {"image": IMAGE}), Common(**common | {"image": IMAGE, "remote_code": True})
+    context: Any = {field.name: None for field in fields(ReconcileContext) if field.default is MISSING}
+    strict, open_to_it = (
+        ReconcileContext(**context | {"image": IMAGE}),
+        ReconcileContext(**context | {"image": IMAGE, "remote_code": True}),
+    )
     bringing = spec_of(model={"source": "hf://org/m", "trustRemoteCode": True})
     with pytest.raises(SpecError, match=r"leave it out, or have the chart's runtime\.trustRemoteCode set"):
         strict.check(bringing)

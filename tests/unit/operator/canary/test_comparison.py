@@ -7,73 +7,75 @@ from itertools import accumulate
 
 import pytest
 
-from plimsoll_operator.canary.comparison import ERROR, complaint
-from plimsoll_operator.canary.counts import Seen
-from plimsoll_operator.spec.canary import Terms, read_terms
+from plimsoll_operator.canary.comparison import ERROR, why_worse
+from plimsoll_operator.canary.counts import RequestCounts
+from plimsoll_operator.spec.canary import CanarySpec, read_canary_spec
 
-FOUND = read_terms({"steps": [{"weight": 10}], "maxErrorRate": "1%", "maxLatencyIncrease": "50%"})
+FOUND = read_canary_spec({"steps": [{"weight": 10}], "maxErrorRate": "1%", "maxLatencyIncrease": "50%"})
 assert FOUND is not None
-TERMS: Terms = FOUND
+TERMS: CanarySpec = FOUND
 BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
-def timed(*counts: int) -> Seen:
+def timed(*counts: int) -> RequestCounts:
     """Counts by bucket, the last beyond all bounds."""
     below = list(accumulate(counts))
-    return Seen(below[-1], 0, below[-1], tuple(zip(BOUNDS, below, strict=False)))
+    return RequestCounts(below[-1], 0, below[-1], tuple(zip(BOUNDS, below, strict=False)))
 
 
 def test_failures_against_stable_pods_without_any() -> None:
-    assert complaint(TERMS, Seen(40, 12), Seen(360, 0)) == ("12 of 40 requests failed against 0 of 360 (allowed: 1%)")
+    assert why_worse(TERMS, RequestCounts(40, 12), RequestCounts(360, 0)) == (
+        "12 of 40 requests failed against 0 of 360 (allowed: 1%)"
+    )
 
 
 @pytest.mark.parametrize(
     ("canary", "stable"),
     [
-        (Seen(), Seen()),
-        (Seen(0, 0), Seen(1000, 0)),
-        (Seen(1, 1), Seen(10, 0)),
-        (Seen(40, 0), Seen(360, 0)),
-        (Seen(1000, 12), Seen(9000, 0)),
-        (Seen(40, 12), Seen(360, 110)),
-        (Seen(40, 12), Seen(4, 1)),
+        (RequestCounts(), RequestCounts()),
+        (RequestCounts(0, 0), RequestCounts(1000, 0)),
+        (RequestCounts(1, 1), RequestCounts(10, 0)),
+        (RequestCounts(40, 0), RequestCounts(360, 0)),
+        (RequestCounts(1000, 12), RequestCounts(9000, 0)),
+        (RequestCounts(40, 12), RequestCounts(360, 110)),
+        (RequestCounts(40, 12), RequestCounts(4, 1)),
     ],
     ids=str,
 )
-def test_what_chance_or_everybody_does_is_nobodys_fault(canary: Seen, stable: Seen) -> None:
-    assert complaint(TERMS, canary, stable) is None
+def test_what_chance_or_everybody_does_is_nobodys_fault(canary: RequestCounts, stable: RequestCounts) -> None:
+    assert why_worse(TERMS, canary, stable) is None
 
 
 def test_without_stable_pods_what_is_allowed_counts() -> None:
-    assert complaint(TERMS, Seen(40, 12), Seen()) is not None
-    assert complaint(TERMS, Seen(200, 3), Seen()) is None
+    assert why_worse(TERMS, RequestCounts(40, 12), RequestCounts()) is not None
+    assert why_worse(TERMS, RequestCounts(200, 3), RequestCounts()) is None
 
 
 @pytest.mark.parametrize(("share", "requests"), [(1.0, 4), (0.5, 11), (0.2, 33), (0.1, 66), (0.05, 190)])
 def test_a_bad_canary_is_found_within_as_many_requests_as_the_docs_say(share: float, requests: int) -> None:
     def seen(count: int) -> bool:
-        return complaint(TERMS, Seen(count, round(count * share)), Seen(9 * count, 0)) is not None
+        return why_worse(TERMS, RequestCounts(count, round(count * share)), RequestCounts(9 * count, 0)) is not None
 
     assert next(count for count in range(1, 1000) if seen(count)) == requests
 
 
 def test_later_first_bytes_are_found_and_said_in_words() -> None:
     fast, slow = timed(900, 95, 5), timed(2, 3, 20, 40, 50, 5)
-    assert complaint(TERMS, slow, fast) == (
+    assert why_worse(TERMS, slow, fast) == (
         "90% of first bytes come within 0.25 s from the stable pods, and take longer than 1 s from the canary "
         "(allowed: 50% more)"
     )
-    assert complaint(TERMS, fast, slow) is None
-    assert complaint(TERMS, fast, fast) is None
-    assert complaint(TERMS, slow, slow) is None
-    assert complaint(TERMS, slow, Seen()) is None
-    assert complaint(TERMS, timed(1, 1, 1, 1, 1), fast) is None, "five prove nothing"
+    assert why_worse(TERMS, fast, slow) is None
+    assert why_worse(TERMS, fast, fast) is None
+    assert why_worse(TERMS, slow, slow) is None
+    assert why_worse(TERMS, slow, RequestCounts()) is None
+    assert why_worse(TERMS, timed(1, 1, 1, 1, 1), fast) is None, "five prove nothing"
 
 
 def test_as_much_later_as_is_allowed_is_no_fault() -> None:
-    lenient = read_terms({"steps": [{"weight": 10}], "maxLatencyIncrease": "400%"})
+    lenient = read_canary_spec({"steps": [{"weight": 10}], "maxLatencyIncrease": "400%"})
     assert lenient is not None
-    assert complaint(lenient, timed(2, 3, 20, 40, 50, 5), timed(900, 95, 5)) is None
+    assert why_worse(lenient, timed(2, 3, 20, 40, 50, 5), timed(900, 95, 5)) is None
 
 
 def test_an_equal_canary_is_taken_back_no_more_often_than_stated() -> None:
@@ -84,7 +86,9 @@ def test_an_equal_canary_is_taken_back_no_more_often_than_stated() -> None:
         for count in range(1, 301):
             for side, tries in ((0, 1), (1, 3)):
                 failed[side] += sum(draw.random() < TERMS.max_error_rate for _ in range(tries))
-            if count % 10 == 0 and complaint(TERMS, Seen(count, failed[0]), Seen(3 * count, failed[1])):
+            if count % 10 == 0 and why_worse(
+                TERMS, RequestCounts(count, failed[0]), RequestCounts(3 * count, failed[1])
+            ):
                 taken += 1
                 break
     assert taken / runs <= ERROR

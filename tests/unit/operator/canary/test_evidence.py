@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from operator_support.objects import EPOCH
 
 from plimsoll_cluster.keys import ObjectKey
-from plimsoll_operator.canary.counts import Seen
+from plimsoll_operator.canary.counts import RequestCounts
 from plimsoll_operator.canary.evidence import Evidence
 from plimsoll_operator.canary.state import Canary, State
 
@@ -18,18 +18,21 @@ KEY = ObjectKey("team", "m")
 CANARY = Canary("b", "a", 1, 2, 10, State.OBSERVING, EPOCH, "t", "")
 
 
-def seen(requests: int, failed: int) -> Seen:
-    return Seen(requests, failed, requests, ((0.5, requests - failed), (1.0, requests)))
+def seen(requests: int, failed: int) -> RequestCounts:
+    return RequestCounts(requests, failed, requests, ((0.5, requests - failed), (1.0, requests)))
 
 
 def test_what_was_before_the_step_counts_for_nothing() -> None:
     evidence = Evidence()
-    assert evidence.since(KEY, CANARY, {"g": {"b": seen(5, 5), "a": seen(50, 0)}}) == (Seen(), Seen())
+    assert evidence.since(KEY, CANARY, {"g": {"b": seen(5, 5), "a": seen(50, 0)}}) == (RequestCounts(), RequestCounts())
     assert evidence.since(KEY, CANARY, {"g": {"b": seen(7, 6), "a": seen(60, 0)}}) == (seen(2, 1), seen(10, 0))
     following = replace(CANARY, step=2)
-    assert evidence.since(KEY, following, {"g": {"b": seen(8, 6), "a": seen(61, 0)}}) == (Seen(), Seen())
+    assert evidence.since(KEY, following, {"g": {"b": seen(8, 6), "a": seen(61, 0)}}) == (
+        RequestCounts(),
+        RequestCounts(),
+    )
     evidence.forget(KEY)
-    assert evidence.since(KEY, following, {"g": {"b": seen(9, 6)}}) == (Seen(), Seen())
+    assert evidence.since(KEY, following, {"g": {"b": seen(9, 6)}}) == (RequestCounts(), RequestCounts())
 
 
 def test_all_that_is_not_the_canary_is_stable_whatever_its_label() -> None:
@@ -41,8 +44,8 @@ def test_all_that_is_not_the_canary_is_stable_whatever_its_label() -> None:
 
 def test_an_answer_that_breaks_off_in_the_step_is_one_of_its_requests() -> None:
     evidence = Evidence()
-    evidence.since(KEY, CANARY, {"g": {"b": Seen(10, 0)}})
-    assert evidence.since(KEY, CANARY, {"g": {"b": Seen(10, 2)}})[0] == Seen(2, 2)
+    evidence.since(KEY, CANARY, {"g": {"b": RequestCounts(10, 0)}})
+    assert evidence.since(KEY, CANARY, {"g": {"b": RequestCounts(10, 2)}})[0] == RequestCounts(2, 2)
 
 
 class Counting(RuleBasedStateMachine):
@@ -51,9 +54,9 @@ class Counting(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.evidence, self.born = Evidence(), 0
-        self.totals: dict[str, dict[str, Seen]] = {}
-        self.heard: dict[str, dict[str, Seen]] = {}
-        self.expected = {"a": Seen(), "b": Seen()}
+        self.totals: dict[str, dict[str, RequestCounts]] = {}
+        self.heard: dict[str, dict[str, RequestCounts]] = {}
+        self.expected = {"a": RequestCounts(), "b": RequestCounts()}
         self.evidence.since(KEY, CANARY, {})
 
     @rule()
@@ -70,7 +73,7 @@ class Counting(RuleBasedStateMachine):
     def count(self, data: st.DataObject, revision: str, more: int, failed: int) -> None:
         if self.totals:
             found = self.totals[data.draw(st.sampled_from(sorted(self.totals)))]
-            found[revision] = found.get(revision, Seen()) + seen(more, min(more, failed))
+            found[revision] = found.get(revision, RequestCounts()) + seen(more, min(more, failed))
 
     @rule(data=st.data())
     def look(self, data: st.DataObject) -> None:
@@ -78,7 +81,7 @@ class Counting(RuleBasedStateMachine):
         for name in names:
             before = self.heard.get(name)
             for revision, now in self.totals[name].items() if before is not None else ():
-                earlier = before.get(revision, Seen()) if before is not None else Seen()
+                earlier = before.get(revision, RequestCounts()) if before is not None else RequestCounts()
                 if now != earlier:
                     self.expected[revision] = self.expected[revision] + (now - earlier)
             self.heard[name] = dict(self.totals[name])

@@ -225,11 +225,11 @@ def test_a_spec_that_is_written_again_while_its_pods_still_go_is_a_new_canary() 
         story.turn(1)
     revision = story.world.canary["revision"]
     story.ask(GOOD, 2)
-    story.process.outcome()
+    story.process.result()
     assert story.world.canary["state"] == "TakenBack"
     assert any(label(pod) == revision for pod in story.world.pods)
     story.ask(BETTER, 2)
-    story.process.outcome()
+    story.process.result()
     assert (story.world.canary["revision"], story.world.canary["state"]) == (revision, "Starting")
     story.settle()
     assert story.end()["stable"] == revision

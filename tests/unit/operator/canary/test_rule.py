@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from operator_support.objects import EPOCH
 
-from plimsoll_operator.canary.counts import Seen
+from plimsoll_operator.canary.counts import RequestCounts
 from plimsoll_operator.canary.rule import LOOK_AGAIN, Facts, begin, counted, judge, taken_back, under
 from plimsoll_operator.canary.state import Canary, State, canary_fields, mark_of, read_canary, read_mark
-from plimsoll_operator.spec.canary import Terms, read_terms
+from plimsoll_operator.spec.canary import CanarySpec, read_canary_spec
 
-GOOD, ENOUGH = Seen(450, 0), Seen(50, 0)
+GOOD, ENOUGH = RequestCounts(450, 0), RequestCounts(50, 0)
 
 
-def terms(*steps: dict[str, Any], **more: Any) -> Terms:
-    found = read_terms({"steps": list(steps) or [{"weight": 10, "pauseSeconds": 60}, {"weight": 50}], **more})
+def terms(*steps: dict[str, Any], **more: Any) -> CanarySpec:
+    found = read_canary_spec({"steps": list(steps) or [{"weight": 10, "pauseSeconds": 60}, {"weight": 50}], **more})
     assert found is not None
     return found
 
@@ -27,7 +27,7 @@ def facts(wanted: int = 1, ready: int = 1, seconds: float = 0, late: float = 600
     return Facts(wanted, ready, EPOCH + timedelta(seconds=late), EPOCH + timedelta(seconds=seconds), **more)
 
 
-def canary(state: State = State.OBSERVING, weight: int = 10, step: int = 1, by: Terms | None = None) -> Canary:
+def canary(state: State = State.OBSERVING, weight: int = 10, step: int = 1, by: CanarySpec | None = None) -> Canary:
     by = by or terms()
     return replace(begin("b", "a", by, EPOCH), state=state, weight=weight, step=step)
 
@@ -46,7 +46,7 @@ def test_a_step_lasts_as_long_as_it_says_and_until_enough_are_answered() -> None
     at = canary()
     early = judge(at, terms(), facts(seconds=59, canary=ENOUGH, stable=GOOD))
     assert (early.canary, early.wait) == (judge(at, terms(), facts()).canary, timedelta(seconds=1))
-    few = judge(at, terms(), facts(seconds=60, canary=Seen(49, 0), stable=GOOD))
+    few = judge(at, terms(), facts(seconds=60, canary=RequestCounts(49, 0), stable=GOOD))
     assert few.canary is not None
     assert few.canary.message.endswith("until 50 are answered; fewer were seen")
     assert few.wait == LOOK_AGAIN
@@ -81,7 +81,9 @@ def test_a_pause_lasts_until_it_is_taken_away() -> None:
 
 @pytest.mark.parametrize("state", [State.OBSERVING, State.STARTING])
 def test_it_is_taken_back_for_what_fails_even_while_pods_are_made(state: State) -> None:
-    found = judge(canary(state), terms(), facts(2, 1, canary=Seen(40, 12), stable=Seen(360, 0))).canary
+    found = judge(
+        canary(state), terms(), facts(2, 1, canary=RequestCounts(40, 12), stable=RequestCounts(360, 0))
+    ).canary
     assert found is not None
     assert (found.state, found.weight) == (State.TAKEN_BACK, 0)
     assert found.message == "taken back: 12 of 40 requests failed against 0 of 360 (allowed: 1%)"

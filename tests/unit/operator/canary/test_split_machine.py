@@ -13,20 +13,20 @@ from operator_support.world import SimulatedPod, State, World, fits_of
 
 from plimsoll_operator.canary.rule import begin, taken_back
 from plimsoll_operator.canary.sizes import canary_pods
-from plimsoll_operator.canary.split import Sides, Stage, plan_stage, stage_of
+from plimsoll_operator.canary.split import CanarySplit, Sides, plan_split, split_of
 from plimsoll_operator.canary.state import Canary
 from plimsoll_operator.canary.state import State as Phase
 from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.planning.plan import DeletePod
 from plimsoll_operator.planning.pods import ServiceState
-from plimsoll_operator.spec.canary import Terms, read_terms
+from plimsoll_operator.spec.canary import CanarySpec, read_canary_spec
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.rollout import Rollout
 
 STABLE, CANARY, OTHER = "a-i-1", "b-i-1", "c-i-1"
-FOUND = read_terms({"steps": [{"weight": weight} for weight in (1, 10, 34, 50, 100)]})
+FOUND = read_canary_spec({"steps": [{"weight": weight} for weight in (1, 10, 34, 50, 100)]})
 assert FOUND is not None
-TERMS: Terms = FOUND
+TERMS: CanarySpec = FOUND
 SIDES = (CANARY, STABLE, CANARY)
 NODES = ("n1", "n2")
 GOOD = Node(cordoned=False, lost=False)
@@ -59,15 +59,15 @@ class Staging(RuleBasedStateMachine):
             self.world.pods.append(pod)
 
     @property
-    def stage(self) -> Stage:
+    def split(self) -> CanarySplit:
         fits_present, fits_stable = fits_of(CANARY), fits_of(STABLE)
         sides = Sides(self.spec, self.spec, fits_present, fits_stable)
-        return stage_of(self.canary, TERMS, sides, self.world.observed())
+        return split_of(self.canary, TERMS, sides, self.world.observed())
 
     @rule(cut=st.integers(0, 9))
     def make_a_pass(self, cut: int) -> None:
         """Killed after so many actions."""
-        stage, planned = self.stage, plan_stage(self.stage)
+        split, planned = self.split, plan_split(self.split)
         replicas, rollout = self.spec.replicas, self.spec.rollout
         promised = replicas - rollout.unavailable(replicas)
         actions = [
@@ -76,8 +76,8 @@ class Staging(RuleBasedStateMachine):
         for action, made_of in actions[:cut]:
             live, useful = self.world.live, self.useful()
             self.world.apply([action], made_of)
-            assert self.world.live <= max(live, replicas + rollout.surge(replicas)), f"{action} at {stage.canary}"
-            assert self.useful() >= min(useful, promised), f"{action} at {stage.canary}"
+            assert self.world.live <= max(live, replicas + rollout.surge(replicas)), f"{action} at {split.canary}"
+            assert self.useful() >= min(useful, promised), f"{action} at {split.canary}"
 
     def useful(self) -> int:
         """Pods that serve and are sent requests: those of a canary that was taken back are, where there is no other."""
@@ -131,7 +131,7 @@ class Staging(RuleBasedStateMachine):
         self.world.slots = replicas + rollout.surge(replicas)
         self.world.nodes = dict.fromkeys(NODES, GOOD)
         for _ in range(ROUNDS):
-            planned = plan_stage(self.stage)
+            planned = plan_split(self.split)
             actions = planned.actions
             if not actions and all(p.ready for p in self.world.ours()):
                 break
@@ -145,9 +145,9 @@ class Staging(RuleBasedStateMachine):
         made_of = sorted(p.hash for p in self.world.ours())
         assert made_of == [STABLE] * stable + [CANARY] * wanted, f"{self.canary.progress} of {replicas}, {rollout}"
         assert all(p.ready for p in self.world.ours())
-        assert (self.stage.ready, self.stage.wanted) == (wanted, wanted)
-        assert self.stage.merged().older == ()
-        assert not any(isinstance(a, DeletePod) for a in plan_stage(self.stage).actions)
+        assert (self.split.ready, self.split.wanted) == (wanted, wanted)
+        assert self.split.merged().older == ()
+        assert not any(isinstance(a, DeletePod) for a in plan_split(self.split).actions)
 
 
 Staging.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)

@@ -10,16 +10,16 @@ from operator_support.world import SimulatedPod, State, World, fits_of
 
 from plimsoll_operator.build.pod_revision import user_part
 from plimsoll_operator.canary.rule import begin, taken_back
-from plimsoll_operator.canary.split import Sides, stage_of
+from plimsoll_operator.canary.split import Sides, split_of
 from plimsoll_operator.canary.state import Canary
-from plimsoll_operator.canary.status import describe_stage
+from plimsoll_operator.canary.status import describe_split
 from plimsoll_operator.planning.pods import ServiceState
-from plimsoll_operator.spec.canary import read_terms
+from plimsoll_operator.spec.canary import read_canary_spec
 from plimsoll_operator.status.conditions import LOADED, Condition
 from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Fields, Rejections
 
-TERMS = read_terms({"steps": [{"weight": 50}]})
+TERMS = read_canary_spec({"steps": [{"weight": 50}]})
 assert TERMS is not None
 OLD, NEW = "hf://org/old", "hf://org/new"
 STABLE = replace(spec_of(replicas=2), source=OLD)
@@ -33,7 +33,7 @@ def told(canary: Canary, *pods: SimulatedPod) -> tuple[Fields, dict[str, Conditi
     labels = f"{canary.revision}-i-1", f"{canary.stable}-i-1"
     sides = Sides(PRESENT, STABLE, *map(fits_of, labels))
     observed = World(list(pods), ServiceState.OURS, EPOCH, {}).observed()
-    fields, conditions = describe_stage(stage_of(canary, TERMS, sides, observed), Rejections(), ())
+    fields, conditions = describe_split(split_of(canary, TERMS, sides, observed), Rejections(), ())
     return fields, {condition.type: condition for condition in conditions}
 
 

@@ -17,17 +17,17 @@ from plimsoll_operator.controller import controller as module
 from plimsoll_operator.controller.controller import Controller
 from plimsoll_operator.controller.options import Options, parse_options
 from plimsoll_operator.kube.api import Api, ApiError
-from plimsoll_operator.kube.context import Common
+from plimsoll_operator.kube.context import ReconcileContext
 from plimsoll_operator.kube.leader_election import Lease
 from plimsoll_operator.kube.rbac import Right
-from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.result import ReconcileResult
 from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.kube.stores import Caches
-from plimsoll_operator.planning.upgrade_queue import Turns
+from plimsoll_operator.kube.stores import Stores
+from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import read_spec
 from plimsoll_operator.status.conditions import PROGRESSING
-from plimsoll_operator.status.name_conflicts import Loss
+from plimsoll_operator.status.name_conflicts import NameConflict
 from plimsoll_operator.status.reasons import Reason
 
 SOURCE = {"source": "demo://gemma-3-270m"}
@@ -86,10 +86,10 @@ class Obtainable(Forbidding):
         return lease
 
 
-async def follow_two(caches: Caches) -> None:
+async def follow_two(stores: Stores) -> None:
     """Lists two models that claim one name, the younger first. The older one takes a new image just now."""
     rolling = {"type": PROGRESSING, "status": "True", "reason": Reason.ROLLING}
-    for store in caches.all():
+    for store in stores.all():
         entries = {}
         for age, name in ((1, "newer"), (0, "older")) if store.resource.kind == KIND else ():
             found = model(
@@ -104,10 +104,10 @@ async def follow_two(caches: Caches) -> None:
 
 
 async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
-    async def follow(caches: Caches) -> None:
+    async def follow(stores: Stores) -> None:
         for _ in range(module.TROUBLED):
             assert "not heard of" not in controller.trouble(), "one failure is none"
-            caches.pods.part_of("team").fail("pods of all namespaces: the API server answered 403: forbidden")
+            stores.pods.part_of("team").fail("pods of all namespaces: the API server answered 403: forbidden")
         told.set()
 
     told = asyncio.Event()
@@ -126,32 +126,34 @@ async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
 class FirstPass:
     """Stands for the Reconciler: keeps what is known when its first pass begins."""
 
-    losses: asyncio.Future[tuple[Loss, ...]]
+    conflicts: asyncio.Future[tuple[NameConflict, ...]]
     has_turn: bool
 
-    def __init__(self, names: NameRegistry, turns: Turns) -> None:
-        self._names, self._turns = names, turns
+    def __init__(self, names: NameRegistry, upgrades: UpgradeQueue) -> None:
+        self._names, self._upgrades = names, upgrades
 
-    async def reconcile(self, key: ObjectKey) -> Outcome:
-        if not self.losses.done():
+    async def reconcile(self, key: ObjectKey) -> ReconcileResult:
+        if not self.conflicts.done():
             newer = read_spec(
                 model("newer", created=EPOCH + timedelta(seconds=1), model={**SOURCE, "servedNames": ["g"]})
             )
-            FirstPass.has_turn = self._turns.take(newer.key)
-            self.losses.set_result(self._names.losses(newer))
-        return Outcome()
+            FirstPass.has_turn = self._upgrades.take(newer.key)
+            self.conflicts.set_result(self._names.conflicts(newer))
+        return ReconcileResult()
 
 
 async def test_claims_to_names_and_turns_are_known_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(common: Common, turns: Turns, **_: Any) -> FirstPass:
-        return FirstPass(common.names, turns)
+    def make(context: ReconcileContext, upgrades: UpgradeQueue, **_: Any) -> FirstPass:
+        return FirstPass(context.names, upgrades)
 
-    monkeypatch.setattr(module, "Reconciler", make)
-    FirstPass.losses = asyncio.get_running_loop().create_future()
+    monkeypatch.setattr(module, "ModelReconciler", make)
+    FirstPass.conflicts = asyncio.get_running_loop().create_future()
     controller = Controller(options("--max-rolling-models", "1"), Obtainable(), follow_two, ("us", "us"))
     await controller.start()
     try:
-        assert await asyncio.wait_for(FirstPass.losses, 60) == (Loss("g", Reason.SERVED_NAME_TAKEN, "by team/older"),)
+        assert await asyncio.wait_for(FirstPass.conflicts, 60) == (
+            NameConflict("g", Reason.SERVED_NAME_TAKEN, "by team/older"),
+        )
     finally:
         await controller.stop()
     assert not FirstPass.has_turn

@@ -9,9 +9,9 @@ import pytest
 from operator_support.objects import model
 
 from plimsoll_cluster.keys import Key
-from plimsoll_operator.controller.event_routing import merge_event, wake
+from plimsoll_operator.controller.event_routing import merge_event, route_changes
 from plimsoll_operator.kube.expectations import Expectations
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.spec.identity import KIND
 
@@ -36,12 +36,12 @@ def changed(kind: str, version: int, *, cordoned: bool = False) -> Any:
 
 @pytest.mark.parametrize("namespaces", [None, ["team"]])
 def test_a_drain_reaches_those_who_have_pods_there(namespaces: list[str] | None) -> None:
-    caches, queue, nodes = Caches(namespaces, with_nodes=True), Queue(), NodeRegistry()
-    wake(caches, queue, Expectations(), nodes)  # type: ignore[arg-type]
+    stores, queue, nodes = Stores(namespaces, with_nodes=True), Queue(), NodeRegistry()
+    route_changes(stores, queue, Expectations(), nodes)  # type: ignore[arg-type]
     gemma = Key(KIND, "team", "gemma")
     nodes.note_use(gemma, ["n1"])
-    assert caches.nodes is not None
-    part = caches.nodes.part_of("")
+    assert stores.nodes is not None
+    part = stores.nodes.part_of("")
     part.take(changed("ADDED", 2))
     part.take(changed("MODIFIED", 3))
     assert queue.added == [], "a heartbeat"
@@ -54,7 +54,7 @@ def test_a_drain_reaches_those_who_have_pods_there(namespaces: list[str] | None)
 
 
 def test_without_the_right_to_nodes_none_are_asked_for() -> None:
-    assert "Node" not in {store.resource.kind for store in Caches(None).all()}
+    assert "Node" not in {store.resource.kind for store in Stores(None).all()}
 
 
 def break_down(_: object) -> None:
@@ -63,15 +63,15 @@ def break_down(_: object) -> None:
 
 @pytest.mark.parametrize("what", ["a listener that raises", "an object that cannot be read"])
 def test_an_event_that_breaks_costs_a_list_and_a_pass(what: str) -> None:
-    caches, queue = Caches(None), Queue()
+    stores, queue = Stores(None), Queue()
     item = {**model("gemma"), "metadata": {**model("gemma")["metadata"], "resourceVersion": "7"}}
-    part = caches.models.part_of("team")
+    part = stores.models.part_of("team")
     part.end_list(part.begin_list(), {}, 1)
     if what == "a listener that raises":
-        caches.models.listen(break_down)
+        stores.models.listen(break_down)
     else:
         del item["metadata"]["uid"]
     assert not part.outdated
-    merge_event(caches.models, queue, {"type": "ADDED", "object": item})  # type: ignore[arg-type]
+    merge_event(stores.models, queue, {"type": "ADDED", "object": item})  # type: ignore[arg-type]
     assert queue.added == [Key(KIND, "team", "gemma")]
     assert part.outdated

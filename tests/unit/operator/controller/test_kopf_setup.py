@@ -12,7 +12,7 @@ from kubernetes.aio import client
 
 from plimsoll_cluster.connection import Connection
 from plimsoll_operator.controller.kopf_setup import LOGIN_SECONDS, LONGEST_BACKOFF, Backoffs, Login
-from plimsoll_operator.kube.stores import MODELS, Caches
+from plimsoll_operator.kube.stores import MODELS, Stores
 
 
 class Stub:
@@ -30,9 +30,9 @@ class Stub:
 class Asking:
     """Requests as kopf makes them, to a stub."""
 
-    def __init__(self, url: str, caches: Caches, settings: client.Configuration) -> None:
+    def __init__(self, url: str, stores: Stores, settings: client.Configuration) -> None:
         self.url = url
-        self.login = Login(Connection(settings), lambda: caches)
+        self.login = Login(Connection(settings), lambda: stores)
         self.session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -48,15 +48,15 @@ class Asking:
 
 @pytest.mark.parametrize("namespaces", [None, ["team", "other"]])
 async def test_a_list_of_kopfs_casts_doubt_and_nothing_else_does(namespaces: list[str] | None) -> None:
-    caches, stub, app = Caches(namespaces), Stub(), web.Application()
+    stores, stub, app = Stores(namespaces), Stub(), web.Application()
     app.router.add_get("/{path:.*}", stub.answer)
-    part = caches.models.part_of("team")
+    part = stores.models.part_of("team")
     path = MODELS.path(None if namespaces is None else "team")
     async with TestServer(app) as server:
         url = str(server.make_url("")).rstrip("/")
         settings = client.Configuration(host=url)
         settings.api_key, settings.api_key_prefix = {"BearerToken": "t1"}, {"BearerToken": "Bearer"}
-        kopf = Asking(url, caches, settings)
+        kopf = Asking(url, stores, settings)
         part.end_list(part.begin_list(), {}, 1)
         await kopf.get("/api/v1")
         await kopf.get(path, watch="true")
@@ -65,19 +65,19 @@ async def test_a_list_of_kopfs_casts_doubt_and_nothing_else_does(namespaces: lis
         settings.api_key["BearerToken"] = "t2"
         await kopf.get(path, limit="500")
         assert part.outdated
-        others = [p for store in caches.primaries() for p in store.parts.values() if p is not part]
+        others = [p for store in stores.primaries() for p in store.parts.values() if p is not part]
         assert all(other.lists_done == 0 and other._wanted == 1 for other in others)
         assert stub.tokens == ["Bearer t1"] * 3 + ["Bearer t2"], "tokens are renewed while we run"
         await kopf.close()
 
 
 async def test_a_collection_that_cannot_be_read_is_in_trouble_until_it_can() -> None:
-    caches, stub, app = Caches(None), Stub(), web.Application()
+    stores, stub, app = Stores(None), Stub(), web.Application()
     app.router.add_get("/{path:.*}", stub.answer)
-    part, path = caches.models.part_of("team"), MODELS.path(None)
+    part, path = stores.models.part_of("team"), MODELS.path(None)
     async with TestServer(app) as server:
         url = str(server.make_url("")).rstrip("/")
-        kopf = Asking(url, caches, client.Configuration(host=url))
+        kopf = Asking(url, stores, client.Configuration(host=url))
         stub.status = 403
         for _ in range(2):
             await kopf.get(path, watch="true")

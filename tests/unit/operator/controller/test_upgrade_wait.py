@@ -27,13 +27,13 @@ def test_a_model_in_the_queue_has_no_pass_at_once(seconds: float) -> None:
     world = World()
     world.ask_for(100, 2, None)
     settled(world, Process(world))
-    after = Process(world, image="runtime:2", turns=0)
+    after = Process(world, image="runtime:2", upgrades=0)
     settled(world, after)
     world.now += seconds
-    outcome = after.outcome()
+    result = after.result()
     assert reason_of(world.model) == "RolloutQueued"
-    assert outcome.again is None or outcome.again > timedelta(0)
-    assert (outcome.again is None) == (seconds == LATE)
+    assert result.again is None or result.again > timedelta(0)
+    assert (result.again is None) == (seconds == LATE)
 
 
 def settled(world: World, process: Process) -> None:
@@ -47,9 +47,9 @@ def test_nor_has_a_pool(seconds: float) -> None:
     world = pooled.World()
     world.ask_for_pool(1)
     pooled.run(pooled.Process(world).settle())
-    after = pooled.Process(world, image=Image("runtime:2"), turns=0)
+    after = pooled.Process(world, image=Image("runtime:2"), upgrades=0)
     pooled.run(after.settle())
     world.now += seconds
-    outcome = pooled.run(after.one_pass(POOL.of(POOL_KIND)))
+    result = pooled.run(after.one_pass(POOL.of(POOL_KIND)))
     assert reason_of(world.server.objects[POOL_KIND][POOL.name]) == "RolloutQueued"
-    assert outcome.again is None or outcome.again > timedelta(0)
+    assert result.again is None or result.again > timedelta(0)

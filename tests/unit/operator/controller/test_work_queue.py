@@ -19,13 +19,13 @@ from plimsoll_cluster.keys import Key
 from plimsoll_operator.controller.work_queue import LONGEST_DELAY, RESYNC_SECONDS, RESYNCED_A_SECOND, WorkQueue
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
-from plimsoll_operator.kube.result import Outcome
+from plimsoll_operator.kube.result import ReconcileResult
 
 A, B = Key("Model", "team", "a"), Key("Pool", "team", "a")
-Result = Outcome | Exception
+Result = ReconcileResult | Exception
 
-DONE, AGAIN, GONE = Outcome(), Outcome(again=timedelta(seconds=5)), Outcome(gone=True)
-PUT_OFF = Outcome(again=timedelta(seconds=30), put_off=True)
+DONE, AGAIN, GONE = ReconcileResult(), ReconcileResult(again=timedelta(seconds=5)), ReconcileResult(gone=True)
+PUT_OFF = ReconcileResult(again=timedelta(seconds=30), put_off=True)
 RESULTS = st.sampled_from([DONE, DONE, AGAIN, GONE, PUT_OFF, ApiError(503, "overloaded"), ValueError("a bug")])
 
 
@@ -39,7 +39,7 @@ class Passes:
     running: set[Key] = field(default_factory=set)
     ended: dict[Key, Result] = field(default_factory=dict)
 
-    async def make(self, key: Key) -> Outcome:
+    async def make(self, key: Key) -> ReconcileResult:
         assert key not in self.running, "two passes of one object at once"
         self.running.add(key)
         self.started.append((now(), key))
@@ -199,7 +199,7 @@ def test_settled_passes_leave_the_loop_to_others() -> None:
     async def main() -> None:
         made: list[Key] = []
 
-        async def at_once(key: Key) -> Outcome:
+        async def at_once(key: Key) -> ReconcileResult:
             made.append(key)
             return DONE
 
@@ -231,7 +231,7 @@ def test_some_kinds_go_before_the_others_and_keep_their_order() -> None:
     async def main() -> None:
         made: list[Key] = []
 
-        async def slowly(key: Key) -> Outcome:
+        async def slowly(key: Key) -> ReconcileResult:
             made.append(key)
             await asyncio.sleep(1)
             return DONE

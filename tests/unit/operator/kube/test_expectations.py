@@ -10,11 +10,11 @@ from operator_support.passes import reconciler_of, run
 from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi, model_body
 
 from plimsoll_cluster.keys import Key, ObjectKey
-from plimsoll_operator.controller.event_routing import wake
+from plimsoll_operator.controller.event_routing import route_changes
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.expectations import PATIENCE_SECONDS, Expectations
-from plimsoll_operator.kube.result import Outcome
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.result import ReconcileResult
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.spec.identity import KIND
 
@@ -39,7 +39,7 @@ class Process:
     """One process of the operator, whose caches hear of things when the test says so."""
 
     def __init__(self, replicas: int = 1) -> None:
-        self.server, self.caches, self.queue, self.now = Server(), Caches(None), Queue(), 0.0
+        self.server, self.stores, self.queue, self.now = Server(), Stores(None), Queue(), 0.0
         self.server.put(KIND, model_body("a", replicas))
         self.fates: list[Fate] = []
         self.unreadable = False
@@ -51,9 +51,9 @@ class Process:
             read_fate=lambda: Fate.LOST if self.unreadable else Fate.WELL,
         )
         self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
-        self._reconciler = reconciler_of(self.api, self.caches, self.expectations, self.nodes, now=lambda: self.now)
+        self._reconciler = reconciler_of(self.api, self.stores, self.expectations, self.nodes, now=lambda: self.now)
         self._heard = dict.fromkeys(self.server.objects, 0)
-        wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        route_changes(self.stores, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
         self.list()
 
     def judge(self, pod: Mapping[str, object]) -> Callable[[], object]:
@@ -62,7 +62,7 @@ class Process:
 
     def list(self) -> None:
         """Everything, as it is now."""
-        for store in self.caches.all():
+        for store in self.stores.all():
             kind, part = store.resource.kind, store.part_of(NAMESPACE)
             entries = {entry.key: entry for entry in map(store.resource.entry, self.server.objects[kind].values())}
             self._heard[kind] = len(self.server.told[kind])
@@ -70,16 +70,16 @@ class Process:
 
     def tell(self, *kinds: str) -> None:
         """All that these watches have to tell."""
-        for store in self.caches.all():
+        for store in self.stores.all():
             kind = store.resource.kind
             if kind in (kinds or self.server.objects):
                 for event in self.server.told[kind][self._heard[kind] :]:
                     store.part_of(NAMESPACE).take(event)
                 self._heard[kind] = len(self.server.told[kind])
 
-    def make_a_pass(self) -> Outcome:
-        outcome: Outcome = run(self._reconciler.reconcile(KEY))
-        return outcome
+    def make_a_pass(self) -> ReconcileResult:
+        result: ReconcileResult = run(self._reconciler.reconcile(KEY))
+        return result
 
     def fail_a_pass(self, *fates: Fate) -> None:
         """A pass whose writes end so."""
@@ -100,8 +100,8 @@ def process() -> Process:
 def test_a_pod_is_made_once_however_late_its_event_comes(process: Process) -> None:
     process.make_a_pass()
     for _ in range(3):
-        outcome = process.make_a_pass()
-        assert (outcome.put_off, outcome.again) == (True, timedelta(seconds=PATIENCE_SECONDS))
+        result = process.make_a_pass()
+        assert (result.put_off, result.again) == (True, timedelta(seconds=PATIENCE_SECONDS))
     process.tell(KIND, "Service", "PodDisruptionBudget", "ControllerRevision")
     assert process.make_a_pass().put_off, "each cache counts"
     process.tell("Pod")
@@ -132,7 +132,7 @@ def test_after_a_lost_answer_the_one_object_is_asked_for(process: Process) -> No
     asked = len(process.api.asked)
     assert process.make_a_pass().put_off, "the cache does not show the pod yet"
     assert process.api.asked[asked:] == ["find Pod"]
-    assert not process.caches.pods.part_of(NAMESPACE).outdated, "no list for one object"
+    assert not process.stores.pods.part_of(NAMESPACE).outdated, "no list for one object"
     process.tell()
     process.make_a_pass()
     assert process.pods == 1
@@ -175,7 +175,7 @@ def test_a_pod_that_is_made_late_between_question_and_second_try_is_asked_for(pr
 
 def test_a_list_that_began_before_is_no_answer(process: Process) -> None:
     process.make_a_pass()
-    part = process.caches.pods.part_of(NAMESPACE)
+    part = process.stores.pods.part_of(NAMESPACE)
     number = part.begin_list()
     process.now += PATIENCE_SECONDS
     assert process.make_a_pass().put_off
@@ -208,10 +208,10 @@ def test_what_is_not_heard_of_for_long_is_listed(process: Process) -> None:
     process.make_a_pass()
     process.now += PATIENCE_SECONDS - 1
     assert process.make_a_pass().put_off
-    assert not process.caches.pods.part_of(NAMESPACE).outdated
+    assert not process.stores.pods.part_of(NAMESPACE).outdated
     process.now += 1
     assert process.make_a_pass().put_off, "time alone is no proof"
-    assert process.caches.pods.part_of(NAMESPACE).outdated
+    assert process.stores.pods.part_of(NAMESPACE).outdated
     process.queue.added.clear()
     process.list()
     assert WHOLE in process.queue.added
@@ -221,7 +221,7 @@ def test_what_is_not_heard_of_for_long_is_listed(process: Process) -> None:
 
 def test_what_the_server_says_it_did_not_do_is_tried_again(process: Process) -> None:
     process.fail_a_pass(Fate.OVERLOADED)
-    assert not process.caches.services.part_of(NAMESPACE).outdated
+    assert not process.stores.services.part_of(NAMESPACE).outdated
     process.make_a_pass()
     assert process.pods == 1
 
@@ -234,7 +234,7 @@ def test_a_status_that_a_pass_wrote_is_no_news(process: Process) -> None:
     process.tell()
     assert process.queue.added == []
     asked = len(process.api.asked)
-    assert process.make_a_pass() == Outcome(again=timedelta(seconds=600)), "when its progress counts as stalled"
+    assert process.make_a_pass() == ReconcileResult(again=timedelta(seconds=600)), "when its progress counts as stalled"
     assert process.api.asked[asked:] == [], "settled: nothing is asked for"
 
 
@@ -319,8 +319,8 @@ def test_somebody_elses_service_is_asked_for_now_and_then(process: Process) -> N
     }
     assert process.make_a_pass().again == timedelta(seconds=1)
     process.tell("Pod", "PodDisruptionBudget", "ControllerRevision")
-    outcome = process.make_a_pass()
-    assert outcome.again == timedelta(seconds=60)
+    result = process.make_a_pass()
+    assert result.again == timedelta(seconds=60)
     conditions = process.server.objects[KIND]["a"]["status"]["conditions"]
     assert "ServiceNameTaken" in {condition["reason"] for condition in conditions}
     process.tell(KIND)
@@ -345,7 +345,7 @@ def test_a_service_of_ours_that_has_lost_its_labels_gets_them_back(process: Proc
     process.make_a_pass()
     process.tell()
     process.server.change("Service", "a", lambda item: item["metadata"].update(labels={}))
-    part = process.caches.services.part_of(NAMESPACE)
+    part = process.stores.services.part_of(NAMESPACE)
     part.end_list(part.begin_list(), {}, process.server.version)
     process.make_a_pass()
     process.make_a_pass()
@@ -357,7 +357,7 @@ def test_a_revision_that_is_there_already_is_written_all_the_same(process: Proce
     settle(process)
     (before,) = process.server.objects["ControllerRevision"].values()
     process.server.change("ControllerRevision", before["metadata"]["name"], lambda item: item.update(revision=7))
-    part = process.caches.revisions.part_of(NAMESPACE)
+    part = process.stores.revisions.part_of(NAMESPACE)
     part.end_list(part.begin_list(), {}, process.server.version)
     process.make_a_pass()
     (after,) = process.server.objects["ControllerRevision"].values()

@@ -17,10 +17,10 @@ from operator_support.server import CHILDREN, NAMESPACE, Fate, Server, ServerApi
 from plimsoll_cluster.keys import Key, ObjectKey
 from plimsoll_cluster.resource import Entry
 from plimsoll_cluster.store import Part
-from plimsoll_operator.controller.event_routing import merge_event, wake
+from plimsoll_operator.controller.event_routing import merge_event, route_changes
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.expectations import PATIENCE_SECONDS, Expectations
-from plimsoll_operator.kube.stores import Caches
+from plimsoll_operator.kube.stores import Stores
 from plimsoll_operator.planning.nodes import NodeRegistry
 from plimsoll_operator.spec.identity import HASH_LABEL, KIND, REVISION_LABEL, Object
 from plimsoll_operator.spec.model_deployment import read_spec
@@ -69,7 +69,7 @@ class Lagging(RuleBasedStateMachine):
 
     def start(self) -> None:
         """A new process: it knows nothing, and lists everything before its first pass."""
-        self.caches, self.queue = Caches(None), Queue()
+        self.stores, self.queue = Stores(None), Queue()
         self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
         self.api = ServerApi(self.server, self.fate, self.judge, read_fate=self.read_fate)
         self.heard = dict.fromkeys(self.server.objects, 0)
@@ -82,14 +82,14 @@ class Lagging(RuleBasedStateMachine):
         self.read: Entry[Object] | None = None
         self.reconciler = reconciler_of(
             self.api,
-            self.caches,
+            self.stores,
             self.expectations,
             self.nodes,
             now=lambda: self.now,
             wake=lambda key: self.queue.add(key.of(KIND)),
         )
-        wake(self.caches, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
-        self.caches.models.listen(self.break_down)
+        route_changes(self.stores, self.queue, self.expectations, self.nodes)  # type: ignore[arg-type]
+        self.stores.models.listen(self.break_down)
         self.kopf_lists()
         for kind in self.server.objects:
             self.begin_a_list(kind)
@@ -101,7 +101,7 @@ class Lagging(RuleBasedStateMachine):
             raise RuntimeError("a bug")
 
     def part(self, kind: str) -> Part[Any]:
-        (store,) = [store for store in self.caches.all() if store.resource.kind == kind]
+        (store,) = [store for store in self.stores.all() if store.resource.kind == kind]
         return store.part_of(NAMESPACE)
 
     def fate(self) -> Fate:
@@ -229,7 +229,7 @@ class Lagging(RuleBasedStateMachine):
         if not self.undelivered[uid]:
             del self.undelivered[uid]
         self.breaks = breaks
-        merge_event(self.caches.models, self.queue, event)  # type: ignore[arg-type]
+        merge_event(self.stores.models, self.queue, event)  # type: ignore[arg-type]
         self.breaks = False
 
     @rule(kind=st.sampled_from([KIND, *CHILDREN]))
@@ -277,7 +277,7 @@ class Lagging(RuleBasedStateMachine):
     @invariant()
     def caches_are_whole(self) -> None:
         if hasattr(self, "caches"):
-            for store in self.caches.all():
+            for store in self.stores.all():
                 store.check_integrity()
 
     @invariant()
@@ -288,7 +288,7 @@ class Lagging(RuleBasedStateMachine):
         part = self.part(KIND)
         for name in ("a", "b"):
             seen = part.version_of(ObjectKey(NAMESPACE, name))
-            entry = self.caches.models.get(ObjectKey(NAMESPACE, name))
+            entry = self.stores.models.get(ObjectKey(NAMESPACE, name))
             assert seen >= self.seen.get(name, 0)
             assert entry is None or entry.version >= self.newest.get(name, 0)
             self.seen[name] = seen
@@ -310,7 +310,7 @@ class Lagging(RuleBasedStateMachine):
                     self.tell(kind, 1000)
             self.kopf_receives(1000)
             for event in [event for events in self.undelivered.values() for event in events]:
-                merge_event(self.caches.models, self.queue, event)  # type: ignore[arg-type]
+                merge_event(self.stores.models, self.queue, event)  # type: ignore[arg-type]
             self.undelivered.clear()
             moved = [name for name in list(self.server.objects["Pod"]) if self.proceed(name)]
             if not self.queue.due and not moved:
@@ -320,7 +320,7 @@ class Lagging(RuleBasedStateMachine):
                 self.queue.due |= self.queue.later
             for key in sorted(self.queue.due):
                 self.pass_over(key)
-        for store in self.caches.all():
+        for store in self.stores.all():
             shown = {entry.key.name: entry.version for entry in store}
             assert shown == {
                 name: int(item["metadata"]["resourceVersion"])
@@ -354,13 +354,13 @@ class Lagging(RuleBasedStateMachine):
     def pass_over(self, key: Key) -> None:
         self.queue.due.discard(key)
         self.queue.later.discard(key)
-        self.read = self.caches.models.get(key.object)
+        self.read = self.stores.models.get(key.object)
         try:
-            outcome = run(self.reconciler.reconcile(key.object))
+            result = run(self.reconciler.reconcile(key.object))
         except ApiError:
             self.queue.later.add(key)
             return
-        if outcome.again is not None:
+        if result.again is not None:
             self.queue.later.add(key)
 
     def proceed(self, name: str) -> bool:

@@ -15,7 +15,7 @@ from plimsoll_cluster.served_names.rules import NameRules, Reserved, Rule
 from plimsoll_operator.kube.served_names import NameRegistry
 from plimsoll_operator.spec.identity import ObjectKey, key_of
 from plimsoll_operator.spec.model_deployment import read_spec, served_names
-from plimsoll_operator.status.name_conflicts import Loss, describe_losses
+from plimsoll_operator.status.name_conflicts import NameConflict, describe_conflicts
 from plimsoll_operator.status.reasons import Reason
 
 RULES = NameRules([Rule(("a",), ("team",)), Rule(("d*",), ())])
@@ -59,7 +59,7 @@ def expected(items: dict[ObjectKey, Json], key: ObjectKey, policy: NamePolicy) -
 def test_which_object_has_which_name(steps: list[Json | ObjectKey | Record]) -> None:
     registry, items = NameRegistry(NamePolicy(RULES)), dict[ObjectKey, Json]()
     for step in steps:
-        before = {key: registry.losses(read_spec(item)) for key, item in items.items()}
+        before = {key: registry.conflicts(read_spec(item)) for key, item in items.items()}
         changed: ObjectKey | None = None
         if isinstance(step, ObjectKey):
             changed = step
@@ -73,10 +73,10 @@ def test_which_object_has_which_name(steps: list[Json | ObjectKey | Record]) -> 
         else:
             woken = registry.use_record(step)
         registry.check_integrity()
-        after = {key: registry.losses(read_spec(item)) for key, item in items.items()}
-        for key, losses in after.items():
-            assert {loss.name: loss.reason for loss in losses} == expected(items, key, registry.policy)
-            for name in set(served_names(items[key])) - {loss.name for loss in losses}:
+        after = {key: registry.conflicts(read_spec(item)) for key, item in items.items()}
+        for key, conflicts in after.items():
+            assert {conflict.name: conflict.reason for conflict in conflicts} == expected(items, key, registry.policy)
+            for name in set(served_names(items[key])) - {conflict.name for conflict in conflicts}:
                 assert registry.owner(name) == key
         others = items.keys() & before.keys() - {changed}
         assert {key for key in others if before[key] != after[key]} <= woken <= items.keys() - {changed}
@@ -88,8 +88,8 @@ def test_a_condition_names_the_rule_and_says_what_to_do() -> None:
     registry.note(claiming(ObjectKey("team", "older"), 9, ["taken"]))
     mine = claiming(ObjectKey("team", "m"), 0, ["chat", "llama-3", "x", "y", "old", "taken", "free"])
     registry.note(mine)
-    losses = registry.losses(read_spec(mine))
-    reason, message = describe_losses(losses)
+    conflicts = registry.conflicts(read_spec(mine))
+    reason, message = describe_conflicts(conflicts)
     assert reason is Reason.SERVED_NAME_KEPT
     assert message == (
         "names are kept for the namespaces that served them: chat for prod until 2026-11-27T10:00:00Z, old for prod; "
@@ -103,7 +103,7 @@ def test_a_condition_names_the_rule_and_says_what_to_do() -> None:
 
 @pytest.mark.parametrize("reason", [Reason.SERVED_NAME_TAKEN, Reason.SERVED_NAME_RESERVED, Reason.SERVED_NAME_KEPT])
 def test_the_reason_is_that_of_the_first_name(reason: Reason) -> None:
-    assert describe_losses((Loss("x", reason, "why"),))[0] is reason
+    assert describe_conflicts((NameConflict("x", reason, "why"),))[0] is reason
 
 
 def test_a_name_that_served_elsewhere_is_not_taken_by_an_older_object() -> None:
@@ -113,5 +113,5 @@ def test_a_name_that_served_elsewhere_is_not_taken_by_an_older_object() -> None:
     registry.note(prod)
     registry.note(older)
     assert registry.owner("chat") == ObjectKey("prod", "chat")
-    assert registry.losses(read_spec(prod)) == ()
-    assert registry.losses(read_spec(older)) == (Loss("chat", Reason.SERVED_NAME_TAKEN, "by prod/chat"),)
+    assert registry.conflicts(read_spec(prod)) == ()
+    assert registry.conflicts(read_spec(older)) == (NameConflict("chat", Reason.SERVED_NAME_TAKEN, "by prod/chat"),)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from operator_support import virtual_time
 
-from plimsoll_operator.kube.api import Outstanding
+from plimsoll_operator.kube.api import WritesUnderWay
 
 
 def test_a_write_whose_caller_is_cancelled_goes_on_and_is_waited_for() -> None:
@@ -18,15 +18,15 @@ def test_a_write_whose_caller_is_cancelled_goes_on_and_is_waited_for() -> None:
             await asyncio.sleep(seconds)
             done.append(seconds)
 
-        outstanding = Outstanding(9.0)
-        callers = [asyncio.create_task(outstanding.see_through(write(seconds))) for seconds in (3.0, 5.0)]
+        writes_under_way = WritesUnderWay(9.0)
+        callers = [asyncio.create_task(writes_under_way.see_through(write(seconds))) for seconds in (3.0, 5.0)]
         await asyncio.sleep(1.0)
         for caller in callers:
             caller.cancel()
         await asyncio.wait(callers)
         assert all(caller.cancelled() for caller in callers)
         assert (loop.time(), done) == (1.0, [])
-        await outstanding.wait()
+        await writes_under_way.wait()
         assert (loop.time(), done) == (5.0, [3.0, 5.0])
 
     virtual_time.run(main())
@@ -34,11 +34,11 @@ def test_a_write_whose_caller_is_cancelled_goes_on_and_is_waited_for() -> None:
 
 def test_one_that_does_not_end_is_waited_for_no_longer_than_it_may_take(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        outstanding = Outstanding(9.0)
-        caller = asyncio.create_task(outstanding.see_through(asyncio.sleep(1e6)))
+        writes_under_way = WritesUnderWay(9.0)
+        caller = asyncio.create_task(writes_under_way.see_through(asyncio.sleep(1e6)))
         await asyncio.sleep(1.0)
         caller.cancel()
-        await outstanding.wait()
+        await writes_under_way.wait()
         assert asyncio.get_running_loop().time() == 10.0
 
     virtual_time.run(main())
@@ -50,11 +50,11 @@ def test_what_comes_of_a_write_is_its_callers() -> None:
         raise OSError("refused")
 
     async def main() -> None:
-        outstanding = Outstanding(9.0)
-        assert await outstanding.see_through(asyncio.sleep(1.0, "done")) == "done"
+        writes_under_way = WritesUnderWay(9.0)
+        assert await writes_under_way.see_through(asyncio.sleep(1.0, "done")) == "done"
         with pytest.raises(OSError, match="refused"):
-            await outstanding.see_through(fail())
-        await outstanding.wait()
+            await writes_under_way.see_through(fail())
+        await writes_under_way.wait()
         assert asyncio.get_running_loop().time() == 1.0
 
     virtual_time.run(main())

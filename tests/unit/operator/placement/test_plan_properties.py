@@ -14,8 +14,8 @@ from placement_support.world import World
 
 from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.journal import Journal
-from plimsoll_operator.placement.planner import draft, plan
-from plimsoll_operator.placement.records.action import Because, Move, Place
+from plimsoll_operator.placement.planner import build_plan, plan
+from plimsoll_operator.placement.records.action import ActionCause, Move, Place
 from plimsoll_operator.placement.records.level import Condition, Level, State
 from plimsoll_operator.placement.records.pool import PoolState
 
@@ -86,8 +86,8 @@ def test_nothing_moves_twice(state: PoolState) -> None:
 @sometimes
 @given(pools())
 def test_the_ledgers_agree_with_their_copies_and_placements_with_what_comes_of_it(state: PoolState) -> None:
-    made = draft(state, Journal())
-    for ledger in made.book.ledgers.values():
+    made = build_plan(state, Journal())
+    for ledger in made.index.ledgers.values():
         ledger.check_integrity()
     result = made.plan()
     world = World(state)
@@ -112,7 +112,7 @@ def test_a_state_survives_being_written_down(state: PoolState) -> None:
 @given(pools())
 def test_only_sleeping_files_move_to_even_hosts_out_and_each_once(state: PoolState) -> None:
     lies = {(copy.model, host.key): copy for host in state.hosts for copy in host.models}
-    moves = [one for one in plan(state).actions if isinstance(one, Move) and one.because is Because.BALANCED]
+    moves = [one for one in plan(state).actions if isinstance(one, Move) and one.because is ActionCause.BALANCED]
     assert len({move.model for move in moves}) == len(moves)
     for move in moves:
         copy = lies[move.model, move.source]

@@ -11,7 +11,7 @@ from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.explain import explain
 from plimsoll_operator.placement.ledger import MODELS_PER_HOST
 from plimsoll_operator.placement.planner import plan
-from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload, Wake
+from plimsoll_operator.placement.records.action import Action, ActionCause, First, Move, Place, Sleep, Unload, Wake
 from plimsoll_operator.placement.records.host import Copy, Host, Sleepers
 from plimsoll_operator.placement.records.level import Condition, Level, Pressure, State
 from plimsoll_operator.placement.records.model import Model, Need, Replicas
@@ -102,7 +102,7 @@ def test_the_model_of_least_value_gives_way_and_the_reason_has_the_figures() -> 
     sleep, wake = actions(state)
     assert isinstance(sleep, Sleep)
     assert isinstance(wake, Wake)
-    assert (sleep.model.name, sleep.level, sleep.because) == ("b", Level.IN_HOST, Because.EVICTED)
+    assert (sleep.model.name, sleep.level, sleep.because) == ("b", Level.IN_HOST, ActionCause.EVICTED)
     assert "makes room for team/c: value" in sleep.why
     assert "idle for 17 min, 1.0 s to bring back" in sleep.why
 
@@ -255,7 +255,7 @@ def test_a_cordoned_host_keeps_what_it_has_and_takes_nothing_new() -> None:
 def test_full_pressure_puts_the_least_worth_to_sleep() -> None:
     hosts = [host("h1", awake("a", 50, rate=0.01), awake("b", 45), pressure=Pressure.FULL)]
     (sleep,) = actions(pool([model("a", 50), model("b", 45)], hosts))
-    assert (sleep.model.name, sleep.because) == ("b", Because.PRESSURE)
+    assert (sleep.model.name, sleep.because) == ("b", ActionCause.PRESSURE)
 
 
 def test_a_replica_of_a_hot_model_takes_the_place_of_what_is_worth_less_than_half() -> None:
@@ -273,7 +273,7 @@ def test_an_idle_model_moves_so_that_a_larger_one_fits() -> None:
     hosts[0] = replace(hosts[0], models=(*hosts[0].models, files("c")))
     made = plan(pool(models, hosts, c=0))
     assert [type(action) for action in made.actions] == [Move, Wake]
-    assert (made.actions[0].model.name, made.actions[0].because) == ("a", Because.DEFRAGMENTED)
+    assert (made.actions[0].model.name, made.actions[0].because) == ("a", ActionCause.DEFRAGMENTED)
     lately = [replace(models[0], moved=NOW - 10), *models[1:]]
     assert not any(isinstance(action, Move) for action in actions(pool(lately, hosts, c=0)))
 
@@ -288,7 +288,7 @@ def test_a_new_revision_replaces_the_old_one_in_its_place_where_nobody_uses_it()
 def test_scaled_to_zero_it_sleeps_and_stopped_it_goes() -> None:
     hosts = [host("h1", awake("a"))]
     (sleep,) = actions(pool([model("a", replicas=Replicas(0, 0, 1))], hosts))
-    assert (type(sleep), sleep.because) == (Sleep, Because.SCALED)
+    assert (type(sleep), sleep.because) == (Sleep, ActionCause.SCALED)
     assert brief(pool([model("a", replicas=Replicas(0, 0, 0))], hosts)) == ["Unload a h1"]
 
 
@@ -375,7 +375,7 @@ def uneven(*more: Copy, **changes: Any) -> PoolState:
 def test_models_asleep_that_lie_too_close_together_are_spread_as_files_and_none_moves_twice() -> None:
     made = actions(uneven())
     assert [(move.because, move.source.name, move.host.name) for move in made if isinstance(move, Move)] == [
-        (Because.BALANCED, "h1", "h2")
+        (ActionCause.BALANCED, "h1", "h2")
     ] * len(made)
     assert len(made) == 2
     assert len({move.model for move in made}) == 2

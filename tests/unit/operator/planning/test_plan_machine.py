@@ -18,7 +18,7 @@ from operator_support.world import SimulatedPod, State, World, fits_of
 
 from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.planning.plan import CreatePod, DeletePod, Plan, plan
-from plimsoll_operator.planning.pod_view import View, view
+from plimsoll_operator.planning.pod_view import PodView, view
 from plimsoll_operator.planning.pods import ServiceState
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.rollout import Rollout
@@ -158,7 +158,7 @@ class Rolling(RuleBasedStateMachine):
             assert self.world.live == self.world.ready == self.spec.replicas
             assert not self.moves(self.planned())
 
-    def view(self) -> View[Spec]:
+    def view(self) -> PodView[Spec]:
         return view(self.spec, fits_of(self.hash), self.world.observed(), may_roll=self.may_roll)
 
     def planned(self) -> Plan:

@@ -11,7 +11,7 @@ from operator_support.objects import EPOCH, UID, Json, model, spec_of, stamp
 from operator_support.world import SimulatedPod, State
 
 from plimsoll_operator.build.model import build_service
-from plimsoll_operator.kube.stores import MODELS, Caches
+from plimsoll_operator.kube.stores import MODELS, Stores
 from plimsoll_operator.planning.pods import (
     LOST_AFTER,
     Pod,
@@ -96,7 +96,7 @@ def test_whether_one_is_lost_is_a_question_of_time() -> None:
 
 def test_only_our_own() -> None:
     """By its owner's uid, its namespace and its label: a Service goes by the label."""
-    caches, label = Caches(None), {OWNER_LABEL: "gemma"}
+    stores, label = Stores(None), {OWNER_LABEL: "gemma"}
     owner = {"kind": KIND, "name": "gemma", "uid": UID, "controller": True}
     odd: dict[str, Json] = {
         "ours": {},
@@ -110,8 +110,8 @@ def test_only_our_own() -> None:
     for number, (name, fields) in enumerate(odd.items()):
         item = pod(name=name).json()
         item["metadata"] |= {"resourceVersion": str(number + 1), "labels": label, "ownerReferences": [owner], **fields}
-        caches.pods.parts[None].take({"type": "ADDED", "object": item})
-    found = caches.pods_of(MODELS.entry({**model(), "metadata": model()["metadata"] | {"resourceVersion": "1"}}))
+        stores.pods.parts[None].take({"type": "ADDED", "object": item})
+    found = stores.pods_of(MODELS.entry({**model(), "metadata": model()["metadata"] | {"resourceVersion": "1"}}))
     assert [one.name for one in found] == ["ours"]
 
 

@@ -11,13 +11,13 @@ import pytest
 from operator_support.objects import EPOCH, model
 from operator_support.stub_host import StubClient, StubHost, StubModel
 
-from plimsoll_operator.placement.records.action import Action, Because, First, Move, Place, Sleep, Unload
+from plimsoll_operator.placement.records.action import Action, ActionCause, First, Move, Place, Sleep, Unload
 from plimsoll_operator.placement.records.level import Level
-from plimsoll_operator.pools.host_executor import Asker
-from plimsoll_operator.pools.host_model_spec import Wanted, wanted
+from plimsoll_operator.pools.host_executor import HostExecutor
+from plimsoll_operator.pools.host_model_spec import HostModelSpec, host_model_spec
 from plimsoll_operator.pools.hosts.client import HostClient, HostError
-from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod, Known
-from plimsoll_operator.pools.placer_state import Pool, Refused
+from plimsoll_operator.pools.hosts.host_registry import HostPod, HostRegistry, Known
+from plimsoll_operator.pools.placer_state import PlacerState, Refused
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.model_deployment import read_spec
 from plimsoll_operator.status.reasons import Reason
@@ -50,15 +50,15 @@ def names_of(found: StubModel) -> Sequence[str]:
     return names
 
 
-def wish(key: ObjectKey, *names: str) -> Wanted:
-    return wanted(read_spec(model(key.name, placement={"pool": "shared"})), list(names))
+def spec(key: ObjectKey, *names: str) -> HostModelSpec:
+    return host_model_spec(read_spec(model(key.name, placement={"pool": "shared"})), list(names))
 
 
 def known(host: StubHost) -> Known:
-    book = HostBook()
-    book.keep(POOL, [POD])
-    book.take(POD.uid, host.report(), host.now)
-    (found,) = book
+    registry = HostRegistry()
+    registry.keep(POOL, [POD])
+    registry.take(POD.uid, host.report(), host.now)
+    (found,) = registry
     return found
 
 
@@ -66,9 +66,9 @@ class Asking:
     """An asker of one host, and what it told people."""
 
     def __init__(self, host: Host) -> None:
-        self.host, self.pool = host, Pool()
+        self.host, self.pool = host, PlacerState()
         self.told: list[tuple[ObjectKey, Reason]] = []
-        self.asker = Asker(self.connect, self.tell, may_act=lambda: True, clock=lambda: EPOCH)
+        self.executor = HostExecutor(self.connect, self.tell, may_act=lambda: True, clock=lambda: EPOCH)
 
     def connect(self, _: HostPod) -> HostClient:
         return StubClient(self.host)
@@ -76,19 +76,19 @@ class Asking:
     def tell(self, key: ObjectKey, reason: Reason, _: str) -> None:
         self.told.append((key, reason))
 
-    def carry_out(self, wishes: Mapping[ObjectKey, Wanted], *actions: Action) -> list[tuple[str, str]]:
+    def carry_out(self, specs: Mapping[ObjectKey, HostModelSpec], *actions: Action) -> list[tuple[str, str]]:
         """What the host was asked."""
         self.host.asked.clear()
-        asyncio.run(self.asker.carry_out(self.pool, [known(self.host)], actions, wishes))
+        asyncio.run(self.executor.carry_out(self.pool, [known(self.host)], actions, specs))
         return list(self.host.asked)
 
 
 def renewed(key: ObjectKey) -> Move:
-    return Move(key, POD.key, POD.key, Level.RESIDENT, First.UNLOAD, Because.REVISION, "its spec changed")
+    return Move(key, POD.key, POD.key, Level.RESIDENT, First.UNLOAD, ActionCause.REVISION, "its spec changed")
 
 
 def held(host: Host, key: ObjectKey, *names: str) -> None:
-    host.models[key] = StubModel({**wish(key, *names).body, "revision": "before"}, "Resident", host.now)
+    host.models[key] = StubModel({**spec(key, *names).body, "revision": "before"}, "Resident", host.now)
 
 
 def test_a_name_that_goes_from_one_model_to_another_of_a_host_does() -> None:
@@ -96,12 +96,12 @@ def test_a_name_that_goes_from_one_model_to_another_of_a_host_does() -> None:
     held(host, A, "a", "x")
     held(host, B, "b")
     asking = Asking(host)
-    wishes = {A: wish(A, "a"), B: wish(B, "b", "x")}
-    assert asking.carry_out(wishes, renewed(B), renewed(A)) == [("place", "b"), ("place", "a")]
+    specs = {A: spec(A, "a"), B: spec(B, "b", "x")}
+    assert asking.carry_out(specs, renewed(B), renewed(A)) == [("place", "b"), ("place", "a")]
     assert (B, Reason.REFUSED) in asking.told
-    assert asking.carry_out(wishes, renewed(B)) == [], "it is not asked again at once"
+    assert asking.carry_out(specs, renewed(B)) == [], "it is not asked again at once"
     asking.pool.refused.clear()
-    assert asking.carry_out(wishes, renewed(B)) == [("place", "b")]
+    assert asking.carry_out(specs, renewed(B)) == [("place", "b")]
     assert set(names_of(host.models[B])) == {"b", "x"}
 
 
@@ -113,9 +113,9 @@ def test_what_counts_on_room_that_was_refused_is_not_asked(remembered: bool) -> 
     asking = Asking(host)
     if remembered:
         asking.pool.refused[POD.uid, A] = Refused("", EPOCH.timestamp() + 30, "it answers")
-    sleep = Sleep(A, POD.key, Level.IN_HOST, Because.EVICTED, "")
-    place = Place(C, POD.key, Level.RESIDENT, Because.MISSING, "")
-    found = asking.carry_out({C: wish(C, "c")}, sleep, place)
+    sleep = Sleep(A, POD.key, Level.IN_HOST, ActionCause.EVICTED, "")
+    place = Place(C, POD.key, Level.RESIDENT, ActionCause.MISSING, "")
+    found = asking.carry_out({C: spec(C, "c")}, sleep, place)
     assert found == ([] if remembered else [("sleep", "a")])
 
 
@@ -124,9 +124,9 @@ def test_nothing_more_is_asked_of_a_host_that_does_not_answer() -> None:
     asking = Asking(host)
     found = known(host)
     host.dead = True
-    place = [Place(key, POD.key, Level.RESIDENT, Because.MISSING, "") for key in (A, B)]
-    wishes = {key: wish(key, key.name) for key in (A, B)}
-    asyncio.run(asking.asker.carry_out(asking.pool, [found], place, wishes))
+    place = [Place(key, POD.key, Level.RESIDENT, ActionCause.MISSING, "") for key in (A, B)]
+    specs = {key: spec(key, key.name) for key in (A, B)}
+    asyncio.run(asking.executor.carry_out(asking.pool, [found], place, specs))
     assert host.asked == [("place", "a")]
     assert asking.told == []
 
@@ -134,7 +134,7 @@ def test_nothing_more_is_asked_of_a_host_that_does_not_answer() -> None:
 def test_a_model_that_goes_is_asked_to() -> None:
     host = Host()
     held(host, A, "a")
-    assert Asking(host).carry_out({}, Unload(A, POD.key, Because.REMOVED, "")) == [("remove", "a")]
+    assert Asking(host).carry_out({}, Unload(A, POD.key, ActionCause.REMOVED, "")) == [("remove", "a")]
 
 
 @pytest.mark.parametrize("first", First)
@@ -145,8 +145,8 @@ def test_a_model_whose_spec_cannot_be_read_is_not_moved_and_nobody_is_told_that_
     host = Host()
     held(host, A, "a")
     asking = Asking(host)
-    move = Move(A, source, POD.key, Level.RESIDENT, first, Because.DRAINING, "")
+    move = Move(A, source, POD.key, Level.RESIDENT, first, ActionCause.DRAINING, "")
     assert asking.carry_out({}, move) == []
-    away = Move(A, POD.key, ObjectKey("team", "elsewhere"), Level.RESIDENT, first, Because.DRAINING, "")
+    away = Move(A, POD.key, ObjectKey("team", "elsewhere"), Level.RESIDENT, first, ActionCause.DRAINING, "")
     assert asking.carry_out({}, away) == [], "taken away, it could be placed nowhere"
     assert (asking.told, asking.pool.moved, asking.pool.asked) == ([], {}, {})

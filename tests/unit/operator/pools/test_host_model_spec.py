@@ -6,7 +6,7 @@ from operator_support.objects import Json, model
 from operator_support.pooled import Process, World, run
 
 from plimsoll_operator.placement.records.model import Replicas
-from plimsoll_operator.pools.host_model_spec import Wanted, planned_model
+from plimsoll_operator.pools.host_model_spec import HostModelSpec, planned_model
 from plimsoll_operator.spec.identity import KIND
 from plimsoll_operator.spec.model_deployment import read_spec
 
@@ -16,7 +16,7 @@ SCALING = {"minReplicas": 0, "maxReplicas": 2, "idleSeconds": 10}
 def placed(desired: int | None, **scaling: int) -> Replicas:
     item = model(placement={"pool": "shared"}, scaling=SCALING | scaling)
     item["status"] = {} if desired is None else {"desiredReplicas": desired}
-    return planned_model(Wanted(read_spec(item), "r", {}), None, None).replicas
+    return planned_model(HostModelSpec(read_spec(item), "r", {}), None, None).replicas
 
 
 def test_the_planner_hears_of_what_is_wanted() -> None:

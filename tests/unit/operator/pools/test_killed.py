@@ -73,16 +73,16 @@ class Story:
                 raise Killed
 
     async def tell(self, steps: Sequence[Ask | Sleep]) -> dict[str, Any]:
-        await self.turns(6)
+        await self.upgrades(6)
         for step in steps:
             self.take(step)
-            await self.turns(2)
-        await self.turns(8)
+            await self.upgrades(2)
+        await self.upgrades(8)
         self.left = 0
         await self.process.settle()
         return self.end()
 
-    async def turns(self, count: int) -> None:
+    async def upgrades(self, count: int) -> None:
         for _ in range(count):
             self.process.hear()
             self.process.queue.add(POOL.of(POOL_KIND))

@@ -241,8 +241,8 @@ def test_a_model_that_never_was_in_a_pool_does_not_leave_it_either() -> None:
     host.change("place", key, {"operation": "lie", "spec": spec, "level": "Resident"})
     host.proceed()
     fresh = Process(world)
-    for known in process.pools.book:
-        fresh.pools.book.keep(POOL, [known.pod])
+    for known in process.pools.registry:
+        fresh.pools.registry.keep(POOL, [known.pod])
     for _ in range(3):
         run(fresh.poll())
         run(fresh.one_pass(POOL.of("Placement")))
@@ -305,7 +305,7 @@ def test_a_model_that_leaves_a_pool_of_another_namespace_is_answered_all_the_whi
         fresh.queue.add(POOL.of("Placement"))
     assert min(seen) >= 1
     assert on_hosts(world) == set()
-    assert process.caches.models.get(GUEST) is not None
+    assert process.stores.models.get(GUEST) is not None
 
 
 def test_two_models_of_one_name_in_two_namespaces_share_a_pool() -> None:
@@ -323,7 +323,7 @@ def test_a_pool_in_a_namespace_that_is_not_watched() -> None:
     world.label("guests")
     world.ask_for("m", namespace="guests", placement={"pool": "shared", "namespace": "hidden"})
     process = Process(world)
-    process.caches.watched = frozenset({"guests", NAMESPACE})
+    process.stores.watched = frozenset({"guests", NAMESPACE})
     run(process.settle())
     assert told(world)[1] == "PoolNotFound"
     assert "does not watch namespace hidden" in told(world)[2]

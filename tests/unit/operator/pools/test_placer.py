@@ -152,9 +152,9 @@ def test_a_pool_that_there_is_not() -> None:
     world, key = World(), ObjectKey(NAMESPACE, "m").of(KIND)
     world.ask_for("m")
     process = Process(world)
-    outcome = run(process.one_pass(key))
+    result = run(process.one_pass(key))
     assert "status" not in world.server.objects[KIND]["m"], "its watch may be later"
-    world.now += outcome.again.total_seconds()
+    world.now += result.again.total_seconds()
     run(process.one_pass(key))
     assert conditions(world, "m")["Placed"] == ("False", "PoolNotFound")
     assert conditions(world, "m")["Ready"] == ("False", "PoolNotFound")
@@ -601,9 +601,9 @@ def test_a_process_waits_until_every_host_that_runs_has_been_asked() -> None:
     process = Process(world)
     ((holder,),) = where(world).values()
     run(process.one_pass(POOL.of("RuntimePool")))
-    for known in process.pools.book:
+    for known in process.pools.registry:
         if known.pod.name != holder:
-            process.pools.book.take(known.pod.uid, world.hosts[known.pod.name].report(), world.hosts[holder].now)
+            process.pools.registry.take(known.pod.uid, world.hosts[known.pod.name].report(), world.hosts[holder].now)
     run(process.one_pass(POOL.of("Placement")))
     assert sum(len(host.loads) for host in world.hosts.values()) == 1
 
@@ -678,7 +678,7 @@ def test_a_host_that_drains_goes_on_draining_though_its_models_are_asked_for() -
     world.ask_for_pool(1)
     process.hear()
     run(process.turn())
-    assert [process.pools.reconciler.is_draining(known.pod.uid) for known in process.pools.book.of(POOL)] == [
+    assert [process.pools.reconciler.is_draining(known.pod.uid) for known in process.pools.registry.of(POOL)] == [
         True,
         False,
     ]

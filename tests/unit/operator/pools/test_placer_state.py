@@ -12,7 +12,7 @@ from plimsoll_operator.placement.records.model import Need
 from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
 from plimsoll_operator.pools.hosts.inventory import stored_needs
 from plimsoll_operator.pools.hosts.model_host import host_status
-from plimsoll_operator.pools.placer_state import Pool
+from plimsoll_operator.pools.placer_state import PlacerState
 from plimsoll_operator.spec.identity import ObjectKey
 
 MODEL = ObjectKey("team", "m")
@@ -32,13 +32,13 @@ def told(level: str, uid: str = "h1", **changes: Any) -> Known:
 
 
 def test_the_size_of_a_model_that_never_woke_is_what_its_headers_say() -> None:
-    pool = Pool()
+    pool = PlacerState()
     pool.measure([told("OnDisk")])
     assert pool.sizes == {PLACE: Need(100 * MIB, 0, 0, 100 * MIB)}
 
 
 def test_of_two_hosts_the_larger_figure_counts() -> None:
-    pool, small = Pool(), told("OnDisk", "h2")
+    pool, small = PlacerState(), told("OnDisk", "h2")
     needs = small.entries[MODEL].needs
     assert needs is not None
     small.entries[MODEL] = msgspec.structs.replace(
@@ -50,7 +50,7 @@ def test_of_two_hosts_the_larger_figure_counts() -> None:
 
 
 def test_a_host_of_an_older_release_tells_of_models_that_are_awake_and_is_remembered() -> None:
-    pool = Pool()
+    pool = PlacerState()
     pool.measure([told("OnDisk", needs=None)])
     assert pool.sizes[PLACE] == Need(0)
     pool.measure([told("Resident", needs=None)])
@@ -63,7 +63,7 @@ def test_a_process_that_has_heard_no_host_yet_goes_by_what_modelhosts_say() -> N
     for level in ("Resident", "OnDisk"):
         found = told(level)
         status = host_status(found, False, {}, EPOCH, lambda _: True)
-        pool = Pool()
+        pool = PlacerState()
         pool.measure([Known(found.pod)], stored_needs(status))
         assert pool.sizes == {PLACE: Need(100 * MIB, 0, 0, 100 * MIB)}
         pool.measure([])
@@ -71,7 +71,7 @@ def test_a_process_that_has_heard_no_host_yet_goes_by_what_modelhosts_say() -> N
 
 
 def test_what_no_host_has_any_more_is_forgotten() -> None:
-    pool = Pool()
+    pool = PlacerState()
     pool.measure([told("OnDisk")])
     pool.measure([])
     assert pool.sizes == {}

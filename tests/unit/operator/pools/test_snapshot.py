@@ -13,7 +13,7 @@ MODEL = ObjectKey(NAMESPACE, "m")
 
 
 def told(process: Process) -> str:
-    return explain(run(_state(process.caches, POOL)), MODEL)
+    return explain(run(_state(process.stores, POOL)), MODEL)
 
 
 def test_a_model_that_was_used_is_said_to_have_been_and_takes_the_same_after_a_restart_of_its_host() -> None:

@@ -15,7 +15,7 @@ from operator_support.server import NAMESPACE
 from plimsoll_operator.build.host import HostKey
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.pools.model_placement import Problem
-from plimsoll_operator.pools.source_tokens import LONGEST, LOOK_AGAIN_SECONDS, Token, Tokens, decode
+from plimsoll_operator.pools.source_tokens import LONGEST, LOOK_AGAIN_SECONDS, SourceTokens, Token, decode
 from plimsoll_operator.spec.identity import KIND, Object, ObjectKey
 from plimsoll_operator.spec.model_deployment import SecretItem
 from plimsoll_operator.status.reasons import Reason
@@ -156,7 +156,7 @@ class Secrets:
         self.error: ApiError | None = None
         self.reads = 0
         self.now = 0.0
-        self.tokens = Tokens(self.read, HostKey(b"o" * 32).mark, lambda: self.now)
+        self.tokens = SourceTokens(self.read, HostKey(b"o" * 32).mark, lambda: self.now)
 
     async def read(self, key: ObjectKey) -> Object | None:
         assert key == SECRET

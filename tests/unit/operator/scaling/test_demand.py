@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from operator_support.stub_gateway import StubGateway
 
-from plimsoll_operator.scaling.demand import BadDemandError, Demand, complaint, decode_demand
+from plimsoll_operator.scaling.demand import BadDemandError, Demand, contradiction, decode_demand
 from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "m")
@@ -35,8 +35,8 @@ def test_an_answer_is_read_and_believed() -> None:
     (part,) = model.revisions
     assert (model.key, model.held, model.in_flight, model.asked, model.last_asked) == (KEY, 1, 4, 9, NOW - 1)
     assert (part.replicas, part.slots, part.first_byte.count, part.event_gap.count) == (2, 16, 2, 5)
-    assert complaint(None, found, NOW) is None
-    assert complaint(found, found, NOW) is None
+    assert contradiction(None, found, NOW) is None
+    assert contradiction(found, found, NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ def test_what_comes_with_a_later_gateway_is_skipped() -> None:
     ],
 )
 def test_what_cannot_be_true_is_told(change: Any, words: str) -> None:
-    told = complaint(answer(), answer(change), NOW)
+    told = contradiction(answer(), answer(change), NOW)
     assert told is not None
     assert words in told
 
 
 def test_another_process_may_begin_anew() -> None:
     after = msgspec.structs.replace(answer(), instance="g2", sequence=0, time=NOW - 50, models=())
-    assert complaint(answer(), after, NOW) is None
+    assert contradiction(answer(), after, NOW) is None

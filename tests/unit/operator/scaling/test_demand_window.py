@@ -6,7 +6,7 @@ import pytest
 from operator_support.stub_gateway import StubGateway
 
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
-from plimsoll_operator.scaling.demand_window import BIN_SECONDS, BINS, TAIL_COUNT, Reading, Tally, read_off
+from plimsoll_operator.scaling.demand_window import BIN_SECONDS, BINS, TAIL_COUNT, DemandWindow, Reading, read_off
 from plimsoll_operator.scaling.facts import Facts
 from plimsoll_operator.spec.identity import ObjectKey
 
@@ -20,7 +20,7 @@ class Counted:
     def __init__(self, gateways: int = 1) -> None:
         self.now = NOW
         self.gateways = [StubGateway(f"g{number}", now=lambda: self.now) for number in range(gateways)]
-        self.tally = Tally()
+        self.window = DemandWindow()
         self.before: dict[str, ModelDemand] = {}
         self.reading = Reading()
         self.go_on(0.0)
@@ -31,13 +31,13 @@ class Counted:
             gateway.of(KEY)
             answer: Demand = gateway.answer()
             (entry,) = answer.models
-            self.tally.count(self.before.get(gateway.instance), entry, answer, self.now)
+            self.window.count(self.before.get(gateway.instance), entry, answer, self.now)
             self.before[gateway.instance] = entry
-        self.reading = self.tally.read(list(self.before.values()), self.now)
-        self.tally.check_integrity()
+        self.reading = self.window.read(list(self.before.values()), self.now)
+        self.window.check_integrity()
 
     def facts(self, ahead: float = 60.0) -> Facts:
-        return self.tally.facts(self.reading, 1, ahead, self.now, NOW, "")
+        return self.window.facts(self.reading, 1, ahead, self.now, NOW, "")
 
 
 def test_gateways_requests_add_up_and_replicas_do_not() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from operator_support.stub_gateway import StubGateway
 
 from plimsoll_operator.scaling.demand import Demand, decode_demand
-from plimsoll_operator.scaling.gateways import FIRST_SECONDS, HEARD_SECONDS, KEPT_SECONDS, GatewayBook
+from plimsoll_operator.scaling.gateways import FIRST_SECONDS, HEARD_SECONDS, KEPT_SECONDS, GatewayRegistry
 
 NOW = 1767225600.0
 
@@ -19,21 +19,21 @@ def said(instance: str = "g1", sequence: int = 1, at: float = NOW) -> Demand:
     return decode_demand(json.dumps(StubGateway(instance, sequence, lambda: at).body()).encode())
 
 
-def book(*addresses: str, at: float = NOW) -> GatewayBook:
-    found = GatewayBook()
+def registry(*addresses: str, at: float = NOW) -> GatewayRegistry:
+    found = GatewayRegistry()
     found.keep(addresses or ("a",), at)
     return found
 
 
 def test_nothing_is_known_before_anything_was_looked_for() -> None:
-    new = GatewayBook()
+    new = GatewayRegistry()
     assert "looked for" in new.unheard(NOW)
     assert new.watched_since(NOW) == NOW
     assert new.watched_since(NOW + 5) == NOW + 5
 
 
 def test_one_that_answers_is_heard_and_its_word_lasts_a_minute() -> None:
-    known = book()
+    known = registry()
     assert "has not answered yet" in known.unheard(NOW)
     known.take("a", said(), NOW)
     assert known.unheard(NOW + HEARD_SECONDS) == ""
@@ -43,7 +43,7 @@ def test_one_that_answers_is_heard_and_its_word_lasts_a_minute() -> None:
 
 
 def test_one_of_two_that_is_not_heard_is_enough() -> None:
-    known = book("a", "b")
+    known = registry("a", "b")
     known.take("a", said(), NOW)
     known.fail("b", "it cannot be reached")
     assert known.unheard(NOW) == "gateway b: it cannot be reached"
@@ -52,7 +52,7 @@ def test_one_of_two_that_is_not_heard_is_enough() -> None:
 
 
 def test_a_lie_changes_nothing_but_what_is_told() -> None:
-    known = book()
+    known = registry()
     known.take("a", said(sequence=5), NOW)
     known.take("a", said(sequence=4), NOW + 1)
     assert "sequence is below" in known.unheard(NOW + 1)
@@ -60,7 +60,7 @@ def test_a_lie_changes_nothing_but_what_is_told() -> None:
 
 
 def test_a_process_that_was_replaced_is_not_believed_again() -> None:
-    known = book()
+    known = registry()
     known.take("a", said("g1"), NOW)
     known.take("a", said("g2", 0), NOW + 1)
     known.take("a", said("g1", 9), NOW + 2)
@@ -70,7 +70,7 @@ def test_a_process_that_was_replaced_is_not_believed_again() -> None:
 
 def test_who_listens_hears_what_the_same_process_had_said() -> None:
     told: list[tuple[str, str | None, str]] = []
-    known = book()
+    known = registry()
 
     def listen(address: str, before: Demand | None, after: Demand) -> None:
         told.append((address, before.instance if before is not None else None, after.instance))
@@ -83,7 +83,7 @@ def test_who_listens_hears_what_the_same_process_had_said() -> None:
 
 
 def test_what_one_that_is_gone_said_counts_a_while() -> None:
-    known = book("a", "b")
+    known = registry("a", "b")
     known.take("a", said("g1"), NOW)
     known.take("b", said("g2"), NOW)
     known.keep(("a",), NOW + 1)
@@ -94,7 +94,7 @@ def test_what_one_that_is_gone_said_counts_a_while() -> None:
 
 
 def test_a_name_that_is_not_resolved_leaves_all_unheard() -> None:
-    known = book()
+    known = registry()
     known.take("a", said(), NOW)
     known.lose("the gateways' name x cannot be resolved")
     assert "cannot be resolved" in known.unheard(NOW)
@@ -105,7 +105,7 @@ def test_a_name_that_is_not_resolved_leaves_all_unheard() -> None:
 
 @pytest.mark.parametrize(("gap", "missed"), [(KEPT_SECONDS - 1, False), (KEPT_SECONDS + 1, True)])
 def test_a_short_silence_misses_nothing(gap: float, missed: bool) -> None:
-    known = book()
+    known = registry()
     known.take("a", said(), NOW)
     began = known.watched_since(NOW)
     known.fail("a", "it cannot be reached")
@@ -114,7 +114,7 @@ def test_a_short_silence_misses_nothing(gap: float, missed: bool) -> None:
 
 
 def test_a_new_gateway_has_a_moment_for_its_first_answer() -> None:
-    known = book("a")
+    known = registry("a")
     known.take("a", said(), NOW)
     began = known.watched_since(NOW)
     known.keep(("a", "b"), NOW + 1)
@@ -138,7 +138,7 @@ STEPS = st.lists(
 def test_whatever_happens_only_what_was_heard_of_late_counts(
     steps: list[tuple[str, str, str, int, float]],
 ) -> None:
-    known, now, heard, since = GatewayBook(), NOW, dict[str, float](), 0.0
+    known, now, heard, since = GatewayRegistry(), NOW, dict[str, float](), 0.0
     known.listen(lambda address, before, answer: heard.update({address: now}))
     for verb, address, instance, sequence, seconds in steps:
         now += seconds

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.load_line import DRAW_SECONDS, FORGET_SECONDS, UNKNOWN_SLOTS, Line, alone, miss
+from plimsoll_operator.scaling.load_line import DRAW_SECONDS, FORGET_SECONDS, UNKNOWN_SLOTS, LoadLine, alone, miss
 from plimsoll_operator.spec.scaling import Target
 
 NOW = 10_000.0
@@ -30,11 +30,11 @@ FACTS = Facts(now=NOW, ready=2, slots=8.0, carried=6.0, ttft=0.5)
     ],
 )
 def test_before_anything_went_wrong(target: Target, facts: Facts, height: float) -> None:
-    assert Line().height(target, facts) == pytest.approx(height)
+    assert LoadLine().height(target, facts) == pytest.approx(height)
 
 
 @pytest.mark.parametrize(
-    ("target", "facts", "line"),
+    ("target", "facts", "load_line"),
     [
         (TARGET, FACTS, None),
         (TARGET, replace(FACTS, ttft=1.44), 5.0),
@@ -50,13 +50,15 @@ def test_before_anything_went_wrong(target: Target, facts: Facts, height: float)
         (Target(4, ttft=1.0), replace(FACTS, waiting=5.0, ttft=1.1), 6.0),
     ],
 )
-def test_a_target_that_is_missed_draws_a_line(target: Target, facts: Facts, line: float | None) -> None:
+def test_a_target_that_is_missed_draws_a_line(target: Target, facts: Facts, load_line: float | None) -> None:
     found = miss(target, facts)
-    assert (found.line if found is not None else None) == (line if line is None else pytest.approx(line))
+    assert (found.load_line if found is not None else None) == (
+        load_line if load_line is None else pytest.approx(load_line)
+    )
 
 
 def test_a_line_is_drawn_once_a_minute_and_only_lower() -> None:
-    first = Line().learned(TARGET, replace(FACTS, ttft=1.44))
+    first = LoadLine().learned(TARGET, replace(FACTS, ttft=1.44))
     assert [first.missed, first.at] == pytest.approx([5.0, NOW])
     worse = replace(FACTS, ttft=9.0)
     assert first.learned(TARGET, replace(worse, now=NOW + DRAW_SECONDS - 1)) == first
@@ -68,11 +70,11 @@ def test_a_line_is_drawn_once_a_minute_and_only_lower() -> None:
 
 
 def test_a_line_is_forgotten_by_and_by_and_raised_by_what_is_carried() -> None:
-    line = Line().learned(TARGET, replace(FACTS, ttft=3.0))
-    assert line.height(TARGET, FACTS) == pytest.approx(4.0)
-    assert line.height(TARGET, replace(FACTS, now=NOW + FORGET_SECONDS / 2)) == pytest.approx(4.0 * 2**0.5)
-    assert line.height(TARGET, replace(FACTS, now=NOW + 9 * FORGET_SECONDS)) == pytest.approx(8.0), "its places"
-    carried = line.learned(TARGET, replace(FACTS, now=NOW + 60, carried=5.0))
+    load_line = LoadLine().learned(TARGET, replace(FACTS, ttft=3.0))
+    assert load_line.height(TARGET, FACTS) == pytest.approx(4.0)
+    assert load_line.height(TARGET, replace(FACTS, now=NOW + FORGET_SECONDS / 2)) == pytest.approx(4.0 * 2**0.5)
+    assert load_line.height(TARGET, replace(FACTS, now=NOW + 9 * FORGET_SECONDS)) == pytest.approx(8.0), "its places"
+    carried = load_line.learned(TARGET, replace(FACTS, now=NOW + 60, carried=5.0))
     assert carried.height(TARGET, FACTS) == pytest.approx(5.0)
     assert carried.learned(TARGET, replace(FACTS, carried=7.0, ttft=None)) == carried, "no news is no good news"
 
@@ -80,8 +82,8 @@ def test_a_line_is_forgotten_by_and_by_and_raised_by_what_is_carried() -> None:
 def test_a_line_of_long_ago_is_forgotten_and_breaks_nothing() -> None:
     for days in (1, 170, 171, 20_000):
         late = replace(FACTS, now=NOW + days * 86400.0)
-        height = Line(1.0, NOW).height(TARGET, late)
-        assert height == (pytest.approx(Line().height(TARGET, late)))
+        height = LoadLine(1.0, NOW).height(TARGET, late)
+        assert height == (pytest.approx(LoadLine().height(TARGET, late)))
 
 
 def test_a_latency_without_load_is_told_and_draws_no_line() -> None:
@@ -99,10 +101,10 @@ def test_a_latency_without_load_is_told_and_draws_no_line() -> None:
 def test_a_replica_always_carries_one_and_never_more_than_its_places(
     seen: list[tuple[float, float, float, float]], kv: float
 ) -> None:
-    target, line, now = Target(4, ttft=1.0, kv=0.8), Line(), NOW
+    target, load_line, now = Target(4, ttft=1.0, kv=0.8), LoadLine(), NOW
     for seconds, carried, waiting, ttft in seen:
         now += seconds
         facts = Facts(now=now, ready=1, slots=16.0, carried=carried, waiting=waiting, ttft=ttft, kv=kv)
-        line = line.learned(target, facts)
-        assert 1.0 <= line.height(target, facts) <= 20.0
-        assert line.missed is None or line.missed >= 1.0
+        load_line = load_line.learned(target, facts)
+        assert 1.0 <= load_line.height(target, facts) <= 20.0
+        assert load_line.missed is None or load_line.missed >= 1.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator_support import virtual_time
 from operator_support.stub_gateway import StubGateway, StubGatewayClient
 
-from plimsoll_operator.scaling.gateways import GatewayBook
+from plimsoll_operator.scaling.gateways import GatewayRegistry
 from plimsoll_operator.scaling.poller import DemandPoller, Gateways
 from plimsoll_operator.spec.identity import ObjectKey
 
@@ -16,9 +16,9 @@ NOW = 1767225600.0
 KEY = ObjectKey("team", "m")
 
 
-def polled(change: Callable[[dict[str, StubGateway], dict[str, object]], None], seconds: float) -> GatewayBook:
+def polled(change: Callable[[dict[str, StubGateway], dict[str, object]], None], seconds: float) -> GatewayRegistry:
     """The book after so many seconds, from the tenth of which on the network is as `change` made it."""
-    book = GatewayBook()
+    registry = GatewayRegistry()
     gateways = {address: StubGateway(f"g-{address}") for address in ("198.18.0.1", "198.18.0.2")}
     network: dict[str, object] = {"names": True}
 
@@ -37,7 +37,7 @@ def polled(change: Callable[[dict[str, StubGateway], dict[str, object]], None], 
         for gateway in gateways.values():
             gateway.now = clock
         poller = DemandPoller(
-            book,
+            registry,
             Gateways("gateways", 8081),
             lambda address: StubGatewayClient(gateways[address]),
             clock=clock,
@@ -51,13 +51,13 @@ def polled(change: Callable[[dict[str, StubGateway], dict[str, object]], None], 
         await asyncio.wait({task})
 
     virtual_time.run(run())
-    return book
+    return registry
 
 
 def test_every_gateway_is_asked_for_ever() -> None:
-    book = polled(lambda gateways, network: gateways["198.18.0.2"].hold(KEY, 3), 30)
-    assert book.unheard(NOW + 30) == ""
-    held = {answer.instance: [model.held for model in answer.models] for answer in book.believed(NOW + 30)}
+    registry = polled(lambda gateways, network: gateways["198.18.0.2"].hold(KEY, 3), 30)
+    assert registry.unheard(NOW + 30) == ""
+    held = {answer.instance: [model.held for model in answer.models] for answer in registry.believed(NOW + 30)}
     assert held == {"g-198.18.0.1": [], "g-198.18.0.2": [3]}
 
 
@@ -73,15 +73,15 @@ def test_one_that_fails_is_told_of_and_asked_again() -> None:
 
 
 def test_a_name_without_answer_keeps_those_that_are_known() -> None:
-    book = polled(lambda gateways, network: network.update(names=False), 120)
-    assert "cannot be resolved: Temporary failure" in book.unheard(NOW + 120)
-    assert len(book.believed(NOW + 120)) == 2, "they are asked as before"
+    registry = polled(lambda gateways, network: network.update(names=False), 120)
+    assert "cannot be resolved: Temporary failure" in registry.unheard(NOW + 120)
+    assert len(registry.believed(NOW + 120)) == 2, "they are asked as before"
 
 
 def test_one_that_is_gone_is_asked_no_more() -> None:
     def leave(gateways: dict[str, StubGateway], network: dict[str, object]) -> None:
         del gateways["198.18.0.1"]
 
-    book = polled(leave, 120)
-    assert [gateway.address for gateway in book] == ["198.18.0.2"]
-    assert book.unheard(NOW + 120) == ""
+    registry = polled(leave, 120)
+    assert [gateway.address for gateway in registry] == ["198.18.0.2"]
+    assert registry.unheard(NOW + 120) == ""

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plimsoll_operator.scaling.facts import Facts
-from plimsoll_operator.scaling.load_line import Line
-from plimsoll_operator.scaling.rule import FACTOR, STEP, Why, Wish, decide, needed
+from plimsoll_operator.scaling.load_line import LoadLine
+from plimsoll_operator.scaling.rule import FACTOR, STEP, DesiredReplicas, Why, decide, needed
 from plimsoll_operator.scaling.stabilization import Extremes
 from plimsoll_operator.spec.scaling import Scaling, Target
 from plimsoll_operator.status.load_progress import Loading
@@ -23,14 +23,20 @@ EIGHT = Scaling(least=0, most=10, idle=300, target=Target())
 """A replica carries 12: eight places, and four may wait."""
 
 
-def wish(desired: int | None, facts: Facts, scaling: Scaling = EIGHT, line: Line = Line(), **said: Any) -> Wish:  # noqa: B008
+def desired_replicas(
+    desired: int | None,
+    facts: Facts,
+    scaling: Scaling = EIGHT,
+    load_line: LoadLine = LoadLine(),  # noqa: B008
+    **said: Any,
+) -> DesiredReplicas:
     """What is wanted where the same was needed for hours, unless `said` has another number of some time ago."""
     found = Extremes()
     for ago, number in sorted(said.get("before", {}).items(), reverse=True):
         found.say(facts.now - ago, number)
     if desired:
-        found.say(facts.now, needed(scaling, desired, facts, line).replicas)
-    return decide(scaling, desired, facts, line, found, said.get("began", 0.0))
+        found.say(facts.now, needed(scaling, desired, facts, load_line).replicas)
+    return decide(scaling, desired, facts, load_line, found, said.get("began", 0.0))
 
 
 @pytest.mark.parametrize(
@@ -66,59 +72,61 @@ def wish(desired: int | None, facts: Facts, scaling: Scaling = EIGHT, line: Line
     ],
 )
 def test_what_is_wanted(desired: int | None, facts: Facts, replicas: int, why: Why) -> None:
-    found = wish(desired, facts)
+    found = desired_replicas(desired, facts)
     assert (found.replicas, found.why) == (replicas, why), found.words
 
 
 def test_the_reason_has_the_numbers() -> None:
-    busy = wish(1, replace(CALM, in_flight=20.0))
+    busy = desired_replicas(1, replace(CALM, in_flight=20.0))
     assert busy.words == "20.0 requests at a time are expected, and a replica carries 12.0"
-    assert wish(0, replace(CALM, held=2)).words == "2 requests wait for a replica"
-    assert wish(1, replace(CALM, asked=NOW - 600)).words == "nobody has asked for it for 600 s"
+    assert desired_replicas(0, replace(CALM, held=2)).words == "2 requests wait for a replica"
+    assert desired_replicas(1, replace(CALM, asked=NOW - 600)).words == "nobody has asked for it for 600 s"
     slow = replace(CALM, in_flight=10.0, carried=10.0, ttft=1.2)
     target = replace(EIGHT, target=Target(None, ttft=0.8))
-    assert wish(1, slow, target).words.startswith("time to first token is 1.2 s, and 800 ms is the target; ")
+    assert desired_replicas(1, slow, target).words.startswith(
+        "time to first token is 1.2 s, and 800 ms is the target; "
+    )
 
 
 def test_fewer_must_have_been_enough_for_long() -> None:
     facts = replace(CALM, in_flight=2.0)
-    assert wish(6, facts, before={299.0: 3}).replicas == 3
-    assert wish(6, facts, before={301.0: 3}).replicas == 1
-    assert wish(6, facts, began=NOW - 299).replicas == 6
-    assert wish(6, replace(facts, since=NOW - 299)).replicas == 6
-    assert wish(6, replace(facts, since=NOW - 300)).replicas == 1
+    assert desired_replicas(6, facts, before={299.0: 3}).replicas == 3
+    assert desired_replicas(6, facts, before={301.0: 3}).replicas == 1
+    assert desired_replicas(6, facts, began=NOW - 299).replicas == 6
+    assert desired_replicas(6, replace(facts, since=NOW - 299)).replicas == 6
+    assert desired_replicas(6, replace(facts, since=NOW - 300)).replicas == 1
 
 
 @pytest.mark.parametrize("facts", [replace(CALM, in_flight=2.0), replace(CALM, asked=0.0)])
 def test_nothing_goes_while_a_gateway_is_unheard(facts: Facts) -> None:
-    assert wish(6, facts).replicas < 6
-    assert wish(6, replace(facts, unheard="gateway a: it cannot be reached")).replicas == 6
-    assert wish(6, replace(facts, held=1)).replicas == 6, "a request waits for one of them"
+    assert desired_replicas(6, facts).replicas < 6
+    assert desired_replicas(6, replace(facts, unheard="gateway a: it cannot be reached")).replicas == 6
+    assert desired_replicas(6, replace(facts, held=1)).replicas == 6, "a request waits for one of them"
 
 
 def test_more_may_have_to_be_needed_for_a_while() -> None:
     slow, facts = replace(EIGHT, up=60), replace(CALM, in_flight=20.0)
-    assert wish(1, facts, slow, before={59.0: 1}).replicas == 1
-    assert wish(1, facts, slow, before={61.0: 1}).replicas == 2
-    assert wish(1, facts, slow, began=NOW - 59).replicas == 1
-    assert wish(0, replace(facts, held=1), slow, began=NOW).replicas == 1, "a request never waits for that"
+    assert desired_replicas(1, facts, slow, before={59.0: 1}).replicas == 1
+    assert desired_replicas(1, facts, slow, before={61.0: 1}).replicas == 2
+    assert desired_replicas(1, facts, slow, began=NOW - 59).replicas == 1
+    assert desired_replicas(0, replace(facts, held=1), slow, began=NOW).replicas == 1, "a request never waits for that"
 
 
 def test_a_need_that_hardly_differs_changes_nothing() -> None:
     just = replace(CALM, in_flight=12.5, slots=8.0)
-    assert needed(EIGHT, 1, replace(just, in_flight=11.7), Line()).replicas == 2
-    assert needed(EIGHT, 1, replace(just, in_flight=11.3), Line()).replicas == 1
-    assert needed(EIGHT, 2, replace(just, in_flight=9.6), Line()).replicas == 2
-    assert needed(EIGHT, 2, replace(just, in_flight=9.0), Line()).replicas == 1
+    assert needed(EIGHT, 1, replace(just, in_flight=11.7), LoadLine()).replicas == 2
+    assert needed(EIGHT, 1, replace(just, in_flight=11.3), LoadLine()).replicas == 1
+    assert needed(EIGHT, 2, replace(just, in_flight=9.6), LoadLine()).replicas == 2
+    assert needed(EIGHT, 2, replace(just, in_flight=9.0), LoadLine()).replicas == 1
 
 
 def test_people_hear_what_keeps_it_from_scaling() -> None:
-    assert "maxReplicas is 10" in wish(10, replace(CALM, in_flight=500.0)).trouble
+    assert "maxReplicas is 10" in desired_replicas(10, replace(CALM, in_flight=500.0)).trouble
     deaf = replace(CALM, unheard="gateway a: it cannot be reached", since=NOW)
-    assert wish(2, deaf).trouble == wish(0, deaf).trouble == "gateway a: it cannot be reached"
-    assert wish(2, replace(deaf, since=NOW - 1)).trouble == "", "what it said last counts still"
+    assert desired_replicas(2, deaf).trouble == desired_replicas(0, deaf).trouble == "gateway a: it cannot be reached"
+    assert desired_replicas(2, replace(deaf, since=NOW - 1)).trouble == "", "what it said last counts still"
     target = replace(EIGHT, target=Target(None, ttft=0.8))
-    alone = wish(1, replace(CALM, carried=0.3, ttft=3.0), target)
+    alone = desired_replicas(1, replace(CALM, carried=0.3, ttft=3.0), target)
     assert "more replicas do not help" in alone.trouble
     assert alone.replicas == 1
 
@@ -163,25 +171,25 @@ facts_of = st.builds(
         served=st.floats(0, NOW),
     ),
 )
-lines = st.builds(Line, st.none() | st.floats(1, 100), st.floats(0, NOW), st.just(0.0))
+lines = st.builds(LoadLine, st.none() | st.floats(1, 100), st.floats(0, NOW), st.just(0.0))
 pasts = st.lists(st.tuples(st.floats(0, NOW), st.integers(0, 24)), max_size=8)
 
 
-def told(past: list[tuple[float, int]], scaling: Scaling, desired: int, facts: Facts, line: Line) -> Extremes:
+def told(past: list[tuple[float, int]], scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine) -> Extremes:
     found = Extremes()
     for at, number in sorted(past):
         found.say(at, number)
     if desired:
-        found.say(NOW, needed(scaling, desired, facts, line).replicas)
+        found.say(NOW, needed(scaling, desired, facts, load_line).replicas)
     found.check_integrity()
     return found
 
 
 @given(scalings, st.integers(0, 30), facts_of, lines, pasts, st.floats(0, NOW))
 def test_whatever_it_is_told(
-    scaling: Scaling, desired: int, facts: Facts, line: Line, past: list[tuple[float, int]], began: float
+    scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine, past: list[tuple[float, int]], began: float
 ) -> None:
-    found = decide(scaling, desired, facts, line, told(past, scaling, desired, facts, line), began)
+    found = decide(scaling, desired, facts, load_line, told(past, scaling, desired, facts, load_line), began)
     assert scaling.least <= found.replicas <= scaling.most
     within = scaling.clamped(desired)
     if found.replicas < within:
@@ -204,15 +212,15 @@ def test_whatever_it_is_told(
 
 @given(scalings, st.integers(1, 20), facts_of, lines, st.floats(0, 500), st.floats(0, 500))
 def test_more_load_never_needs_fewer(
-    scaling: Scaling, desired: int, facts: Facts, line: Line, flying: float, expected: float
+    scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine, flying: float, expected: float
 ) -> None:
     more = replace(facts, in_flight=facts.in_flight + flying, expected=facts.expected + expected)
-    assert needed(scaling, desired, more, line).replicas >= needed(scaling, desired, facts, line).replicas
+    assert needed(scaling, desired, more, load_line).replicas >= needed(scaling, desired, facts, load_line).replicas
 
 
 @given(scalings, facts_of, lines, st.integers(1, 20))
-def test_a_need_is_at_rest_once_it_is_met(scaling: Scaling, facts: Facts, line: Line, desired: int) -> None:
+def test_a_need_is_at_rest_once_it_is_met(scaling: Scaling, facts: Facts, load_line: LoadLine, desired: int) -> None:
     """What is needed is the same whether it is looked at from below, or there already: nothing goes to and fro."""
-    first = needed(scaling, desired, facts, line).replicas
-    again = needed(scaling, first, facts, line).replicas
-    assert needed(scaling, again, facts, line).replicas == again
+    first = needed(scaling, desired, facts, load_line).replicas
+    again = needed(scaling, first, facts, load_line).replicas
+    assert needed(scaling, again, facts, load_line).replicas == again

@@ -19,8 +19,8 @@ from operator_support.stub_gateway import StubGateway
 
 from plimsoll_operator.planning.pods import Pod
 from plimsoll_operator.scaling.demand import Demand, ModelDemand
-from plimsoll_operator.scaling.gateways import GatewayBook
-from plimsoll_operator.scaling.history import Standing, read_standing, write_standing
+from plimsoll_operator.scaling.gateways import GatewayRegistry
+from plimsoll_operator.scaling.history import ScalingStatus, read_scaling_status, write_scaling_status
 from plimsoll_operator.scaling.poller import GatewayError
 from plimsoll_operator.scaling.scaler import Decision, Scaler
 from plimsoll_operator.scaling.status import news, scaling_fields
@@ -74,14 +74,14 @@ class World:
 
     def poll(self) -> None:
         """Every gateway is asked once."""
-        book = self.scaler.book
-        book.keep(ADDRESSES, self.time)
+        registry = self.scaler.registry
+        registry.keep(ADDRESSES, self.time)
         for address, gateway in self.gateways.items():
             gateway.of(KEY).replicas = self.ready
             try:
-                book.take(address, gateway.answer(), self.time)
+                registry.take(address, gateway.answer(), self.time)
             except GatewayError as error:
-                book.fail(address, str(error))
+                registry.fail(address, str(error))
         self.scaler.check_integrity()
 
     def look(self) -> None:
@@ -284,15 +284,15 @@ def test_what_a_process_has_learned_stands_in_the_status() -> None:
     world.begin()
     world.go_on(10)
     assert world.status["scaling"]["requestsPerReplica"] == learned
-    assert world.scaler._models[KEY].memory.start == 40
+    assert world.scaler._models[KEY].history.start == 40
     assert world.desired > 1, "a replica carries fewer than there are"
 
 
-@pytest.mark.parametrize("line", [1.0, 7.44, 1048576.5, 1e9, 1e300])
-def test_every_figure_that_can_be_learned_fits_the_schema(line: float) -> None:
-    written = write_standing(Standing(line=line))
+@pytest.mark.parametrize("load_line", [1.0, 7.44, 1048576.5, 1e9, 1e300])
+def test_every_figure_that_can_be_learned_fits_the_schema(load_line: float) -> None:
+    written = write_scaling_status(ScalingStatus(load_line=load_line))
     jsonschema.Draft202012Validator(SCALING).validate(written)
-    assert read_standing({"scaling": written}).line == pytest.approx(min(line, 1e9), abs=0.05)
+    assert read_scaling_status({"scaling": written}).load_line == pytest.approx(min(load_line, 1e9), abs=0.05)
 
 
 def test_a_model_that_scaled_by_its_spec_keeps_what_it_has() -> None:
@@ -449,22 +449,24 @@ def test_requests_that_a_gateway_first_tells_of_count_unless_they_came_before_it
     """What it counted before the model was followed nobody knows the time of."""
     now = EPOCH
     scaler = Scaler(clock=lambda: now)
-    scaler.book.keep(ADDRESSES[:1], now.timestamp())
+    scaler.registry.keep(ADDRESSES[:1], now.timestamp())
     entry = ModelDemand(KEY.namespace, KEY.name, asked=60)
-    scaler.book.take(ADDRESSES[0], Demand("g", 1, now.timestamp(), (entry,) if named_before else ()), now.timestamp())
+    scaler.registry.take(
+        ADDRESSES[0], Demand("g", 1, now.timestamp(), (entry,) if named_before else ()), now.timestamp()
+    )
     scaler.decide(KEY, Scaling(1, 9), {}, [], revision="h", startup=3600.0)
-    scaler.book.take(ADDRESSES[0], Demand("g", 2, now.timestamp(), (entry,)), now.timestamp())
+    scaler.registry.take(ADDRESSES[0], Demand("g", 2, now.timestamp(), (entry,)), now.timestamp())
     now += timedelta(seconds=TICK)
     scaler.decide(KEY, Scaling(1, 9), {}, [], revision="h", startup=3600.0)
-    assert (scaler._models[KEY].tally.rate > 0) is counted
+    assert (scaler._models[KEY].window.rate > 0) is counted
 
 
 def keys_read(models: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """How often a scaler reads of whom an entry is, where an answer names so many models for the first time."""
-    scaling, book, read = Scaling(1, 9), GatewayBook(), 0
-    scaler = Scaler(book, clock=lambda: EPOCH)
+    scaling, registry, read = Scaling(1, 9), GatewayRegistry(), 0
+    scaler = Scaler(registry, clock=lambda: EPOCH)
     now = EPOCH.timestamp()
-    book.keep(ADDRESSES[:1], now)
+    registry.keep(ADDRESSES[:1], now)
     for number in range(models):
         scaler.decide(ObjectKey("team", f"new{number}"), scaling, {}, [], revision="h", startup=3600.0)
     old = tuple(ModelDemand("team", f"old{number}") for number in range(models))
@@ -475,10 +477,10 @@ def keys_read(models: int, monkeypatch: pytest.MonkeyPatch) -> int:
         read += 1
         return ObjectKey(entry.namespace, entry.name)
 
-    book.take(ADDRESSES[0], Demand("g", 1, now, old), now)
+    registry.take(ADDRESSES[0], Demand("g", 1, now, old), now)
     with monkeypatch.context() as patch:
         patch.setattr(ModelDemand, "key", property(key))
-        book.take(ADDRESSES[0], Demand("g", 2, now, old + new), now)
+        registry.take(ADDRESSES[0], Demand("g", 2, now, old + new), now)
     assert [entry.asked for entry in scaler.demand(ObjectKey("team", "new0"))] == [3]
     return read
 

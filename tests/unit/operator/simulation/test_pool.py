@@ -11,7 +11,7 @@ from plimsoll_cluster.keys import ObjectKey
 from plimsoll_operator.placement.records.level import State
 from plimsoll_operator.placement.records.model import Model, Need
 from plimsoll_operator.simulation.commands import percentile, table
-from plimsoll_operator.simulation.placement_policy import Planned
+from plimsoll_operator.simulation.placement_policy import PlannerPolicy
 from plimsoll_operator.simulation.pool import Host, Pool
 from plimsoll_operator.simulation.trace import KINDS, Request, Shape, Trace, TraceError, make, read
 
@@ -24,30 +24,30 @@ def model(key: ObjectKey, size: int = 60) -> Model:
 
 def run(requests: list[Request], sleepers: int = 100) -> Pool:
     trace = Trace("test", (model(A), model(B)), tuple(requests))
-    return Pool(trace, [Host("h1", 100, sleepers)], Planned())
+    return Pool(trace, [Host("h1", 100, sleepers)], PlannerPolicy())
 
 
 def test_a_load_is_paid_once_and_who_comes_meanwhile_waits_for_the_same() -> None:
-    outcome = run([Request(0, A, 5), Request(4, A, 5), Request(50, A, 5)]).run()
-    assert (outcome.seconds, outcome.loads, outcome.wakes) == (10.0, 1, 0)
-    assert outcome.waits == (10.0, 6.0, 0.0)
+    result = run([Request(0, A, 5), Request(4, A, 5), Request(50, A, 5)]).run()
+    assert (result.seconds, result.loads, result.wakes) == (10.0, 1, 0)
+    assert result.waits == (10.0, 6.0, 0.0)
 
 
 def test_two_that_do_not_fit_take_turns_and_the_second_time_wakes_from_its_image() -> None:
-    outcome = run([Request(0, A, 1), Request(100, B, 1), Request(200, A, 1)]).run()
-    assert (outcome.seconds, outcome.loads, outcome.wakes) == (22.0, 2, 1)
-    assert outcome.served == 3
+    result = run([Request(0, A, 1), Request(100, B, 1), Request(200, A, 1)]).run()
+    assert (result.seconds, result.loads, result.wakes) == (22.0, 2, 1)
+    assert result.served == 3
 
 
 def test_without_memory_for_sleepers_every_turn_is_a_load() -> None:
-    outcome = run([Request(0, A, 1), Request(100, B, 1), Request(200, A, 1)], sleepers=0).run()
-    assert (outcome.seconds, outcome.loads, outcome.wakes) == (30.0, 3, 0)
+    result = run([Request(0, A, 1), Request(100, B, 1), Request(200, A, 1)], sleepers=0).run()
+    assert (result.seconds, result.loads, result.wakes) == (30.0, 3, 0)
 
 
 def test_what_is_in_use_is_waited_for() -> None:
     """A is busy until 510; B, which came at 20, is loaded then."""
-    outcome = run([Request(0, A, 500), Request(20, B, 1)]).run()
-    assert outcome.waits[1] == pytest.approx(500.0)
+    result = run([Request(0, A, 500), Request(20, B, 1)]).run()
+    assert result.waits[1] == pytest.approx(500.0)
 
 
 def test_a_pool_does_nothing_that_its_memory_or_its_requests_forbid() -> None:
@@ -88,8 +88,8 @@ def test_every_request_is_served_whatever_the_trace() -> None:
     for kind in KINDS:
         trace = make(kind, Shape(models=12, hours=0.2), 0)
         hosts = [Host(f"h{number}", 50 * 2**30, 20 * 2**30) for number in range(2)]
-        outcome = Pool(trace, hosts, Planned()).run()
-        assert outcome.served == len(trace.requests) > 0
+        result = Pool(trace, hosts, PlannerPolicy()).run()
+        assert result.served == len(trace.requests) > 0
 
 
 def test_a_recorded_trace_is_read_in_the_order_of_time(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from plimsoll_operator.simulation.day import Day, Request
 from plimsoll_operator.simulation.replica import Device, Replica
-from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, Scaled
-from plimsoll_operator.simulation.service import Outcome, Policy, Service
+from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, ScalerPolicy
+from plimsoll_operator.simulation.service import Policy, Service, SimulationResult
 from plimsoll_operator.spec.scaling import Scaling, Target
 
 DEVICE = Device(slots=2, prefill=1000.0, step=0.1, share=0.0)
@@ -53,7 +53,7 @@ def test_the_same_seed_is_the_same_day_and_bursts_are_in_it() -> None:
     assert min(r.prompt for r in requests) >= 1
 
 
-def run(policy: Policy, day: Day) -> tuple[Outcome, int]:
+def run(policy: Policy, day: Day) -> tuple[SimulationResult, int]:
     requests = day.requests(1)
     return Service(requests, policy, start=30.0).run(day.hours * 3600), len(requests)
 
@@ -61,17 +61,17 @@ def run(policy: Policy, day: Day) -> tuple[Outcome, int]:
 DAY = Day(hours=3.0, busiest=1.5, bursts=3)
 
 
-@pytest.mark.parametrize("policy", [Fixed(1), Hpa(8.0, 8), Scaled(Scaling(0, 8, target=Target(4, ttft=0.8)))])
+@pytest.mark.parametrize("policy", [Fixed(1), Hpa(8.0, 8), ScalerPolicy(Scaling(0, 8, target=Target(4, ttft=0.8)))])
 def test_every_request_is_answered(policy: Policy) -> None:
-    outcome, asked = run(policy, DAY)
-    assert len(outcome.first) == asked
-    assert outcome.most <= 8
-    assert outcome.busy <= outcome.most * (DAY.hours * 3600 + 600)
+    result, asked = run(policy, DAY)
+    assert len(result.first) == asked
+    assert result.most <= 8
+    assert result.busy <= result.most * (DAY.hours * 3600 + 600)
 
 
 def test_the_scaler_costs_less_than_the_peak_and_keeps_more_than_the_mean() -> None:
     """The acceptance of the whole: figures of a full day stand in benchmarks/results/scaling.json."""
-    scaled, _ = run(Scaled(Scaling(0, 8, target=Target(4, ttft=0.8))), DAY)
+    scaled, _ = run(ScalerPolicy(Scaling(0, 8, target=Target(4, ttft=0.8))), DAY)
     mean, _ = run(Fixed(1), DAY)
     peak, _ = run(Fixed(scaled.most), DAY)
     assert mean.attained(0.8) < scaled.attained(0.8)

@@ -30,7 +30,7 @@ from plimsoll_operator.status.conditions import (
     Condition,
     news,
 )
-from plimsoll_operator.status.name_conflicts import Loss
+from plimsoll_operator.status.name_conflicts import NameConflict
 from plimsoll_operator.status.pod_failure import Failure
 from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Rejections, describe, describe_invalid, replicas_ignored
@@ -47,7 +47,7 @@ def told(
     *pods: SimulatedPod,
     service: ServiceState = ServiceState.OURS,
     rejections: Rejections = Rejections(),  # noqa: B008
-    lost: tuple[Loss, ...] = (),
+    lost: tuple[NameConflict, ...] = (),
     before: Sequence[Mapping[str, Any]] = (),
     age: timedelta = timedelta(0),
     nodes: Mapping[str, Node] | None = None,
@@ -231,7 +231,7 @@ def test_the_words_of_a_failure_name_the_pod() -> None:
 
 
 def test_names_that_others_have_are_not_served() -> None:
-    fields, conditions = told(1, pod("a"), lost=(Loss("gemma", Reason.SERVED_NAME_TAKEN, "by team/older"),))
+    fields, conditions = told(1, pod("a"), lost=(NameConflict("gemma", Reason.SERVED_NAME_TAKEN, "by team/older"),))
     assert fields["servedNames"] == []
     assert (conditions[ROUTABLE].status, conditions[ROUTABLE].reason) == (False, Reason.SERVED_NAME_TAKEN)
     assert "gemma by team/older" in conditions[READY].message

@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from operator_support.stub_host import StubHost
 
-from plimsoll_operator.kube.api import Outstanding
+from plimsoll_operator.kube.api import WritesUnderWay
 from plimsoll_operator.kube.leader_election import MARGIN
 from plimsoll_operator.pools.hosts.client import HostClient, HostError, host_session
 from plimsoll_operator.spec.identity import ObjectKey
@@ -91,14 +91,14 @@ async def test_a_change_that_is_under_way_is_waited_for_and_a_question_is_not(mo
     app.router.add_get("/host/v1/report", report)
     app.router.add_post("/host/v1/models/team/a/wake", change)
     async with TestServer(app) as server, host_session() as session, asyncio.timeout(60):
-        outstanding = Outstanding(600.0)
-        client = HostClient(session, str(server.make_url("")).rstrip("/"), "token", outstanding)
+        writes_under_way = WritesUnderWay(600.0)
+        client = HostClient(session, str(server.make_url("")).rstrip("/"), "token", writes_under_way)
         callers = [asyncio.create_task(client.wake(MODEL, "o")), asyncio.create_task(client.report(0))]
         await went.wait()
         for caller in callers:
             caller.cancel()
         await asyncio.wait(callers)
-        (under_way,) = outstanding._tasks
+        (under_way,) = writes_under_way._tasks
         go.set()
-        await outstanding.wait()
+        await writes_under_way.wait()
         assert under_way.result()[0] == 200

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from operator_support.stub_host import MIB, StubHost, StubModel
 
-from plimsoll_operator.pools.hosts.host_registry import complaint
+from plimsoll_operator.pools.hosts.host_registry import contradiction
 from plimsoll_operator.pools.hosts.report import Report
 from plimsoll_operator.spec.identity import ObjectKey
 
@@ -44,27 +44,27 @@ LIES: dict[str, Callable[[Report], Report]] = {
 
 
 def test_a_good_report_is_taken() -> None:
-    assert complaint(None, TRUE, NOW) is None
-    assert complaint(TRUE, report({}, sequence=8, time=NOW), NOW) is None
+    assert contradiction(None, TRUE, NOW) is None
+    assert contradiction(TRUE, report({}, sequence=8, time=NOW), NOW) is None
 
 
 @pytest.mark.parametrize("told", LIES)
 def test_a_bad_one_is_told(told: str) -> None:
-    assert told in str(complaint(TRUE, LIES[told](TRUE), NOW))
+    assert told in str(contradiction(TRUE, LIES[told](TRUE), NOW))
 
 
 @pytest.mark.parametrize("told", list(LIES)[2:])
 def test_it_needs_none_before_it_to_be_known_as_bad(told: str) -> None:
-    assert told in str(complaint(None, LIES[told](TRUE), NOW))
+    assert told in str(contradiction(None, LIES[told](TRUE), NOW))
 
 
 def test_a_new_process_begins_to_count_anew() -> None:
-    assert complaint(TRUE, report({}, instance="next", sequence=0, time=NOW - 100), NOW) is None
+    assert contradiction(TRUE, report({}, instance="next", sequence=0, time=NOW - 100), NOW) is None
 
 
 def test_numbers_alone_do_not_raise_the_sequence() -> None:
     busier = replace(TRUE, models=(replace(TRUE.models[0], rate=2.0, active=3), *TRUE.models[1:]))
-    assert complaint(TRUE, busier, NOW) is None
+    assert contradiction(TRUE, busier, NOW) is None
 
 
 @given(
@@ -78,6 +78,6 @@ def test_what_hosts_truly_say_is_never_refused_and_a_lie_always(
     before: dict[str, str], after: dict[str, str], steps: int, seconds: float, told: str
 ) -> None:
     first, second = report(before), report(after, sequence=7 + steps, time=NOW - 10 + seconds)
-    assert complaint(first, second, NOW + 50) is None
+    assert contradiction(first, second, NOW + 50) is None
     lie = LIES[told](replace(second, sequence=7, time=NOW - 10))
-    assert complaint(first, lie, NOW) is not None
+    assert contradiction(first, lie, NOW) is not None

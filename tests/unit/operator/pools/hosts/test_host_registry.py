@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from operator_support.stub_host import MIB, StubHost
 
-from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod, Known
+from plimsoll_operator.pools.hosts.host_registry import HostPod, HostRegistry, Known
 from plimsoll_operator.pools.hosts.report import BadReportError, Report, decode_report
 from plimsoll_operator.spec.identity import ObjectKey
 
@@ -39,12 +39,12 @@ def report(**changes: Any) -> Report:
 )
 def test_a_report_that_cannot_be_true_changes_nothing(second: Report, words: str) -> None:
     told: list[str] = []
-    book = HostBook(lambda known, before: told.append(known.trouble))
-    book.keep(POOL, [pod()])
-    book.take("p", report(), NOW)
-    book.take("p", second, NOW)
-    book.take("p", second, NOW)
-    known = book.get("p")
+    registry = HostRegistry(lambda known, before: told.append(known.trouble))
+    registry.keep(POOL, [pod()])
+    registry.take("p", report(), NOW)
+    registry.take("p", second, NOW)
+    registry.take("p", second, NOW)
+    known = registry.get("p")
     assert known is not None
     assert known.report == report()
     assert known.refused
@@ -55,11 +55,11 @@ def test_a_report_that_cannot_be_true_changes_nothing(second: Report, words: str
 def test_a_device_that_a_pool_has_not_claimed_is_not_placed_on() -> None:
     """It is seen by every pod of a node whose container runtime shows it to all; another pool may have claimed it."""
     gpu = report(device=msgspec.structs.replace(report().device, kind="cuda", capacity=80 << 30, line=72 << 30))
-    book = HostBook()
-    book.keep(POOL, [pod(memory=1024 * MIB), pod("claimed", memory=0)])
+    registry = HostRegistry()
+    registry.keep(POOL, [pod(memory=1024 * MIB), pod("claimed", memory=0)])
     for uid in ("p", "claimed"):
-        book.take(uid, gpu, NOW)
-    refused, believed = book.get("p"), book.get("claimed")
+        registry.take(uid, gpu, NOW)
+    refused, believed = registry.get("p"), registry.get("claimed")
     assert refused is not None
     assert believed is not None
     assert (refused.report, refused.refused) == (None, True)
@@ -69,22 +69,22 @@ def test_a_device_that_a_pool_has_not_claimed_is_not_placed_on() -> None:
 
 
 def test_a_pod_cannot_have_more_memory_than_its_limit() -> None:
-    book = HostBook()
-    book.keep(POOL, [pod(memory=1024 * MIB)])
-    book.take("p", report(), NOW)
-    known = book.get("p")
+    registry = HostRegistry()
+    registry.keep(POOL, [pod(memory=1024 * MIB)])
+    registry.take("p", report(), NOW)
+    known = registry.get("p")
     assert known is not None
     assert known.report is None
     assert "its pod is limited to" in known.trouble
 
 
 def test_a_process_that_was_replaced_is_not_believed_again() -> None:
-    book = HostBook()
-    book.keep(POOL, [pod()])
-    book.take("p", report(), NOW)
-    book.take("p", report(instance="i2", sequence=0), NOW)
-    book.take("p", report(sequence=9), NOW)
-    known = book.get("p")
+    registry = HostRegistry()
+    registry.keep(POOL, [pod()])
+    registry.take("p", report(), NOW)
+    registry.take("p", report(instance="i2", sequence=0), NOW)
+    registry.take("p", report(sequence=9), NOW)
+    known = registry.get("p")
     assert known is not None
     assert known.report is not None
     assert known.report.instance == "i2"
@@ -114,18 +114,18 @@ class Telling(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.book = HostBook()
+        self.registry = HostRegistry()
         self.believed: dict[str, tuple[str, int]] = {}
 
     @rule(uids=st.sets(st.sampled_from("abc")))
     def keep(self, uids: set[str]) -> None:
-        self.book.keep(POOL, [pod(uid) for uid in uids])
+        self.registry.keep(POOL, [pod(uid) for uid in uids])
         self.believed = {uid: last for uid, last in self.believed.items() if uid in uids}
 
     @rule(uid=st.sampled_from("abcd"), instance=st.sampled_from(["i1", "i2"]), sequence=st.integers(0, 4))
     def take(self, uid: str, instance: str, sequence: int) -> None:
-        self.book.take(uid, report(instance=instance, sequence=sequence), NOW)
-        known = self.book.get(uid)
+        self.registry.take(uid, report(instance=instance, sequence=sequence), NOW)
+        known = self.registry.get(uid)
         if known is None or known.refused or known.report is None:
             return
         before = self.believed.get(uid)
@@ -136,12 +136,12 @@ class Telling(RuleBasedStateMachine):
 
     @rule(uid=st.sampled_from("abcd"))
     def fail(self, uid: str) -> None:
-        self.book.fail(uid, "it cannot be reached")
+        self.registry.fail(uid, "it cannot be reached")
 
     @invariant()
     def nothing_contradicts_itself(self) -> None:
-        self.book.check_integrity()
-        reported = {k.pod.uid: (k.report.instance, k.report.sequence) for k in self.book if k.report is not None}
+        self.registry.check_integrity()
+        reported = {k.pod.uid: (k.report.instance, k.report.sequence) for k in self.registry if k.report is not None}
         assert reported == self.believed
 
 
@@ -156,8 +156,8 @@ def test_who_is_told_of_sees_what_was_before() -> None:
         assert known.report is not None
         seen.append((None if before is None else before.sequence, known.report.sequence))
 
-    book = HostBook(changed)
-    book.keep(POOL, [pod()])
-    book.take("p", report(), NOW)
-    book.take("p", report(sequence=6), NOW)
+    registry = HostRegistry(changed)
+    registry.keep(POOL, [pod()])
+    registry.take("p", report(), NOW)
+    registry.take("p", report(sequence=6), NOW)
     assert seen == [(None, 5), (5, 6)]

@@ -13,11 +13,11 @@ from operator_support.stub_host import StubHost
 
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
-from plimsoll_operator.kube.stores import Caches
-from plimsoll_operator.pools.hosts.host_registry import HostBook, HostPod
+from plimsoll_operator.kube.stores import Stores
+from plimsoll_operator.pools.hosts.host_registry import HostPod, HostRegistry
 from plimsoll_operator.pools.hosts.model_host import load_bar
 from plimsoll_operator.pools.hosts.model_host_writer import AT_A_TIME, HostWriter
-from plimsoll_operator.pools.hosts.rate_limiter import Pace
+from plimsoll_operator.pools.hosts.rate_limiter import RateLimiter
 from plimsoll_operator.spec.identity import HOST_KIND, Object, ObjectKey
 
 POOL = ObjectKey("team", "shared")
@@ -62,14 +62,14 @@ class Writing:
     def __init__(self, count: int = 100, *, leads: bool = True) -> None:
         self.time, self.server = Time(), Server()
         self.api = TimedApi(self.server, self.time)
-        self.book = HostBook()
-        self.book.keep(POOL, [HostPod(POOL, f"h{i}", f"u{i}", "n1", "198.18.0.9", 0) for i in range(count)])
+        self.registry = HostRegistry()
+        self.registry.keep(POOL, [HostPod(POOL, f"h{i}", f"u{i}", "n1", "198.18.0.9", 0) for i in range(count)])
         self.stubs = {f"u{i}": StubHost(sequence=1) for i in range(count)}
         self.writer = HostWriter(
             self.api,
-            Caches(None),
-            self.book,
-            Pace(20.0, clock=self.time, sleep=self.time.sleep),
+            Stores(None),
+            self.registry,
+            RateLimiter(20.0, clock=self.time, sleep=self.time.sleep),
             may_act=lambda: leads,
             draining=lambda uid: False,
             admits=lambda pool, model: True,
@@ -79,7 +79,7 @@ class Writing:
 
     def report(self) -> None:
         for uid, stub in self.stubs.items():
-            self.book.take(uid, stub.report(), stub.now)
+            self.registry.take(uid, stub.report(), stub.now)
 
     async def write(self) -> None:
         """Until nothing is left to be written."""

@@ -15,7 +15,7 @@ import pytest
 from operator_support.stub_gateway import StubGateway, serve
 
 from plimsoll_operator.kube.health import ListenError
-from plimsoll_operator.scaling.gateways import HEARD_SECONDS, KEPT_SECONDS, GatewayBook
+from plimsoll_operator.scaling.gateways import HEARD_SECONDS, KEPT_SECONDS, GatewayRegistry
 from plimsoll_operator.scaling.keda.messages import (
     SERVICE,
     GetMetricSpecResponse,
@@ -37,16 +37,16 @@ class Place:
 
     def __init__(self) -> None:
         self.now = NOW
-        self.book = GatewayBook()
-        self.scaler = ExternalScaler(self.book, lambda: self.now)
+        self.registry = GatewayRegistry()
+        self.scaler = ExternalScaler(self.registry, lambda: self.now)
         self.gateways = {address: StubGateway(address, now=lambda: self.now) for address in ("one", "two")}
-        self.book.keep(self.gateways, self.now)
+        self.registry.keep(self.gateways, self.now)
         self.channel: Any = None
 
     def hear(self, *addresses: str) -> None:
         """These gateways answer; all, where none is named."""
         for address in addresses or self.gateways:
-            self.book.take(address, self.gateways[address].answer(), self.now)
+            self.registry.take(address, self.gateways[address].answer(), self.now)
 
     def connect(self, port: int) -> None:
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
@@ -186,22 +186,22 @@ async def test_a_question_that_cannot_be_is_told_why(place: Place, method: str, 
 
 
 def test_what_was_said_too_long_ago_counts_for_nothing() -> None:
-    book, gateway = GatewayBook(), StubGateway(now=lambda: NOW)
-    loads = Loads(book)
-    book.listen(lambda address, before, answer: loads.told(answer))
-    book.keep(["one"], NOW)
+    registry, gateway = GatewayRegistry(), StubGateway(now=lambda: NOW)
+    loads = Loads(registry)
+    registry.listen(lambda address, before, answer: loads.told(answer))
+    registry.keep(["one"], NOW)
     gateway.ask(KEY, 2)
-    book.take("one", gateway.answer(), NOW)
+    registry.take("one", gateway.answer(), NOW)
     assert loads.of(KEY, NOW + KEPT_SECONDS) == Load(2, 0.0)
     assert loads.of(KEY, NOW + KEPT_SECONDS + 1) == Load()
     gateway.restart("another")
-    book.take("one", gateway.answer(), NOW + 1)
+    registry.take("one", gateway.answer(), NOW + 1)
     assert loads.of(KEY, NOW + 1) == Load()
     assert set(loads._said) == {"another"}
 
 
 async def test_a_port_that_is_taken_is_told() -> None:
-    scaler = ExternalScaler(GatewayBook(), lambda: NOW)
+    scaler = ExternalScaler(GatewayRegistry(), lambda: NOW)
     async with serving_scaler(scaler, "127.0.0.1:0") as port:
         with pytest.raises(ListenError, match=f"127.0.0.1:{port}; choose another --external-scaler-port"):
             async with serving_scaler(scaler, f"127.0.0.1:{port}"):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from plimsoll_operator.scaling.keda.trigger import ACTIVE_SECONDS, TARGET, Question, QuestionError, read_question
+from plimsoll_operator.scaling.keda.trigger import ACTIVE_SECONDS, TARGET, Trigger, TriggerError, read_trigger
 from plimsoll_operator.spec.identity import ObjectKey
 
 
 def test_a_trigger_that_says_nothing_asks_for_the_model_of_the_scaled_objects_name() -> None:
-    found = read_question("m", "team", {"scalerAddress": "plimsoll-scaler:8083", "unsafeSsl": "false"})
-    assert found == Question(ObjectKey("team", "m"), TARGET, ACTIVE_SECONDS)
+    found = read_trigger("m", "team", {"scalerAddress": "plimsoll-scaler:8083", "unsafeSsl": "false"})
+    assert found == Trigger(ObjectKey("team", "m"), TARGET, ACTIVE_SECONDS)
 
 
 def test_a_trigger_that_says_all() -> None:
     said = {"model": "gemma", "target": "2.5", "activeSeconds": "30"}
-    assert read_question("so", "team", said) == Question(ObjectKey("team", "gemma"), 2.5, 30.0)
+    assert read_trigger("so", "team", said) == Trigger(ObjectKey("team", "gemma"), 2.5, 30.0)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_trigger_that_says_all() -> None:
     ],
 )
 def test_what_cannot_be_is_told(name: str, namespace: str, metadata: dict[str, str], words: str) -> None:
-    with pytest.raises(QuestionError) as told:
-        read_question(name, namespace, metadata)
+    with pytest.raises(TriggerError) as told:
+        read_trigger(name, namespace, metadata)
     assert words in str(told.value)
     assert len(str(told.value)) < 300
