@@ -329,7 +329,7 @@ def test_tables_that_are_on_the_device_are_not_sent_again(triton_device: str, mo
         return to_device(values, device)
 
     for sender in (module, base, step_tables):
-        monkeypatch.setattr(sender, "sent", noted)
+        monkeypatch.setattr(sender, "to_device", noted)
     step = split_backend(TritonBackend, TritonBackend, "both")(caches[0]).begin(there)
     found = step(0, *(each.to(device) for each in inputs(16)))
     torch.testing.assert_close(found.cpu(), expected, rtol=2e-4, atol=2e-4)
