@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from attention.cases import Case
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
-from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.attention.selection import select
 from plimsoll_runtime.execution.kv.cache import KvCache
 

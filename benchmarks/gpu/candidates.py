@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from gpu.attention import CASES, Case, batch_of, cache_for
 from gpu.clock import Limits, seconds
+from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.capabilities import Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.attention.split import split_backend
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -24,10 +26,9 @@ BLOCK_SIZES = (16, 256)
 LAUNCHES = 10
 
 
-def halves() -> Mapping[str, Entry]:
+def halves() -> list[type[AttentionBackend]]:
     """Our kernels for all of a step, and for both parts of a divided one."""
-    ours = ENTRIES["triton"]
-    return {"triton": ours, "triton+triton": Entry(ours.why_not, lambda: split_backend(ours.load(), ours.load()))}
+    return [TritonBackend, split_backend(TritonBackend, TritonBackend)]
 
 
 @torch.inference_mode()
@@ -39,7 +40,7 @@ def measure(
     rounds: int,
     dtype: torch.dtype,
     device: torch.device,
-    entries: Mapping[str, Entry] = ENTRIES,
+    backends: Iterable[type[AttentionBackend]] = BACKENDS.values(),
 ) -> list[dict[str, Any]]:
     """One layer over blocks in disorder, without the cache's writing: a row for each backend, or why it has no figures.
 
@@ -51,14 +52,15 @@ def measure(
     query = torch.randn(sum(rows for rows, _ in case.lengths), shape.heads, shape.head_dim, device=device).to(dtype)
     rows: list[dict[str, Any]] = []
     expected: Tensor | None = None
-    for name, entry in entries.items():
-        found: dict[str, Any] = {"name": case.name, "backend": name, "block_size": block_size}
+    for backend in backends:
+        found: dict[str, Any] = {"name": case.name, "backend": backend.name, "block_size": block_size}
         rows.append(found)
-        if reason := entry.why_not(target) or ("is for comparing" if entry.last_resort else None):
+        able = backend.capabilities
+        if reason := able.refusal(target) or ("is for comparing" if able.last_resort else None):
             found["reason"] = reason
             continue
         try:
-            out, figures = _figures(entry.load(), case, cache, query, rounds)
+            out, figures = _figures(backend, case, cache, query, rounds)
         except Exception as error:  # noqa: BLE001 - one that fails, however it does, is what the table has to tell
             found["reason"] = f"failed: {type(error).__name__}: {error}"
             continue

@@ -9,15 +9,19 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
+from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.attention.benchmark import Mix, Stopwatch, check, expected_mix, measure, small_steps
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.capabilities import Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 SHAPES: Mapping[str, AttentionShape] = {
@@ -69,32 +73,34 @@ def main() -> int:
 
 
 @torch.inference_mode()
-def table(name: str, target: Target, mix: Mix, entries: Mapping[str, Entry] = ENTRIES) -> list[Row]:
+def table(
+    name: str, target: Target, mix: Mix, backends: Iterable[type[AttentionBackend]] = BACKENDS.values()
+) -> list[Row]:
     """A row for each backend, printed as it is made."""
     print(f"{name}, blocks of {target.block_size}: {mix}", flush=True)
     expected = small_steps(ReferenceBackend, target)
     rows = []
-    for backend, entry in entries.items():
-        rows.append(_row(name, backend, entry, target, mix, expected))
+    for backend in backends:
+        rows.append(_row(name, backend, target, mix, expected))
         row = rows[-1]
         timed = f"{row.decode_ms:>10.3f}{row.chunk_ms:>11.3f}" if row.decode_ms is not None else f"  {row.reason}"
-        print(f"  {backend:<12}{timed}", flush=True)
+        print(f"  {row.backend:<12}{timed}", flush=True)
     return rows
 
 
-def _row(name: str, backend: str, entry: Entry, target: Target, mix: Mix, expected: Sequence[torch.Tensor]) -> Row:
-    if reason := entry.why_not(target):
-        return Row(name, target.block_size, backend, reason=reason)
-    if entry.last_resort:
-        return Row(name, target.block_size, backend, reason="is what others are compared with")
+def _row(shape: str, backend: type[AttentionBackend], target: Target, mix: Mix, expected: Sequence[Tensor]) -> Row:
+    row = partial(Row, shape, target.block_size, backend.name)
+    if reason := backend.capabilities.refusal(target):
+        return row(reason=reason)
+    if backend.capabilities.last_resort:
+        return row(reason="is what others are compared with")
     try:
-        made = entry.load()
-        check(made, target, expected)
+        check(backend, target, expected)
         watch = Stopwatch(time.perf_counter, time.perf_counter() + SECONDS, patient=True)
-        timing = measure(made, target, mix, watch)
+        timing = measure(backend, target, mix, watch)
     except Exception as error:  # noqa: BLE001 - one that fails, however it does, is what the table has to tell
-        return Row(name, target.block_size, backend, reason=f"failed: {type(error).__name__}: {error}", failed=True)
-    return Row(name, target.block_size, backend, round(timing.decode_ms, 4), round(timing.chunk_ms, 4))
+        return row(reason=f"failed: {type(error).__name__}: {error}", failed=True)
+    return row(round(timing.decode_ms, 4), round(timing.chunk_ms, 4))
 
 
 if __name__ == "__main__":

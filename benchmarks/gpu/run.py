@@ -22,7 +22,7 @@ from gpu.clock import Limits, limits
 from gpu.model import LLAMA_8B, folder, program_for, random_decoder
 from gpu.sheet import table
 from options import Options
-from plimsoll_runtime.execution.attention.registry import ENTRIES
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.graphs.capture import CudaCapture
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -114,12 +114,12 @@ def _attention(shape: AttentionShape, cases: tuple[attention.Case, ...]) -> Ques
 
 def _candidates(bench: Bench) -> Any:
     shape = program_for(LLAMA_8B).facts.attention[0]
-    works = [(case, size, ENTRIES) for size in candidates.BLOCK_SIZES for case in candidates.PROMPTS]
+    works = [(case, size, [*BACKENDS.values()]) for size in candidates.BLOCK_SIZES for case in candidates.PROMPTS]
     works.append((candidates.MIXED, candidates.BLOCK_SIZES[0], candidates.halves()))
     return [
         row
-        for case, size, entries in works
-        for row in candidates.measure(case, shape, size, bench.known, bench.rounds, DTYPE, bench.device, entries)
+        for case, size, backends in works
+        for row in candidates.measure(case, shape, size, bench.known, bench.rounds, DTYPE, bench.device, backends)
     ]
 
 

@@ -22,7 +22,7 @@ import plimsoll_runtime.models.cpu_executor.decoder
 import plimsoll_runtime.weights.gguf.tensors
 import plimsoll_runtime.weights.safetensors  # noqa: F401 - what a load imports is no part of what it takes
 from offline.memory import forget_peak, peak_bytes
-from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.attention.selection import select
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.load import load_decoder

@@ -13,7 +13,7 @@ from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES
 from plimsoll_runtime.engine.protocol.pooling import TASKS
 from plimsoll_runtime.engine.scheduler.policies import POLICIES
-from plimsoll_runtime.execution.attention.registry import ENTRIES
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 
@@ -93,4 +93,4 @@ def test_the_schema_knows_the_names_of_the_runtime() -> None:
     assert options()["policy"]["enum"] == list(POLICIES)
     assert options()["task"]["enum"] == list(TASKS)
     assert options()["attentionBackend"]["enum"] == list(ATTENTION_BACKENDS)
-    assert ("auto", *ENTRIES) == ATTENTION_BACKENDS
+    assert ("auto", *BACKENDS) == ATTENTION_BACKENDS

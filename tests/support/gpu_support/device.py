@@ -12,12 +12,13 @@ import torch
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention import selection
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
+from plimsoll_runtime.execution.attention.capabilities import Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.forward import GraphForwardPass
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 """As `build_engine` chooses it: CUDA_VISIBLE_DEVICES="" has everything computed on the CPU of a machine with a GPU."""
-ONLY_ON_A_CPU = "computes on a CPU, and the model is on"
+ONLY_ON_A_CPU = "supports only these devices: cpu; the model is on"
 """What a backend is refused with on a GPU that it was not made for."""
 BY_HAND = ("test_bfloat16.py", "test_demo_logits.py", "test_llama_cpp.py")
 """These drive a decoder on the CPU, without an engine. The engine's bfloat16 is in test_device.py."""
@@ -44,7 +45,7 @@ def ours_first(target: Target) -> list[type[AttentionBackend]]:
 
     It is one alone, so that a kernel that fails fails the test; and no time goes into measuring the others.
     """
-    return [next(entry for entry in ENTRIES.values() if entry.why_not(target) is None).load()]
+    return [next(backend for backend in BACKENDS.values() if backend.capabilities.refusal(target) is None)]
 
 
 def exact() -> None:

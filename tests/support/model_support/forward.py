@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
-from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.attention.selection import select
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import create_autospec
 
 import pytest
@@ -43,7 +43,8 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry
+from plimsoll_runtime.execution.attention.capabilities import Capabilities
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.attention.shared_prefix import grouping
 from plimsoll_runtime.models.decoder import TorchDecoder
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -195,31 +196,34 @@ def test_prompts_are_timed_by_every_backend_that_runs(monkeypatch: pytest.Monkey
     shape = AttentionShape(heads=4, kv_heads=2, head_dim=16, scale=0.25)
     case = attention.Case("a chunk", [(7, 30)])
 
-    def fails() -> Any:
-        raise RuntimeError("no kernel image")
+    class Broken(ReferenceBackend):
+        name: ClassVar[str] = "broken"
+        capabilities: ClassVar[Capabilities] = Capabilities()
+
+        def __init__(self, cache: Any) -> None:
+            raise RuntimeError("no kernel image")
 
     class Wrong(ReferenceBackend):
+        name: ClassVar[str] = "wrong"
+        capabilities: ClassVar[Capabilities] = Capabilities()
+
         def begin(self, batch: Any) -> Any:
             real = super().begin(batch)
             return lambda *arguments: real(*arguments) + 1
 
     names = ("torch", "triton", "cudnn", "reference")
-    entries = {
-        **{name: ENTRIES[name] for name in names},
-        "broken": Entry(lambda target: None, fails),
-        "wrong": Entry(lambda target: None, lambda: Wrong),
-    }
-    rows = candidates.measure(case, shape, 16, LIMITS, 1, torch.float32, CPU, entries)
+    backends = (*(BACKENDS[name] for name in names), Broken, Wrong)
+    rows = candidates.measure(case, shape, 16, LIMITS, 1, torch.float32, CPU, backends)
     found = {row["backend"]: row for row in rows}
-    assert list(found) == list(entries)
+    assert list(found) == [*names, "broken", "wrong"]
     assert (found["torch"]["differs"], found["wrong"]["differs"]) == (0.0, pytest.approx(1.0, abs=1e-3))
     seconds = found["torch"]["microseconds"] / 1e6
     assert found["torch"]["of_rate"] == pytest.approx(case.flops(shape) / seconds / 1e12, rel=0.01, abs=1e-4)
     assert found["torch"]["new_length_ms"] > 0
     reasons = {name: row["reason"] for name, row in found.items() if "reason" in row}
     assert reasons == {
-        "triton": "needs a CUDA or ROCm device, and the model is on cpu",
-        "cudnn": "needs a GPU, and the model is on cpu",
+        "triton": "supports only these devices: cuda, rocm; the model is on cpu",
+        "cudnn": "supports only these devices: cuda; the model is on cpu",
         "reference": "is for comparing",
         "broken": "failed: RuntimeError: no kernel image",
     }
@@ -228,7 +232,7 @@ def test_prompts_are_timed_by_every_backend_that_runs(monkeypatch: pytest.Monkey
 
 
 def test_what_dividing_costs_is_asked_of_our_own_kernels() -> None:
-    assert [entry.load().name for entry in candidates.halves().values()] == ["triton", "triton+triton"]
+    assert [backend.name for backend in candidates.halves()] == ["triton", "triton+triton"]
     assert [case.name for case in candidates.PROMPTS] == ["chunk of 8192", "chunk of 2048 after 6144"]
     assert candidates.MIXED.name == "64 decodes and a chunk of 512"
 

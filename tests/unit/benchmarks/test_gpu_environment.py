@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -25,7 +25,8 @@ from plimsoll_runtime.execution.attention import selection
 from plimsoll_runtime.execution.attention.backends import triton
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.benchmark import SMALL
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
+from plimsoll_runtime.execution.attention.capabilities import Capabilities, Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.forward import GraphForwardPass
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
@@ -120,18 +121,10 @@ def test_without_a_sanitizer_it_is_skipped(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_the_table_of_backends() -> None:
-    def broken(target: Target) -> None:
-        return None
-
-    entries = {
-        **ENTRIES,
-        "wrong": replace(ENTRIES["reference"], why_not=broken, load=lambda: Wrong, last_resort=False),
-    }
-    rows = {
-        row.backend: row for row in catalogue.table("tiny", Target(CPU, torch.float32, [SHAPE], 16), SMALL, entries)
-    }
+    target = Target(CPU, torch.float32, [SHAPE], 16)
+    rows = {row.backend: row for row in catalogue.table("tiny", target, SMALL, [*BACKENDS.values(), Wrong])}
     assert rows["torch"].decode_ms is not None
-    assert "needs a CUDA or ROCm device" in rows["triton"].reason
+    assert "supports only these devices: cuda, rocm" in rows["triton"].reason
     assert (rows["triton"].failed, rows["wrong"].failed) == (False, True)
     assert "differ from the reference's" in rows["wrong"].reason
     assert rows["reference"].decode_ms is None
@@ -139,6 +132,9 @@ def test_the_table_of_backends() -> None:
 
 class Wrong(ReferenceBackend):
     """Twice what it should be."""
+
+    name: ClassVar[str] = "wrong"
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     def begin(self, batch: Any) -> Any:
         real = super().begin(batch)
@@ -148,7 +144,7 @@ class Wrong(ReferenceBackend):
 def test_the_shapes_of_the_table_are_served_by_triton() -> None:
     for shape in catalogue.SHAPES.values():
         for block_size in catalogue.BLOCK_SIZES:
-            assert ENTRIES["triton"].why_not(Target(CUDA, torch.bfloat16, [shape], block_size)) is None
+            assert BACKENDS["triton"].capabilities.refusal(Target(CUDA, torch.bfloat16, [shape], block_size)) is None
 
 
 def test_parity_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +153,12 @@ def test_parity_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.MonkeyPatch.context() as patch:
         prepare(patch, "test_texts.py")
         assert triton.tuned_configs(KvCache([SHAPE], 2, 16, torch.float32, CPU)) == {}
-        assert selection.candidates("auto", Target(CUDA, torch.float32, [SHAPE], 16)) == [ENTRIES["triton"].load()]
+        assert selection.candidates("auto", Target(CUDA, torch.float32, [SHAPE], 16)) == [BACKENDS["triton"]]
         assert GraphForwardPass.capture_graphs is real
         prepare(patch, "test_logits.py")
         assert GraphForwardPass.capture_graphs is not real
     coarse = replace(SHAPE, alibi=Alibi((1.0, 0.5, 0.25, 0.125), coarse=True))
-    assert ours_first(Target(CUDA, torch.float32, [coarse], 16)) != [ENTRIES["triton"].load()]
+    assert ours_first(Target(CUDA, torch.float32, [coarse], 16)) != [BACKENDS["triton"]]
 
 
 def test_what_only_a_cpu_has_is_skipped_on_a_device() -> None:

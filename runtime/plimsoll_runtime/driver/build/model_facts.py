@@ -18,8 +18,9 @@ from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import ModelError, UnsupportedFieldError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
-from plimsoll_runtime.execution.attention.selection import backend_called, candidates, why_not
+from plimsoll_runtime.execution.attention.capabilities import Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
+from plimsoll_runtime.execution.attention.selection import backend_called, candidates
 from plimsoll_runtime.execution.device.select import NAMES, choose_dtype
 from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout, uniform_layout
 from plimsoll_runtime.execution.kv.states import snapshot_rows
@@ -236,7 +237,7 @@ def _target(config: EngineConfig, outline: Outline, device: torch.device, dtype:
 def _our_kernels_serve(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
     """Whether the CPU kernels may take the model in bfloat16."""
     target = _target(config, outline, device, torch.bfloat16)
-    return config.attention_backend in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
+    return config.attention_backend in ("auto", "cpu") and BACKENDS["cpu"].capabilities.refusal(target) is None
 
 
 def _check_files(stamps: Sequence[FileStamp]) -> None:
@@ -274,7 +275,7 @@ def _backends(config: EngineConfig, facts: ImageFacts, target: Target) -> Backen
             raise _misfit(f"it is for the attention backend {facts.backends[0]}, and {backends[0].name} is asked for")
         return backends
     first = facts.backends[0]
-    if reason := why_not(first, target):
+    if reason := backend_called(first).capabilities.refusal(target):
         raise _misfit(f"the attention backend {first}, which it was made for, {reason}")
     return [backend_called(name) for name in facts.backends]
 

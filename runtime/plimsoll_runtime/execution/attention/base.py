@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_runtime.execution.attention.capabilities import Capabilities
 from plimsoll_runtime.execution.device.faults import FaultKind, fault_of
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention, NormOfHeads, RotatingAttention
@@ -114,6 +115,7 @@ class AttentionBackend(Protocol):
     name: ClassVar[str]
     fused: ClassVar[bool]
     """Whether its steps are for decoders that attend by themselves (`cpu_executor`); others can call them too."""
+    capabilities: ClassVar[Capabilities]
 
     def __init__(self, cache: KvCache) -> None: ...
 
@@ -210,6 +212,7 @@ class NoAttention:
 
     name: ClassVar[str] = "none"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities()
 
     def __init__(self, cache: KvCache) -> None:
         if cache.shapes:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch, BlockTables
-from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
 

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +22,9 @@ from plimsoll_kernels.cpu.compile import library_path
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.whole_file import write_whole
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.execution.attention import machine
 from plimsoll_runtime.execution.attention.backends.bidirectional import BidirectionalBackend
+from plimsoll_runtime.execution.attention.backends.cpu import CpuBackend, CpuBidirectionalBackend
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, NoAttention
 from plimsoll_runtime.execution.attention.benchmark import (
@@ -36,8 +38,9 @@ from plimsoll_runtime.execution.attention.benchmark import (
     measure,
     small_steps,
 )
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target, cudnn_version
-from plimsoll_runtime.execution.attention.split import split_backend
+from plimsoll_runtime.execution.attention.capabilities import Target, dtypes_text
+from plimsoll_runtime.execution.attention.registry import BACKENDS
+from plimsoll_runtime.execution.attention.split import SplitBackend, split_backend
 from plimsoll_runtime.execution.device.faults import fault_of
 from plimsoll_runtime.execution.device.gpus import device_name
 from plimsoll_runtime.weights.cache import cache_root
@@ -45,46 +48,27 @@ from plimsoll_runtime.weights.cache import cache_root
 DIVIDING = 1.05
 """How much slower a step may be where it is divided: rows of both parts are copied once more on their way. That is an
 estimate: 2,048 rows of 32 heads are 16 MiB, some 10 us beside the 200 and more that a GPU attends for them."""
-_BETWEEN = "+"
+_Backend = type[AttentionBackend]
 
 
-@dataclass(frozen=True, slots=True)
-class BackendChoice:
-    """Names of backends: of sequences with several rows, and of decodes; twice the same where one attends for all."""
+def ranked(timings: Mapping[_Backend, Timing], *, divide: bool) -> list[_Backend]:
+    """Every backend that is worth trying, from the least time on.
 
-    chunks: str
-    decodes: str
-
-    @property
-    def name(self) -> str:
-        """What the backend is called that this is."""
-        return self.chunks if self.chunks == self.decodes else f"{self.chunks}{_BETWEEN}{self.decodes}"
-
-    @classmethod
-    def of(cls, name: str) -> BackendChoice:
-        """The one that is called so."""
-        chunks, _, decodes = name.partition(_BETWEEN)
-        return cls(chunks, decodes or chunks)
-
-
-def ranked(timings: Mapping[str, Timing], *, divide: bool) -> list[BackendChoice]:
-    """All that are worth trying, from the least time on; where it is the same, one for all comes first.
-
-    Two backends are, where each part of a step takes less on its own one, and both together less than either alone.
-    Only with `divide` are there any.
+    With `divide` these include pairs: two backends that share a step, where each computes its part faster than the
+    other, and both together take less time than either alone. At equal times a single backend comes first.
     """
-    alone = {BackendChoice(name, name): timing.total_ms for name, timing in timings.items()}
+    alone = {backend: timing.total_ms for backend, timing in timings.items()}
     found = alone | (dict(_pairs(timings)) if divide else {})
     return sorted(found, key=found.__getitem__)
 
 
-def _pairs(timings: Mapping[str, Timing]) -> Iterator[tuple[BackendChoice, float]]:
+def _pairs(timings: Mapping[_Backend, Timing]) -> Iterator[tuple[_Backend, float]]:
     """With their milliseconds."""
     for chunks, at_chunks in timings.items():
         for decodes, at_decodes in timings.items():
             taken = DIVIDING * (at_chunks.chunk_ms + at_decodes.decode_ms)
-            if chunks != decodes and taken < min(at_chunks.total_ms, at_decodes.total_ms):
-                yield BackendChoice(chunks, decodes), taken
+            if chunks is not decodes and taken < min(at_chunks.total_ms, at_decodes.total_ms):
+                yield split_backend(chunks, decodes), taken
 
 
 logger = logging.getLogger(__name__)
@@ -103,7 +87,7 @@ PACKAGES = ("plimsoll-serving", "triton", "flashinfer-python", "flash-attn", "fl
 _Key = Mapping[str, object]
 
 
-def select(name: str, target: Target) -> type[AttentionBackend]:
+def select(name: str, target: Target) -> _Backend:
     """The class of the backend `name`; "auto" takes the fastest that can serve the target.
 
     Raises UsageError for an unknown name, and for one that cannot run, with the reason.
@@ -111,40 +95,34 @@ def select(name: str, target: Target) -> type[AttentionBackend]:
     return candidates(name, target)[0]
 
 
-def candidates(name: str, target: Target) -> Sequence[type[AttentionBackend]]:
+def candidates(name: str, target: Target) -> Sequence[_Backend]:
     """What `select` says, then who takes its place where it fails while it serves: nobody, for one that was asked for.
 
     Where no layer attends it is the one that does nothing, whichever is asked for, unless the CPU kernels compute the
     model's steps as a whole; and where layers see whole prompts one of the two that can do that.
     Raises UsageError as `select` does.
     """
-    choice = BackendChoice.of(name)
-    if name != "auto" and not {choice.chunks, choice.decodes} <= ENTRIES.keys():
-        raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(ENTRIES)}")
-    if target.whole:
-        return [_of_whole_prompts(name, target)]
+    if name != "auto" and not {*_parts(name)} <= BACKENDS.keys():
+        raise UsageError(f"--attention-backend {name} is unknown; choose auto, {', '.join(BACKENDS)}")
     if not target.shapes:
-        walked = name in ("auto", "cpu") and ENTRIES["cpu"].why_not(target) is None
-        return [ENTRIES["cpu"].load() if walked else NoAttention]
+        return [_without_cache(name, target)]
     if name == "auto":
         return fastest_first(target)
-    if reason := why_not(name, target):
+    backend = backend_called(name)
+    if reason := backend.capabilities.refusal(target):
         raise _cannot(name, reason)
-    return [backend_called(name)]
+    return [backend]
 
 
-def _of_whole_prompts(name: str, target: Target) -> type[AttentionBackend]:
-    """Our kernels compute all of a step, so torch attends only where they cannot, or where another was asked for."""
-    if name not in ("auto", "cpu"):
-        return BidirectionalBackend
-    reason = ENTRIES["cpu"].why_not(target)
-    if reason is None:
-        from plimsoll_runtime.execution.attention.backends.cpu import CpuBidirectionalBackend
-
-        return CpuBidirectionalBackend
-    if name == "cpu":
-        raise _cannot(name, reason)
-    return BidirectionalBackend
+def _without_cache(name: str, target: Target) -> _Backend:
+    """Our kernels compute all of a step, so torch attends only if they cannot, or if another was asked for."""
+    if name in ("auto", "cpu"):
+        reason = CpuBackend.capabilities.refusal(target)
+        if reason is None:
+            return CpuBidirectionalBackend if target.whole else CpuBackend
+        if name == "cpu" and target.whole:
+            raise _cannot(name, reason)
+    return BidirectionalBackend if target.whole else NoAttention
 
 
 def _cannot(name: str, reason: str) -> UsageError:
@@ -155,7 +133,7 @@ def _cannot(name: str, reason: str) -> UsageError:
 class _Row:
     """A backend in the table: its timing, or why it has none."""
 
-    name: str
+    backend: _Backend
     timing: Timing | None = None
     reason: str = ""
 
@@ -168,102 +146,93 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def fastest_first(
-    target: Target,
-    entries: Mapping[str, Entry] = ENTRIES,
-    clock: Clock = time.perf_counter,
-) -> list[type[AttentionBackend]]:
-    """The class of the fastest backend that can serve the target, remembered or measured, then who may follow it.
+    target: Target, backends: Iterable[_Backend] = BACKENDS.values(), clock: Clock = time.perf_counter
+) -> list[_Backend]:
+    """The fastest backend that can serve the target, remembered or measured, then those that follow it.
 
-    Those are to be tried, in this order, where one fails while it serves: what is measured, then last resorts. On a GPU
-    two of them may share a step: see `ranked`. A fused backend is followed by none and follows none: decoder and
-    cache are made for it. Raises UsageError with all reasons when none can serve.
+    They are tried in this order if one fails in service: measured ones, then last resorts. On a GPU two of them may
+    share a step: see `ranked`. A fused backend follows none and is followed by none, since decoder and cache are made
+    for it. Raises UsageError with all reasons if none can serve.
 
     Every backend that can run is checked and measured, and the table is logged. Measurements are kept on disk, so that
     the next start on the same machine need not measure again.
     """
     mix = expected_mix(target.device)
-    able = [name for name, entry in entries.items() if entry.why_not(target) is None and not entry.last_resort]
+    refusals = {backend: backend.capabilities.refusal(target) for backend in backends}
+    able = [each.name for each, reason in refusals.items() if not (reason or each.capabilities.last_resort)]
     key = _key(target, mix, able)
     known = _recall(key)
     if known is not None and known.keys() == set(able):
-        rows = [_Row(name, known.get(name), entry.why_not(target) or NOT_NEEDED) for name, entry in entries.items()]
+        rows = [_Row(each, known.get(each.name), reason or NOT_NEEDED) for each, reason in refusals.items()]
         source = f"remembered in {_path_of(key)}"
     else:
-        rows, source = _measure_all(target, mix, entries, clock), "measured"
-        timings = {row.name: row.timing for row in rows if row.timing is not None}
+        rows, source = _measure_all(target, mix, refusals, clock), "measured"
+        timings = {row.backend.name: row.timing for row in rows if row.timing is not None}
         if timings.keys() == set(able):
             _remember(key, timings)
-    order = _by_time(rows, entries, divide=target.device.type != "cpu")
+    order = _by_time(rows, divide=target.device.type != "cpu")
     if not order:
-        listed = "; ".join(f"{row.name} {row.reason}" for row in rows)
+        listed = "; ".join(f"{row.backend.name} {row.reason}" for row in rows)
         raise UsageError(f"no attention backend runs on {target.device.type}: {listed}")
     logger.info("%s", _table(rows, order[0], f"{_heading(target, mix)}, {source}"))
-    resorts = [row.name for row in rows if row.timing is None and row.reason == NOT_NEEDED]
-    first, *others = (_load(choice, entries) for choice in (*order, *map(BackendChoice.of, resorts)))
+    first, *others = order + [row.backend for row in rows if row.timing is None and row.reason == NOT_NEEDED]
     return [first] if first.fused else [first, *(other for other in others if not other.fused)]
 
 
 @torch.inference_mode()
-def _measure_all(target: Target, mix: Mix, entries: Mapping[str, Entry], clock: Clock) -> list[_Row]:
+def _measure_all(target: Target, mix: Mix, refusals: Mapping[_Backend, str | None], clock: Clock) -> list[_Row]:
     """A row for each backend, in order."""
     deadline = clock() + (CPU_SECONDS if target.device.type == "cpu" else GPU_SECONDS)
     expected = small_steps(ReferenceBackend, target)
     rows: list[_Row] = []
-    for name, entry in entries.items():
+    for backend, reason in refusals.items():
         works = any(row.timing for row in rows)
-        if reason := entry.why_not(target):
-            rows.append(_Row(name, reason=reason))
-        elif entry.last_resort and works:
-            rows.append(_Row(name, reason=NOT_NEEDED))
+        if reason:
+            rows.append(_Row(backend, reason=reason))
+        elif backend.capabilities.last_resort and works:
+            rows.append(_Row(backend, reason=NOT_NEEDED))
         elif works and clock() >= deadline:
-            rows.append(_Row(name, reason=NO_TIME))
+            rows.append(_Row(backend, reason=NO_TIME))
         else:
-            rows.append(_try(name, entry, target, mix, Stopwatch(clock, deadline, patient=not works), expected))
+            rows.append(_try(backend, target, mix, Stopwatch(clock, deadline, patient=not works), expected))
     return rows
 
 
-def _try(name: str, entry: Entry, target: Target, mix: Mix, watch: Stopwatch, expected: Sequence[Tensor]) -> _Row:
+def _try(backend: _Backend, target: Target, mix: Mix, watch: Stopwatch, expected: Sequence[Tensor]) -> _Row:
     """Check and measure; a backend that fails, however it does, is left out with a warning, unless the device has."""
     try:
-        backend = entry.load()
         check(backend, target, expected)
-        return _Row(name, measure(backend, target, mix, watch))
+        return _Row(backend, measure(backend, target, mix, watch))
     except TimeUpError:
-        return _Row(name, reason=NO_TIME)
+        return _Row(backend, reason=NO_TIME)
     except Exception as error:
         if not fault_of(error).process_can_go_on:
             raise
         reason = f"failed: {type(error).__name__}: {error}"
-        logger.warning("the attention backend %s %s; it is left out", name, reason, exc_info=True)
-        return _Row(name, reason=reason)
+        logger.warning("the attention backend %s %s; it is left out", backend.name, reason, exc_info=True)
+        return _Row(backend, reason=reason)
 
 
-def _by_time(rows: list[_Row], entries: Mapping[str, Entry], *, divide: bool) -> list[BackendChoice]:
+def _by_time(rows: list[_Row], *, divide: bool) -> list[_Backend]:
     """From the least time on, where a fused backend's rivals have to make up for its decoder."""
     times = {}
     for row in rows:
         if row.timing is not None:
-            gain = 1.0 if entries[row.name].load().fused else FUSED_GAIN
-            times[row.name] = Timing(gain * row.timing.decode_ms, gain * row.timing.chunk_ms)
+            gain = 1.0 if row.backend.fused else FUSED_GAIN
+            times[row.backend] = Timing(gain * row.timing.decode_ms, gain * row.timing.chunk_ms)
     return ranked(times, divide=divide)
 
 
-def backend_called(name: str) -> type[AttentionBackend]:
-    """The class of the backend that has this name, of one that is made of two as well."""
-    return _load(BackendChoice.of(name), ENTRIES)
+def backend_called(name: str) -> _Backend:
+    """The class of the backend that has this name, of one that is made of two ("cudnn+triton") as well."""
+    chunks, decodes = (BACKENDS[part] for part in _parts(name))
+    return chunks if chunks is decodes else split_backend(chunks, decodes)
 
 
-def why_not(name: str, target: Target) -> str | None:
-    """Why the backend of this name cannot serve a target; None if it can."""
-    choice = BackendChoice.of(name)
-    if choice.chunks != choice.decodes and target.device.type == "cpu":
-        return "divides steps between two, and on a CPU one computes all"
-    return ENTRIES[choice.chunks].why_not(target) or ENTRIES[choice.decodes].why_not(target)
-
-
-def _load(choice: BackendChoice, entries: Mapping[str, Entry]) -> type[AttentionBackend]:
-    chunks, decodes = entries[choice.chunks].load(), entries[choice.decodes].load()
-    return chunks if choice.chunks == choice.decodes else split_backend(chunks, decodes)
+def _parts(name: str) -> tuple[str, str]:
+    """The names of who attends for sequences with several rows, and of who attends for decodes."""
+    chunks, _, decodes = name.partition("+")
+    return chunks, decodes or chunks
 
 
 def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
@@ -274,7 +243,7 @@ def _key(target: Target, mix: Mix, able: list[str]) -> _Key:
         "threads": torch.get_num_threads() if target.device.type == "cpu" else None,
         "versions": {name: _version(name) for name in PACKAGES},
         "torch": str(torch.__version__),
-        "cudnn": None if target.device.type == "cpu" else cudnn_version(),
+        "cudnn": None if target.device.type == "cpu" else machine.installed("cudnn"),
         "kernels": None if found is None else [found.name.decode(), library_path().name],
         "dtype": str(target.dtype),
         "block_size": target.block_size,
@@ -327,26 +296,20 @@ def _path_of(key: _Key) -> Path:
 
 
 def _heading(target: Target, mix: Mix) -> str:
-    dtype = str(target.dtype).removeprefix("torch.")
     where = device_name(target.device)
     if target.device.type == "cpu":
         where += f" (threads: {torch.get_num_threads()})"
-    return f"attention on {where}, {dtype}, blocks of {target.block_size}: {mix}"
+    return f"attention on {where}, {dtypes_text(target.dtype)}, blocks of {target.block_size}: {mix}"
 
 
-def _table(rows: list[_Row], chosen: BackendChoice, heading: str) -> str:
+def _table(rows: list[_Row], chosen: _Backend, heading: str) -> str:
+    taken = {chosen: "  taken"}
+    if issubclass(chosen, SplitBackend) and all(row.backend is not chosen for row in rows):
+        taken = {chosen.of_chunks: "  taken for prompts", chosen.of_decodes: "  taken for decodes"}
     lines = [heading, f"  {'backend':<13}{'decode ms':>10}{'prompt ms':>11}"]
     for row in rows:
-        if row.timing is None:
-            lines.append(f"  {row.name:<13}  {row.reason}")
-        else:
-            lines.append(
-                f"  {row.name:<13}{row.timing.decode_ms:>10.2f}{row.timing.chunk_ms:>11.2f}{_taken(row.name, chosen)}"
-            )
+        figures = f"  {row.reason}"
+        if row.timing is not None:
+            figures = f"{row.timing.decode_ms:>10.2f}{row.timing.chunk_ms:>11.2f}{taken.get(row.backend, '')}"
+        lines.append(f"  {row.backend.name:<13}{figures}")
     return "\n".join(lines)
-
-
-def _taken(name: str, chosen: BackendChoice) -> str:
-    if chosen.chunks == chosen.decodes:
-        return "  taken" if name == chosen.name else ""
-    return {chosen.chunks: "  taken for prompts", chosen.decodes: "  taken for decodes"}.get(name, "")

@@ -8,6 +8,7 @@ the two attends to what lies in the cache. Neither may be one that prepares bloc
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import ClassVar, NamedTuple, cast
 
@@ -26,6 +27,7 @@ from plimsoll_runtime.execution.attention.base import (
     prepare_step,
 )
 from plimsoll_runtime.execution.attention.cache_write import RotatingWritingStep, WritingStep
+from plimsoll_runtime.execution.attention.capabilities import Capabilities, Target
 from plimsoll_runtime.execution.attention.shared_prefix.planner import SharingBackend
 from plimsoll_runtime.execution.graphs.decode import GraphBackend
 from plimsoll_runtime.execution.kv.cache import KvCache
@@ -43,12 +45,17 @@ def split_backend(
 ) -> type[AttentionBackend]:
     """The backend that leaves sequences with several rows to `chunks` and the others to `decodes`.
 
-    Its steps of decodes can be captured where those of `decodes` can. It is called `name`, or after both.
+    Its steps of decodes can be captured where those of `decodes` can. It is called `name`, or after both. Its
+    capabilities are those of `chunks`, and it refuses what `decodes` refuses as well.
     """
     base = _DividedGraphBackend if issubclass(decodes, GraphBackend) else SplitBackend
-    named = name or f"{chunks.name}+{decodes.name}"
-    made = type("Divided", (base,), {"name": named, "of_chunks": chunks, "of_decodes": decodes})
-    return cast(type[AttentionBackend], made)
+    parts = {"name": name or f"{chunks.name}+{decodes.name}", "of_chunks": chunks, "of_decodes": decodes}
+    both = replace(chunks.capabilities, checks=(decodes.capabilities.refusal, _on_a_cpu, *chunks.capabilities.checks))
+    return cast(type[AttentionBackend], type("Divided", (base,), parts | {"capabilities": both}))
+
+
+def _on_a_cpu(target: Target) -> str | None:
+    return "divides steps between two, and on a CPU one computes all" if target.device.type == "cpu" else None
 
 
 def parts_of(backend: type[AttentionBackend]) -> tuple[str, ...]:
@@ -68,6 +75,7 @@ class SplitBackend:
 
     name: ClassVar[str]
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities]
     of_chunks: ClassVar[type[AttentionBackend]]
     of_decodes: ClassVar[type[AttentionBackend]]
 

@@ -223,7 +223,8 @@ def test_an_image_for_another_backend_is_refused(folder: Path, image: Image) -> 
     with pytest.raises(ModelError, match="it is for the attention backend cpu, and torch is asked for"):
         build(config_of(folder, attention_backend="torch"), image)
     with pytest.raises(
-        ModelError, match="the attention backend cpu, which it was made for, needs blocks of a multiple"
+        ModelError,
+        match="the attention backend cpu, which it was made for, supports only these block sizes: multiples of 16",
     ):
         build(config_of(folder, block_size=8), image)
 

@@ -21,7 +21,8 @@ from plimsoll_runtime.execution.attention import selection as module
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionBatch
 from plimsoll_runtime.execution.attention.benchmark import MOST_REPEATS, SMALL, Mix, Stopwatch, lengths_of, measure
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Entry, Target
+from plimsoll_runtime.execution.attention.capabilities import Capabilities, Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.attention.selection import fastest_first
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
@@ -57,7 +58,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "attention"
 
 
-def entry(
+def fake(
     clock: FakeClock,
     named: str,
     seconds: float,
@@ -65,11 +66,11 @@ def entry(
     change: Callable[[Tensor], Tensor] = lambda out: out,
     fails: str | None = None,
     is_fused: bool = False,
-    why_not: str | None = None,
+    refusal: str | None = None,
     last_resort: bool = False,
     stalled_until: float = 0.0,
     decode_seconds: float | None = None,
-) -> Entry:
+) -> type[AttentionBackend]:
     """A backend that computes what the reference does, and takes so long for a layer; STALL more at first.
 
     A decode takes as long, unless it is said how long.
@@ -78,6 +79,7 @@ def entry(
     class Fake:
         name: ClassVar[str] = named
         fused: ClassVar[bool] = is_fused
+        capabilities: ClassVar[Capabilities] = Capabilities(checks=(lambda target: refusal,), last_resort=last_resort)
 
         def __init__(self, cache: KvCache) -> None:
             if fails == "made":
@@ -101,22 +103,22 @@ def entry(
 
             return attention
 
-    return Entry(lambda target: why_not, lambda: Fake, last_resort=last_resort)
+    return Fake
 
 
-def chosen(clock: FakeClock, **entries: Entry) -> str:
-    return fastest_first(TARGET, entries, clock)[0].name
+def chosen(clock: FakeClock, **backends: type[AttentionBackend]) -> str:
+    return fastest_first(TARGET, backends.values(), clock)[0].name
 
 
 def test_the_fastest_is_taken_and_the_table_says_so(clock: FakeClock, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    entries = {
-        "slow": entry(clock, "slow", 0.01),
-        "fast": entry(clock, "fast", 0.001),
-        "absent": entry(clock, "absent", 0.0, why_not="needs a unicorn"),
-        "right": entry(clock, "right", 0.0, last_resort=True),
+    backends = {
+        "slow": fake(clock, "slow", 0.01),
+        "fast": fake(clock, "fast", 0.001),
+        "absent": fake(clock, "absent", 0.0, refusal="needs a unicorn"),
+        "right": fake(clock, "right", 0.0, last_resort=True),
     }
-    assert chosen(clock, **entries) == "fast"
+    assert chosen(clock, **backends) == "fast"
     [record] = caplog.records
     heading, columns, *rows = record.getMessage().splitlines()
     assert "float32, blocks of 16: 16 decodes after 512 tokens, 256 tokens of a prompt, measured" in heading
@@ -133,8 +135,8 @@ def test_the_fastest_is_taken_and_the_table_says_so(clock: FakeClock, caplog: py
 def test_a_backend_that_fails_is_left_out_with_one_warning(
     clock: FakeClock, fails: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broken = entry(clock, "broken", 0.0, fails=fails)
-    assert chosen(clock, broken=broken, works=entry(clock, "works", 0.01)) == "works"
+    broken = fake(clock, "broken", 0.0, fails=fails)
+    assert chosen(clock, broken=broken, works=fake(clock, "works", 0.01)) == "works"
     [warning] = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     assert warning.startswith("the attention backend broken failed: RuntimeError: ")
 
@@ -143,64 +145,66 @@ def test_a_backend_that_fails_is_left_out_with_one_warning(
 def test_a_backend_that_computes_something_else_is_left_out(
     clock: FakeClock, change: Callable[[Tensor], Tensor], caplog: pytest.LogCaptureFixture
 ) -> None:
-    wrong = entry(clock, "wrong", 0.0, change=change)
-    assert chosen(clock, wrong=wrong, right=entry(clock, "right", 0.01)) == "right"
+    wrong = fake(clock, "wrong", 0.0, change=change)
+    assert chosen(clock, wrong=wrong, right=fake(clock, "right", 0.01)) == "right"
     assert "its results differ from the reference's by" in caplog.text
 
 
 def test_the_last_resort_is_taken_where_all_else_fails(clock: FakeClock, cache: Path) -> None:
-    entries = {
-        "broken": entry(clock, "broken", 0.0, fails="made"),
-        "right": entry(clock, "right", 0.05, last_resort=True),
+    backends = {
+        "broken": fake(clock, "broken", 0.0, fails="made"),
+        "right": fake(clock, "right", 0.05, last_resort=True),
     }
-    assert chosen(clock, **entries) == "right"
+    assert chosen(clock, **backends) == "right"
     assert not cache.exists(), "a failure may have been a passing one: the next start tries again"
 
 
 def test_nothing_runs(clock: FakeClock) -> None:
     with pytest.raises(UsageError, match="no attention backend runs on cpu: one needs a unicorn; two failed: Runtime"):
-        chosen(clock, one=entry(clock, "one", 0, why_not="needs a unicorn"), two=entry(clock, "two", 0, fails="run"))
+        chosen(clock, one=fake(clock, "one", 0, refusal="needs a unicorn"), two=fake(clock, "two", 0, fails="run"))
 
 
 @pytest.mark.parametrize(("rival", "taken"), [(0.006, "fused"), (0.005, "rival")])
 def test_a_rival_has_to_make_up_for_the_fused_decoder(clock: FakeClock, rival: float, taken: str) -> None:
-    entries = {"fused": entry(clock, "fused", 0.01, is_fused=True), "rival": entry(clock, "rival", rival)}
-    assert chosen(clock, **entries) == taken
+    backends = {"fused": fake(clock, "fused", 0.01, is_fused=True), "rival": fake(clock, "rival", rival)}
+    assert chosen(clock, **backends) == taken
 
 
 def test_a_core_that_was_busy_for_a_while_says_nothing_of_a_short_run(clock: FakeClock) -> None:
     until = 7.5 * STALL  # Three steps of the check, the run beforehand, and three that count.
-    entries = {
-        "stalled": entry(clock, "stalled", 0.0001, stalled_until=until),
-        "rival": entry(clock, "rival", 0.001),
+    backends = {
+        "stalled": fake(clock, "stalled", 0.0001, stalled_until=until),
+        "rival": fake(clock, "rival", 0.001),
     }
     for _ in ("measured", "remembered"):
-        assert chosen(clock, **entries) == "stalled"
+        assert chosen(clock, **backends) == "stalled"
 
 
 def test_runs_that_take_no_time_come_to_an_end(clock: FakeClock) -> None:
-    assert chosen(clock, instant=entry(clock, "instant", 0.0)) == "instant"
+    assert chosen(clock, instant=fake(clock, "instant", 0.0)) == "instant"
     assert clock.calls.count("instant") == 3 + 2 * (1 + MOST_REPEATS), "the check, and both batches after a run each"
 
 
 def test_who_follows_where_one_fails_in_service(clock: FakeClock) -> None:
-    entries = {
-        "fused": entry(clock, "fused", 0.002, is_fused=True),
-        "slow": entry(clock, "slow", 0.0011),
-        "absent": entry(clock, "absent", 0.0, why_not="needs a unicorn"),
-        "fast": entry(clock, "fast", 0.0010),
-        "broken": entry(clock, "broken", 0.0, fails="run"),
-        "right": entry(clock, "right", 0.0, last_resort=True),
-        "rare": entry(clock, "rare", 0.0, last_resort=True, why_not="needs a unicorn"),
+    backends = {
+        "fused": fake(clock, "fused", 0.002, is_fused=True),
+        "slow": fake(clock, "slow", 0.0011),
+        "absent": fake(clock, "absent", 0.0, refusal="needs a unicorn"),
+        "fast": fake(clock, "fast", 0.0010),
+        "broken": fake(clock, "broken", 0.0, fails="run"),
+        "right": fake(clock, "right", 0.0, last_resort=True),
+        "rare": fake(clock, "rare", 0.0, last_resort=True, refusal="needs a unicorn"),
     }
     for _ in range(2):
-        assert [b.name for b in fastest_first(TARGET, entries, clock)] == ["fast", "slow", "right"]
-    del entries["broken"]
+        assert [b.name for b in fastest_first(TARGET, backends.values(), clock)] == ["fast", "slow", "right"]
+    del backends["broken"]
     for _ in ("measured", "remembered"):
-        assert [b.name for b in fastest_first(TARGET, entries, clock)] == ["fast", "slow", "right"]
-    entries["fused"] = entry(clock, "fused", 0.0001, is_fused=True)
-    del entries["slow"]
-    assert [b.name for b in fastest_first(TARGET, entries, clock)] == ["fused"], "its decoder fits no other backend"
+        assert [b.name for b in fastest_first(TARGET, backends.values(), clock)] == ["fast", "slow", "right"]
+    backends["fused"] = fake(clock, "fused", 0.0001, is_fused=True)
+    del backends["slow"]
+    assert [b.name for b in fastest_first(TARGET, backends.values(), clock)] == ["fused"], (
+        "its decoder fits no other backend"
+    )
 
 
 class OnGpu:
@@ -227,15 +231,15 @@ def test_on_a_gpu_prompts_and_decodes_may_have_backends_of_their_own(
     clock: FakeClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    entries = {
-        "slow": entry(clock, "slow", 0.02),
-        "decodes": entry(clock, "decodes", 0.01, decode_seconds=0.001),
-        "prompts": entry(clock, "prompts", 0.004, decode_seconds=0.03),
-        "right": entry(clock, "right", 0.0, last_resort=True),
+    backends = {
+        "slow": fake(clock, "slow", 0.02),
+        "decodes": fake(clock, "decodes", 0.01, decode_seconds=0.001),
+        "prompts": fake(clock, "prompts", 0.004, decode_seconds=0.03),
+        "right": fake(clock, "right", 0.0, last_resort=True),
     }
     target = on_a_gpu(monkeypatch)
     for _ in ("measured", "remembered"):
-        found = [backend.name for backend in fastest_first(target, entries, clock)]
+        found = [backend.name for backend in fastest_first(target, backends.values(), clock)]
         assert found == ["prompts+decodes", "decodes", "prompts+slow", "prompts", "slow", "right"]
     rows = [row.split() for row in caplog.records[0].getMessage().splitlines()[2:]]
     assert rows[:3] == [
@@ -243,12 +247,12 @@ def test_on_a_gpu_prompts_and_decodes_may_have_backends_of_their_own(
         ["decodes", "3.00", "30.00", "taken", "for", "decodes"],
         ["prompts", "90.00", "12.00", "taken", "for", "prompts"],
     ]
-    assert chosen(clock, **entries) == "decodes", "on a CPU nobody shares"
+    assert chosen(clock, **backends) == "decodes", "on a CPU nobody shares"
 
 
 def test_prompts_of_a_gpu_are_of_several_lengths(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library may make something ready for each length that it has not seen."""
-    reference = entry(clock, "reference", 0.001).load()
+    reference = fake(clock, "reference", 0.001)
     mix = Mix(decodes=2, context=20, chunk=64)
     watch = Stopwatch(clock, 1e9)
     measure(reference, TARGET, mix, watch)
@@ -264,26 +268,26 @@ def test_prompts_of_a_gpu_are_of_several_lengths(clock: FakeClock, monkeypatch: 
 
 def test_time_that_is_up_ends_the_measuring(clock: FakeClock, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, LOGGER)
-    entries = {
-        "first": entry(clock, "first", module.CPU_SECONDS),
-        "second": entry(clock, "second", 0.001),
+    backends = {
+        "first": fake(clock, "first", module.CPU_SECONDS),
+        "second": fake(clock, "second", 0.001),
     }
-    assert chosen(clock, **entries) == "first"
+    assert chosen(clock, **backends) == "first"
     assert "second" not in clock.calls
     assert module.NO_TIME in caplog.text
     assert not cache.exists(), "half a table is not kept"
-    slow = {"first": entry(clock, "first", 0.001), "second": entry(clock, "second", module.CPU_SECONDS)}
+    slow = {"first": fake(clock, "first", 0.001), "second": fake(clock, "second", module.CPU_SECONDS)}
     clock.calls.clear()
     assert chosen(clock, **slow) == "first"
     assert clock.calls.count("second") == 4, "three small steps of the check, and one that was too long"
 
 
 def test_the_next_start_remembers(clock: FakeClock, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    entries = {"a": entry(clock, "a", 0.01), "b": entry(clock, "b", 0.001)}
-    assert chosen(clock, **entries) == "b"
+    backends = {"a": fake(clock, "a", 0.01), "b": fake(clock, "b", 0.001)}
+    assert chosen(clock, **backends) == "b"
     clock.calls.clear()
     caplog.set_level(logging.INFO, LOGGER)
-    assert chosen(clock, **entries) == "b"
+    assert chosen(clock, **backends) == "b"
     assert not clock.calls
     [file] = cache.iterdir()
     assert f"remembered in {file}" in caplog.text
@@ -300,10 +304,10 @@ def test_the_next_start_remembers(clock: FakeClock, cache: Path, caplog: pytest.
     ids=["blocks", "dtype", "layers"],
 )
 def test_another_target_is_measured_anew(clock: FakeClock, changed: Target) -> None:
-    entries = {"a": entry(clock, "a", 0.01), "b": entry(clock, "b", 0.001)}
-    chosen(clock, **entries)
+    backends = {"a": fake(clock, "a", 0.01), "b": fake(clock, "b", 0.001)}
+    chosen(clock, **backends)
     clock.calls.clear()
-    fastest_first(changed, entries, clock)
+    fastest_first(changed, backends.values(), clock)
     assert {"a", "b"} == set(clock.calls)
 
 
@@ -311,12 +315,12 @@ def test_another_target_is_measured_anew(clock: FakeClock, changed: Target) -> N
 def test_a_file_that_is_damaged_costs_a_warning_and_a_measurement(
     clock: FakeClock, cache: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    entries = {"a": entry(clock, "a", 0.01), "b": entry(clock, "b", 0.001)}
-    chosen(clock, **entries)
+    backends = {"a": fake(clock, "a", 0.01), "b": fake(clock, "b", 0.001)}
+    chosen(clock, **backends)
     [file] = cache.iterdir()
     file.write_bytes(content)
     clock.calls.clear()
-    assert chosen(clock, **entries) == "b"
+    assert chosen(clock, **backends) == "b"
     assert clock.calls
     assert len(caplog.records) == 1
     assert "cannot be read" in caplog.text
@@ -331,7 +335,7 @@ def test_a_cache_that_is_full(
     clock: FakeClock, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(tempfile, "mkstemp", full)
-    assert chosen(clock, a=entry(clock, "a", 0.01)) == "a"
+    assert chosen(clock, a=fake(clock, "a", 0.01)) == "a"
     [warning] = [r.getMessage() for r in caplog.records]
     assert "No space left on device" in warning
     assert "set PLIMSOLL_CACHE" in warning
@@ -345,7 +349,7 @@ def test_a_disk_that_fills_up_leaves_nothing_behind(
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     monkeypatch.setattr(Path, "replace", refuse)
-    assert chosen(clock, a=entry(clock, "a", 0.01)) == "a"
+    assert chosen(clock, a=fake(clock, "a", 0.01)) == "a"
     assert "Disk quota exceeded" in caplog.text
     assert list(cache.iterdir()) == []
 
@@ -356,7 +360,7 @@ def test_a_cache_where_nothing_can_be_made(
     """Like a read-only folder, which root could write to."""
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("PLIMSOLL_CACHE", str(tmp_path / "file"))
-    assert chosen(clock, a=entry(clock, "a", 0.01)) == "a"
+    assert chosen(clock, a=fake(clock, "a", 0.01)) == "a"
     assert "set PLIMSOLL_CACHE to a folder that can be written to" in caplog.text
 
 
@@ -369,7 +373,7 @@ def test_what_runs_on_this_processor(
     wide = AttentionShape(heads=4, kv_heads=1, head_dim=256, scale=256**-0.5)
     windowed = AttentionShape(heads=4, kv_heads=1, head_dim=256, scale=256**-0.5, window=512)
     target = Target(CPU, dtype, [*[windowed] * 5, wide], 16)
-    able = {name for name, e in ENTRIES.items() if e.why_not(target) is None and not e.last_resort}
+    able = {name for name, e in BACKENDS.items() if not (e.capabilities.refusal(target) or e.capabilities.last_resort)}
     assert able >= {"torch", "sdpa"}
     backend: type[AttentionBackend] = fastest_first(target)[0]
     [file] = cache.iterdir()

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.execution.attention import registry as module
-from plimsoll_runtime.execution.attention.registry import Target
-from plimsoll_runtime.execution.attention.selection import backend_called, candidates, select, why_not
+from plimsoll_runtime.execution.attention import machine as module
+from plimsoll_runtime.execution.attention.backends import cpu as cpu_module
+from plimsoll_runtime.execution.attention.capabilities import Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
+from plimsoll_runtime.execution.attention.selection import backend_called, candidates, select
 from plimsoll_runtime.models.spec.attention import Alibi, AttentionShape
 
 SHAPES = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.125)]
@@ -54,20 +56,21 @@ def test_our_kernels_are_the_fastest_on_a_cpu() -> None:
 @pytest.mark.parametrize(
     ("name", "device", "message"),
     [
-        ("triton", CPU, "needs a CUDA or ROCm device, and the model is on cpu"),
-        ("flashinfer", CPU, "needs a GPU, and the model is on cpu"),
-        ("flash-attn", CPU, "needs a GPU, and the model is on cpu"),
-        ("flash-attn-3", CPU, "needs a GPU, and the model is on cpu"),
-        ("cudnn", CPU, "needs a GPU, and the model is on cpu"),
-        ("cudnn-paged", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
-        ("torch-flash", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
-        ("flashinfer", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
-        ("torch", GPU, "computes on a CPU, and the model is on cuda"),
-        ("cpu", GPU, "computes on a CPU, and the model is on cuda"),
+        ("triton", CPU, "only these devices: cuda, rocm; the model is on cpu"),
+        ("flashinfer", CPU, "only these devices: cuda; the model is on cpu"),
+        ("flash-attn", CPU, "only these devices: cuda, rocm; the model is on cpu"),
+        ("flash-attn-3", CPU, "only these devices: cuda; the model is on cpu"),
+        ("cudnn", CPU, "only these devices: cuda; the model is on cpu"),
+        ("cudnn-paged", GPU, "these dtypes: bfloat16, float16; the model runs in float32"),
+        ("torch-flash", GPU, "these dtypes: bfloat16, float16; the model runs in float32"),
+        ("flashinfer", GPU, "these dtypes: bfloat16, float16; the model runs in float32"),
+        ("torch", GPU, "only these devices: cpu; the model is on cuda"),
+        ("cpu", GPU, "only these devices: cpu; the model is on cuda"),
         ("flash", CPU, "flash is unknown; choose auto, cpu, torch, triton, flashinfer, flash-attn-3, flash-attn, "),
     ],
 )
-def test_refused(name: str, device: torch.device, message: str) -> None:
+def test_refused(name: str, device: torch.device, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper(monkeypatch)
     with pytest.raises(UsageError, match=message):
         select(name, target(device))
 
@@ -82,23 +85,24 @@ def test_refused(name: str, device: torch.device, message: str) -> None:
     ],
 )
 def test_a_gpu_without_the_package(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hopper(monkeypatch)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=f"needs the package {package}, which is not installed"):
-        select(name, target(GPU, torch.bfloat16))
+    with pytest.raises(UsageError, match=f"needs {package}, which is not installed"):
+        select(name, target(GPU, torch.bfloat16, 256))
 
 
 def test_what_the_packages_cannot_take(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "find_spec", lambda name: name)
-    with pytest.raises(UsageError, match="needs blocks of 256 tokens, and --block-size is 16"):
+    with pytest.raises(UsageError, match="these block sizes: multiples of 256; --block-size is 16"):
         select("flash-attn", target(GPU, torch.bfloat16))
     odd = [AttentionShape(heads=4, kv_heads=2, head_dim=96, scale=0.1)]
-    with pytest.raises(UsageError, match="takes heads of 64, 128, 256 dimensions, and the model's have 96"):
+    with pytest.raises(UsageError, match="these head sizes: 64, 128, 256; the model has 96"):
         select("flashinfer", Target(GPU, torch.bfloat16, odd, 16))
     huge = [AttentionShape(heads=4, kv_heads=2, head_dim=512, scale=0.1)]
-    with pytest.raises(UsageError, match="of a multiple of 8 dimensions up to 256, and the model's have 512"):
+    with pytest.raises(UsageError, match="these head sizes: multiples of 8 up to 256; the model has 512"):
         select("flash-attn", Target(GPU, torch.bfloat16, huge, 256))
     monkeypatch.setattr(torch.version, "hip", "7.0")
-    with pytest.raises(UsageError, match="needs CUDA, and this is ROCm"):
+    with pytest.raises(UsageError, match="these devices: cuda; the model is on rocm"):
         select("flashinfer", target(GPU, torch.bfloat16))
 
 
@@ -119,31 +123,37 @@ OLD = Machine(cudnn=90800, torch="2.11.0")
 CUDNN_NAMES = ("flash-attn-3", "cudnn-paged", "cudnn", "torch-flash")
 WHY_NOT = {
     "hopper": (Machine(), {}),
-    "blackwell": (Machine(capability=(10, 0)), {"flash-attn-3": "is for Hopper .* newer"}),
+    "blackwell": (Machine(capability=(10, 0)), {"flash-attn-3": "compute capabilities: 9; the GPU has 10.0"}),
     "newer": (
         Machine(capability=(12, 0)),
-        {"flash-attn-3": "is for Hopper .* newer", "cudnn-paged": "for Hopper and Blackwell .* newer"},
+        {"flash-attn-3": "the GPU has 12.0", "cudnn-paged": "compute capabilities: 9, 10; the GPU has 12.0"},
     ),
     "ampere": (
         Machine(capability=(8, 0)),
-        dict.fromkeys(("flash-attn-3", "cudnn-paged"), r"needs Hopper \(.* 9\) or newer, and the device has 8.0"),
+        dict.fromkeys(("flash-attn-3", "cudnn-paged"), "capabilities: 9.*; the GPU has 8.0"),
     ),
-    "turing": (Machine(capability=(7, 5)), dict.fromkeys(CUDNN_NAMES, "or newer, and the device has 7.5")),
-    "rocm": (Machine(hip="7.0"), dict.fromkeys(CUDNN_NAMES, "needs CUDA, and this is ROCm")),
-    "old": (OLD, {"cudnn-paged": "needs PyTorch 2.15, and this is 2.11.0"}),
-    "old-cudnn": (replace(OLD, torch="2.16.1"), {"cudnn-paged": "needs cuDNN 9.24, and this is 90800"}),
+    "turing": (
+        Machine(capability=(7, 5)),
+        dict.fromkeys(CUDNN_NAMES, "capabilities: (8 or more|9|9, 10); the GPU has 7.5"),
+    ),
+    "rocm": (Machine(hip="7.0"), dict.fromkeys(CUDNN_NAMES, "devices: cuda; the model is on rocm")),
+    "old": (OLD, {"cudnn-paged": "needs torch>=2.15, and 2.11.0 is installed"}),
+    "old-cudnn": (replace(OLD, torch="2.16.1"), {"cudnn-paged": "needs cudnn>=9.24, and 9.8.0 is installed"}),
     "without": (
         Machine(cudnn=None, flash=False),
-        {"cudnn-paged": "needs cuDNN 9.24", "cudnn": "built with cuDNN", "torch-flash": "built with FlashAttention"},
+        {
+            **dict.fromkeys(("cudnn-paged", "cudnn"), "needs cudnn, which is not installed"),
+            "torch-flash": "built with FlashAttention",
+        },
     ),
-    "blocks": (Machine(block_size=48), {"cudnn-paged": "needs blocks of a power of two tokens, and .* is 48"}),
-    "wide": (Machine(head_dim=256), {"cudnn-paged": "8 dimensions up to 128, and the model's have 256"}),
-    "wide-before": (replace(OLD, head_dim=256), {"cudnn-paged": "PyTorch 2.15", "cudnn": "up to 128"}),
+    "blocks": (Machine(block_size=48), {"cudnn-paged": "block sizes: 8, 16, 32, 64, 128, 256; --block-size is 48"}),
+    "wide": (Machine(head_dim=256), {"cudnn-paged": "multiples of 8 up to 128; the model has 256"}),
+    "wide-before": (replace(OLD, head_dim=256), {"cudnn-paged": "up to 128", "cudnn": "above 128 only with"}),
     "wide-ampere": (
         Machine(capability=(8, 0), head_dim=256),
-        {"cudnn": "up to 128", **dict.fromkeys(("flash-attn-3", "cudnn-paged"), "needs Hopper")},
+        {"cudnn": "above 128 only with", **dict.fromkeys(("flash-attn-3", "cudnn-paged"), "the GPU has 8.0")},
     ),
-    "odd": (Machine(head_dim=100), dict.fromkeys(CUDNN_NAMES, "of a multiple of 8 dimensions up to .* have 100")),
+    "odd": (Machine(head_dim=100), dict.fromkeys(CUDNN_NAMES, "multiples of 8 up to .* has 100")),
 }
 """Of each machine, which of these backends do not serve, and why."""
 
@@ -159,7 +169,7 @@ def test_what_a_gpu_and_its_libraries_allow(case: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.version, "hip", machine.hip)
     shapes = [AttentionShape(heads=4, kv_heads=2, head_dim=machine.head_dim, scale=0.1)]
     there = Target(GPU, torch.bfloat16, shapes, machine.block_size)
-    found = {name: reason for name in CUDNN_NAMES if (reason := module.ENTRIES[name].why_not(there)) is not None}
+    found = {name: reason for name in CUDNN_NAMES if (reason := BACKENDS[name].capabilities.refusal(there)) is not None}
     assert found.keys() == expected.keys()
     assert all(re.search(expected[name], reason) for name, reason in found.items())
 
@@ -169,10 +179,13 @@ def test_windows_and_soft_caps(monkeypatch: pytest.MonkeyPatch) -> None:
     able = {}
     for what, shape in (("window", replace(SHAPES[0], window=99)), ("softcap", replace(SHAPES[0], softcap=9.0))):
         there = Target(GPU, torch.bfloat16, [SHAPES[0], shape], 256)
-        able[what] = {name for name in CUDNN_NAMES if module.ENTRIES[name].why_not(there) is None}
+        able[what] = {name for name in CUDNN_NAMES if BACKENDS[name].capabilities.refusal(there) is None}
     assert able == {"window": {"flash-attn-3", "torch-flash"}, "softcap": {"flash-attn-3"}}
     windowed = Target(GPU, torch.bfloat16, [replace(SHAPES[0], window=99)], 16)
-    assert module.ENTRIES["cudnn"].why_not(windowed) == "has no windows, and the model has"
+    assert (
+        BACKENDS["cudnn"].capabilities.refusal(windowed)
+        == "does not support sliding-window attention, which the model has"
+    )
 
 
 def hopper(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +201,10 @@ def test_one_that_is_made_of_two_has_a_name(monkeypatch: pytest.MonkeyPatch) -> 
     hopper(monkeypatch)
     pair = backend_called("cudnn+sdpa")
     assert (pair.name, backend_called("sdpa").name) == ("cudnn+sdpa", "sdpa")
-    assert why_not("cudnn+sdpa", target(GPU, torch.bfloat16)) is None
+    assert pair.capabilities.refusal(target(GPU, torch.bfloat16)) is None
     assert [found.name for found in candidates("cudnn+sdpa", target(GPU, torch.bfloat16))] == ["cudnn+sdpa"]
     for name, device, message in (
-        ("sdpa+cudnn", GPU, "computes in bfloat16 and float16, and the model runs in float32"),
+        ("sdpa+cudnn", GPU, "these dtypes: bfloat16, float16; the model runs in float32"),
         ("sdpa+torch", CPU, "divides steps between two, and on a CPU one computes all"),
         ("sdpa+magic", GPU, "unknown"),
         ("sdpa+cudnn+sdpa", GPU, "unknown"),
@@ -202,7 +215,7 @@ def test_one_that_is_made_of_two_has_a_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_soft_caps_are_not_for_sdpa() -> None:
     capped = [AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.1, softcap=30.0)]
-    with pytest.raises(UsageError, match="it caps no scores, and the model's are"):
+    with pytest.raises(UsageError, match="it does not support soft caps of scores, which the model has"):
         select("sdpa", Target(CPU, torch.float32, capped, 16))
 
 
@@ -212,35 +225,35 @@ def test_heads_of_several_sizes_are_not_for_flashinfer(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.version, "hip", None)
     alike = [AttentionShape(4, 1, size, 0.1) for size in (64, 64)]
     mixed = [AttentionShape(4, 1, size, 0.1) for size in (64, 256)]
-    why_not = module.ENTRIES["flashinfer"].why_not
-    assert why_not(Target(torch.device("cuda"), torch.bfloat16, alike, 16)) is None
-    assert "heads of one size" in (why_not(Target(torch.device("cuda"), torch.bfloat16, mixed, 16)) or "")
+    refusal = BACKENDS["flashinfer"].capabilities.refusal
+    assert refusal(Target(torch.device("cuda"), torch.bfloat16, alike, 16)) is None
+    assert "only one head size in a model" in (refusal(Target(torch.device("cuda"), torch.bfloat16, mixed, 16)) or "")
 
 
 KINDS: Mapping[str, tuple[dict[str, Any], set[str], str]] = {
     "chunk": (
         {"chunk": 64},
         {"cpu", "torch", "triton", "sdpa", "reference"},
-        "to all before a token, and the model to its ch",
+        "not support chunked attention",
     ),
-    "alibi": ({"alibi": Alibi((0.5,) * 4)}, {"cpu", "torch", "triton", "sdpa", "reference"}, "adds no ALiBi to scores"),
+    "alibi": ({"alibi": Alibi((0.5,) * 4)}, {"cpu", "torch", "triton", "sdpa", "reference"}, "not support ALiBi"),
     "coarse": (
         {"alibi": Alibi((0.5,) * 4, coarse=True)},
         {"cpu", "torch", "sdpa", "reference"},
-        "ALiBi to scores, and the",
+        "ALiBi that is rounded to bfloat16",
     ),
     "latent": (
         {"latent": True, "kv_heads": 1},
         {"cpu", "torch", "triton", "sdpa", "reference"},
-        "reads values beside keys, and the model's keys are",
+        "not support latent attention",
     ),
-    "latents": ({"latent": True}, {"torch", "sdpa", "reference"}, "where keys are|values beside keys"),
+    "latents": ({"latent": True}, {"torch", "sdpa", "reference"}, "latent attention with several key heads"),
     "latent-window": (
         {"latent": True, "kv_heads": 1, "window": 9},
         {"cpu", "torch", "sdpa", "reference"},
-        "where keys are|values beside keys|has no windows",
+        "latent attention with other features",
     ),
-    "sinks": ({"sinks": True}, {"cpu", "torch", "triton", "sdpa", "reference"}, "has no sinks, and the model has"),
+    "sinks": ({"sinks": True}, {"cpu", "torch", "triton", "sdpa", "reference"}, "not support attention sinks"),
 }
 """What a shape says, the backends that have it, and what the others say."""
 
@@ -251,11 +264,12 @@ def test_nobody_computes_less_than_a_shape_says(kind: str, monkeypatch: pytest.M
     hopper(monkeypatch)
     plain = AttentionShape(heads=4, kv_heads=2, head_dim=64, scale=0.1)
     found = set()
-    for name, entry in module.ENTRIES.items():
+    for name, backend in BACKENDS.items():
         device = CPU if name in ("cpu", "torch") else GPU
         dtype = torch.float32 if device is CPU else torch.bfloat16
         reasons = [
-            entry.why_not(Target(device, dtype, [plain, shape], 256)) for shape in (plain, replace(plain, **says))
+            backend.capabilities.refusal(Target(device, dtype, [plain, shape], 256))
+            for shape in (plain, replace(plain, **says))
         ]
         assert reasons[0] is None, (name, reasons)
         if reasons[1] is None:
@@ -267,13 +281,13 @@ def test_nobody_computes_less_than_a_shape_says(kind: str, monkeypatch: pytest.M
 
 def test_what_the_cpu_kernels_cannot_take_torch_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = Target(CPU, torch.float32, [AttentionShape(heads=4, kv_heads=2, head_dim=24, scale=0.2)], 16)
-    with pytest.raises(UsageError, match="heads of a multiple of 16 dimensions up to 1024, and the model's have 24"):
+    with pytest.raises(UsageError, match="head sizes: multiples of 16 up to 1024; the model has 24"):
         select("cpu", odd)
-    with pytest.raises(UsageError, match="needs blocks of a multiple of 16 tokens, and --block-size is 8"):
+    with pytest.raises(UsageError, match="block sizes: multiples of 16; --block-size is 8"):
         select("cpu", target(CPU, block_size=8))
-    with pytest.raises(UsageError, match="has no kernels for float16"):
+    with pytest.raises(UsageError, match="dtypes: float32, bfloat16; the model runs in float16"):
         select("cpu", target(CPU, torch.float16))
-    monkeypatch.setattr(module, "kernels", lambda dtype: None)
+    monkeypatch.setattr(cpu_module, "kernels", lambda dtype: None)
     with pytest.raises(UsageError, match="has no kernels for float32 that this processor can run"):
         select("cpu", target(CPU))
     assert {select("auto", t).name for t in (odd, target(CPU), target(CPU, torch.float16))} <= {"torch", "sdpa"}

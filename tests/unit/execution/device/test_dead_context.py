@@ -10,6 +10,7 @@ from kernel_support.recorder import Recorder
 
 from plimsoll_runtime.execution.attention import selection
 from plimsoll_runtime.execution.attention.base import AttentionBackend, AttentionError, create_backend, prepare_step
+from plimsoll_runtime.execution.attention.capabilities import Capabilities
 from plimsoll_runtime.execution.device.faults import fault_of
 from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass
 from plimsoll_runtime.execution.graphs.capture import NO_GRAPHS
@@ -24,6 +25,7 @@ class Failing:
 
     name: ClassVar[str] = "failing"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities()
     error: ClassVar[Exception] = torch.AcceleratorError(FAULT)
 
     def __init__(self, cache: Any) -> None:
@@ -101,7 +103,6 @@ def test_a_trial_at_the_start_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> N
         raise torch.AcceleratorError(FAULT)
 
     monkeypatch.setattr(selection, "check", check)
-    entry: Any = type("Entry", (), {"load": lambda self: Failing})()
     given: Any = None
     with pytest.raises(torch.AcceleratorError):
-        selection._try("failing", entry, given, given, given, given)
+        selection._try(Failing, given, given, given, given)

@@ -15,7 +15,7 @@ from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_kernels.cpu.threads import share, thread_count
-from plimsoll_runtime.execution.attention.registry import ENTRIES
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
 from plimsoll_runtime.models.decoder import TorchDecoder
@@ -238,15 +238,15 @@ def fused(program: Program, dtype: torch.dtype) -> CpuExecutor:
 
 def test_as_torch_computes_it(program: Program, float32_build: Build) -> None:
     ours, theirs = fused(program, torch.float32), TorchDecoder(program, reader_of(program, torch.float32))
-    hidden = hidden_states(ours, ENTRIES["cpu"].load(), PROMPT, 50)
-    expected = hidden_states(theirs, ENTRIES["torch"].load(), PROMPT, len(PROMPT))
+    hidden = hidden_states(ours, BACKENDS["cpu"], PROMPT, 50)
+    expected = hidden_states(theirs, BACKENDS["torch"], PROMPT, len(PROMPT))
     torch.testing.assert_close(hidden, expected, rtol=2e-4, atol=2e-4)
     with torch.inference_mode():
         torch.testing.assert_close(ours.logits(expected), theirs.logits(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_the_same_bits_whatever_chunks_threads_and_earlier_steps(program: Program, build: Build) -> None:
-    decoder, backend = fused(program, build.dtype), ENTRIES["cpu"].load()
+    decoder, backend = fused(program, build.dtype), BACKENDS["cpu"]
     whole = hidden_states(decoder, backend, PROMPT, len(PROMPT))
     assert whole.isfinite().all()
     with torch.inference_mode():
@@ -274,7 +274,7 @@ def test_experts_that_no_row_has_chosen_are_not_read(build: Build) -> None:
             if any(f"experts.{number}." in name for number in poisoned):
                 tensors.put(name, torch.full(tensors.shapes[name], torch.nan))
         decoders.append(CpuExecutor(program, reading(program, tensors, build.dtype)))
-    whole, unread, read = (hidden_states(each, ENTRIES["cpu"].load(), PROMPT, 50) for each in decoders)
+    whole, unread, read = (hidden_states(each, BACKENDS["cpu"], PROMPT, 50) for each in decoders)
     assert whole.isfinite().all()
     assert torch.equal(whole, unread)
     assert read.isnan().all()
@@ -284,8 +284,8 @@ def test_bfloat16_is_near(program: Program) -> None:
     if kernels(torch.bfloat16) is None:
         pytest.skip("the kernels were not built")
     torchs = TorchDecoder(program, reader_of(program, torch.float32))
-    truth = hidden_states(torchs, ENTRIES["torch"].load(), PROMPT, len(PROMPT))
-    ours = hidden_states(fused(program, torch.bfloat16), ENTRIES["cpu"].load(), PROMPT, len(PROMPT)).float()
+    truth = hidden_states(torchs, BACKENDS["torch"], PROMPT, len(PROMPT))
+    ours = hidden_states(fused(program, torch.bfloat16), BACKENDS["cpu"], PROMPT, len(PROMPT)).float()
     errors = (ours - truth).square().mean(-1).sqrt() / truth.square().mean(-1).sqrt()
     assert errors.quantile(0.25) < 0.05
     if not any(isinstance(op, Route) for op in program.ops):  # a router may take rounded states for other ones

@@ -16,7 +16,7 @@ from torch import Tensor
 from plimsoll_kernels.cpu.library import VARIABLE, kernels
 from plimsoll_kernels.cpu.step import PagedCache, PagedStep
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
-from plimsoll_runtime.execution.attention.registry import ENTRIES
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.compose.decoder import program_of
@@ -76,7 +76,7 @@ class Stepped:
     def __init__(self, decoder: Decoder, backend: str, texts: Sequence[list[int]]) -> None:
         self._decoder = decoder
         self._texts = texts
-        self._backend = ENTRIES[backend].load()(KvCache((), 2, BLOCK, torch.float32, CPU)) if backend == "cpu" else None
+        self._backend = BACKENDS[backend](KvCache((), 2, BLOCK, torch.float32, CPU)) if backend == "cpu" else None
         self._states = StateCache(decoder.outline.facts.states, len(texts), torch.float32, CPU)
         for tensor in self._states.tensors:
             tensor.fill_(torch.nan)
@@ -156,7 +156,7 @@ def test_a_decoder_that_is_called_without_states_says_so() -> None:
     program = program_with(ShortConvolution(24, 3))
     decoder = CpuExecutor(program, reader_of(program, torch.float32))
     batch = AttentionBatch([1], [1], BlockTables.of([[0]]), torch.zeros(1, dtype=torch.int64))
-    paged = ENTRIES["cpu"].load()(KvCache((), 2, BLOCK, torch.float32, CPU)).begin(batch)
+    paged = BACKENDS["cpu"](KvCache((), 2, BLOCK, torch.float32, CPU)).begin(batch)
     with pytest.raises(ValueError, match="without the states of its sequences"):
         decoder(torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64), paged)
 

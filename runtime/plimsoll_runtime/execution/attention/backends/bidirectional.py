@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.capabilities import Capabilities, features_of
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -42,9 +43,11 @@ class BidirectionalBackend:
 
     name: ClassVar[str] = "whole"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(features=("whole", "window"))
 
     def __init__(self, cache: KvCache) -> None:
-        if unknown := [shape for shape in cache.whole if not _plain(shape)]:
+        known = {*self.capabilities.features}
+        if unknown := [shape for shape in cache.whole if not {"whole"} <= features_of(shape) <= known]:
             raise ValueError(f"attention of the shape {unknown[0]} is not computed over whole prompts")
         self._shapes = cache.whole
         self._device = cache.device
@@ -78,13 +81,6 @@ def check_whole(batch: AttentionBatch) -> None:
     """Raises ValueError where a prompt is not in the step as a whole."""
     if list(batch.query_lens) != list(batch.context_lens):
         raise ValueError("a prompt is not in the step as a whole, and its layers see it from both ends")
-
-
-def _plain(shape: AttentionShape) -> bool:
-    """Whether it sees whole prompts, and says nothing else beyond heads, scale and window."""
-    return shape == AttentionShape(
-        shape.heads, shape.kv_heads, shape.head_dim, shape.scale, window=shape.window, whole=True
-    )
 
 
 def _calls(lengths: Sequence[int], device: torch.device) -> list[_Call]:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer, allocate
-from plimsoll_kernels.cpu.library import required
+from plimsoll_kernels.cpu.library import DTYPES, kernels, required
 from plimsoll_kernels.cpu.op_records import ShapeRecord
 from plimsoll_kernels.cpu.records import KernelsRecord
-from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedCache, PagedStep, paged_attention
+from plimsoll_kernels.cpu.step import MAX_HEAD_DIM, SUB_BLOCK, PagedCache, PagedStep, paged_attention
 from plimsoll_runtime.execution.attention.backends.bidirectional import check_whole
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
+from plimsoll_runtime.execution.attention.capabilities import SCORES, Capabilities, Target, dtypes_text, multiples
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.cpu_executor.decoder import FusedStep
 from plimsoll_runtime.models.cpu_executor.mixer_records import shape_record
@@ -25,11 +26,24 @@ from plimsoll_runtime.models.layers.attention import slopes_of
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
+def _kernels_missing(target: Target) -> str | None:
+    reason = f"has no kernels for {dtypes_text(target.dtype)} that this processor can run, or they were not built"
+    return reason if kernels(target.dtype) is None else None
+
+
 class CpuBackend:
     """One kernel for prompts' chunks and decodes alike; the CPU executor reads its steps and never calls it."""
 
     name: ClassVar[str] = "cpu"
     fused: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cpu",),
+        dtypes=tuple(DTYPES),
+        features=(*SCORES, "latent", "latent_masked", "whole"),
+        head_dims=multiples(SUB_BLOCK, MAX_HEAD_DIM),
+        block_sizes=multiples(SUB_BLOCK),
+        checks=(lambda target: target.unfused, _kernels_missing),
+    )
 
     def __init__(self, cache: KvCache) -> None:
         self._kernels = required(cache.dtype)
@@ -87,6 +101,7 @@ class CpuBidirectionalBackend:
 
     name: ClassVar[str] = "cpu"
     fused: ClassVar[bool] = True
+    capabilities: ClassVar[Capabilities] = CpuBackend.capabilities
 
     def __init__(self, cache: KvCache) -> None:
         self._kernels = required(cache.dtype)

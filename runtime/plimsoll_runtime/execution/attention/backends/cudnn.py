@@ -13,8 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.op import write_cache
+from plimsoll_runtime.execution.attention import machine
 from plimsoll_runtime.execution.attention.backends.sdpa import SdpaBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.capabilities import ANY, HALF, Capabilities, Target, multiples
 from plimsoll_runtime.execution.attention.paged import Attend, PagesBackend
 from plimsoll_runtime.execution.attention.split import split_backend
 from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
@@ -45,6 +47,15 @@ class _Chunk(NamedTuple):
     prefix: list[_Piece]
 
 
+def _wide_heads_refusal(target: Target) -> str | None:
+    """As torch's own rules for its op have it (`check_cudnn_tensor_shapes`)."""
+    widest = max((shape.head_dim for shape in target.shapes), default=0)
+    newer = machine.release(machine.installed("cudnn") or "") >= (9, 10)
+    if widest <= 128 or (newer and machine.capability(target.device) == (9, 0)):
+        return None
+    return f"supports head sizes above 128 only with cuDNN 9.10 on compute capability 9.0; the model has {widest}"
+
+
 class CudnnChunks:
     """See AttentionBackend; for sequences with several rows.
 
@@ -57,6 +68,14 @@ class CudnnChunks:
 
     name: ClassVar[str] = "cudnn"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cuda",),
+        dtypes=HALF,
+        head_dims=multiples(8, 256),
+        compute_capability=ANY[8:],
+        needs=("cudnn",),
+        checks=(_wide_heads_refusal,),
+    )
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
@@ -144,6 +163,14 @@ class CudnnPagedChunks(PagesBackend):
     """
 
     name: ClassVar[str] = "cudnn-paged"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cuda",),
+        dtypes=HALF,
+        head_dims=multiples(8, 128),
+        block_sizes=(8, 16, 32, 64, 128, 256),
+        compute_capability=(9, 10),
+        needs=("torch>=2.15", "cudnn>=9.24"),
+    )
 
     def __init__(self, cache: KvCache) -> None:
         from torch.nn.attention import varlen

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from plimsoll_kernels.paged_attention.batch import PagedBatch
+from plimsoll_runtime.execution.attention.capabilities import HALF, Capabilities, multiples
 from plimsoll_runtime.execution.attention.paged import Attend, PagesBackend, window_of
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -20,6 +21,14 @@ class FlashAttnBackend(PagesBackend):
     """
 
     name: ClassVar[str] = "flash-attn"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cuda", "rocm"),
+        dtypes=HALF,
+        features=("window", "softcap"),
+        head_dims=multiples(8, 256),
+        block_sizes=multiples(256),
+        needs=("flash_attn",),
+    )
 
     def __init__(self, cache: KvCache) -> None:
         from flash_attn import flash_attn_varlen_func
@@ -66,6 +75,14 @@ class FlashAttn3Backend(PagesBackend):
     """
 
     name: ClassVar[str] = "flash-attn-3"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cuda",),
+        dtypes=HALF,
+        features=("window", "softcap"),
+        head_dims=multiples(8, 256),
+        compute_capability=(9,),
+        needs=("flash_attn_interface",),
+    )
 
     def __init__(self, cache: KvCache) -> None:
         from flash_attn_interface import flash_attn_with_kvcache

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.capabilities import HALF, Capabilities, Target
 from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
@@ -22,11 +23,25 @@ WORKSPACE = 128 * 2**20
 """Bytes that FlashInfer's documentation advises for its scratch; layers and shapes take turns in it."""
 
 
+def _several_sizes_refusal(target: Target) -> str | None:
+    """Its kernels for Hopper count from page to page in heads, of which a block of several sizes is no whole number."""
+    several = len({shape.head_dim for shape in target.shapes}) > 1
+    return "supports only one head size in a model; this one has several" if several else None
+
+
 class FlashInferBackend:
     """One wrapper for each group's distinct attention shapes. Needs the package, imported here and nowhere else."""
 
     name: ClassVar[str] = "flashinfer"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cuda",),
+        dtypes=HALF,
+        features=("window", "softcap"),
+        head_dims=(64, 128, 256),
+        needs=("flashinfer",),
+        checks=(_several_sizes_refusal,),
+    )
 
     def __init__(self, cache: KvCache) -> None:
         import flashinfer

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from plimsoll_kernels.paged_attention.reference import paged_attention_reference, write_cache_reference
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.capabilities import LATENT, SCORES, Capabilities
 from plimsoll_runtime.execution.attention.step_tables import paged_batch
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention, slopes_of
@@ -18,6 +19,7 @@ class ReferenceBackend:
 
     name: ClassVar[str] = "reference"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(features=(*SCORES, *LATENT), last_resort=True)
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache

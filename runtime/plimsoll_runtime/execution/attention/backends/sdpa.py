@@ -19,6 +19,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.capabilities import LATENT, Capabilities
 from plimsoll_runtime.execution.attention.step_tables import StepTables, alibi_bias, first_seen, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
@@ -49,6 +50,9 @@ class SdpaBackend:
 
     name: ClassVar[str] = "sdpa"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        features=("window", "chunk", "alibi", "rounded_alibi", "sinks", *LATENT)
+    )
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from plimsoll_kernels.paged_attention.op import write_cache
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.capabilities import ANY, HALF, Capabilities, Target, multiples
 from plimsoll_runtime.execution.attention.step_tables import StepTables, first_seen, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
@@ -44,11 +45,23 @@ class _Call(NamedTuple):
     most_tokens: int
 
 
+def _flash_attention_missing(target: Target) -> str | None:
+    return None if torch.backends.cuda.is_flash_attention_available() else "needs a PyTorch built with FlashAttention"
+
+
 class TorchFlashBackend:
     """See AttentionBackend."""
 
     name: ClassVar[str] = "torch-flash"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cuda",),
+        dtypes=HALF,
+        features=("window",),
+        head_dims=multiples(8, 256),
+        compute_capability=ANY[8:],
+        checks=(_flash_attention_missing,),
+    )
 
     def __init__(self, cache: KvCache) -> None:
         from torch.nn.attention import varlen

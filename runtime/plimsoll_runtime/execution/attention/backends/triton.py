@@ -19,6 +19,7 @@ from plimsoll_kernels.processors import multiprocessors
 from plimsoll_kernels.tuning.store import TuningStore
 from plimsoll_runtime.execution.attention.base import AttentionBatch
 from plimsoll_runtime.execution.attention.cache_write import RotatingWritingStep
+from plimsoll_runtime.execution.attention.capabilities import Capabilities
 from plimsoll_runtime.execution.attention.shared_prefix.planner import StepPrefixes
 from plimsoll_runtime.execution.attention.step_tables import paged_batch
 from plimsoll_runtime.execution.kv.cache import KvCache
@@ -55,6 +56,11 @@ class TritonBackend:
 
     name: ClassVar[str] = "triton"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        devices=("cuda", "rocm"),
+        features=("window", "softcap", "chunk", "alibi", "sinks", "latent"),
+        needs=("triton",),
+    )
 
     def __init__(self, cache: KvCache, configs: Configs | None = None) -> None:
         """Without configs those are taken that are fastest here: kept on disk, or measured now, a few seconds long."""

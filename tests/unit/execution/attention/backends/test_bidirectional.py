@@ -13,7 +13,7 @@ from plimsoll_runtime.execution.attention.backends import bidirectional
 from plimsoll_runtime.execution.attention.backends.bidirectional import BidirectionalBackend
 from plimsoll_runtime.execution.attention.backends.cpu import CpuBidirectionalBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables, NoAttention
-from plimsoll_runtime.execution.attention.registry import Target
+from plimsoll_runtime.execution.attention.capabilities import Target
 from plimsoll_runtime.execution.attention.selection import candidates
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -109,7 +109,7 @@ def test_it_is_chosen_for_whole_prompts_alone() -> None:
     wider = Target(CPU, torch.float32, (), 16, None, (replace(shape, head_dim=16),))
     assert candidates("auto", wider) == candidates("cpu", wider) == [CpuBidirectionalBackend]
     assert candidates("torch", wider) == [BidirectionalBackend]
-    with pytest.raises(UsageError, match="takes heads of a multiple of 16 dimensions up to 1024"):
+    with pytest.raises(UsageError, match="supports only these head sizes: multiples of 16 up to 1024"):
         candidates("cpu", replace(wider, whole=(shape,)))
     with pytest.raises(UsageError, match="has no Thing"):
         candidates("cpu", replace(wider, unfused="has no Thing"))

@@ -28,7 +28,8 @@ from plimsoll_runtime.execution.attention.backends.flash_attn import FlashAttn3B
 from plimsoll_runtime.execution.attention.backends.flashinfer import FlashInferBackend
 from plimsoll_runtime.execution.attention.backends.torch_flash import TorchFlashBackend
 from plimsoll_runtime.execution.attention.base import AttentionBackend
-from plimsoll_runtime.execution.attention.registry import ENTRIES, Target
+from plimsoll_runtime.execution.attention.capabilities import Target
+from plimsoll_runtime.execution.attention.registry import BACKENDS
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 Simulate = Callable[..., Any]
@@ -307,6 +308,6 @@ def test_with_the_package(simulation: Simulate, name: str, dtype: torch.dtype) -
     if name.startswith(("cudnn", "torch")):
         shapes = [replace(shape, softcap=None, window=None) for shape in shapes]
     target = Target(torch.device("cuda"), dtype, shapes, 256)
-    if reason := ENTRIES[name].why_not(target):
+    if reason := BACKENDS[name].capabilities.refusal(target):
         pytest.skip(f"{name} {reason}")
-    steps(simulation(ENTRIES[name].load(), shapes, dtype, 256, 20, device="cuda"))
+    steps(simulation(BACKENDS[name], shapes, dtype, 256, 20, device="cuda"))

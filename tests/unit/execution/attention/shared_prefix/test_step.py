@@ -16,10 +16,8 @@ from model_support.tiny import make_model, save_model
 from plimsoll_kernels.paged_attention.batch import PagedBatch
 from plimsoll_kernels.paged_attention.prefix.tables import PrefixTables
 from plimsoll_runtime import LLM, SamplingParams
-from plimsoll_runtime.execution.attention import registry
 from plimsoll_runtime.execution.attention.backends.reference import ReferenceBackend
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
-from plimsoll_runtime.execution.attention.registry import Entry
 from plimsoll_runtime.execution.attention.shared_prefix import grouping
 from plimsoll_runtime.execution.attention.shared_prefix.grouping import SharedPrefix
 from plimsoll_runtime.execution.attention.shared_prefix.planner import PrefixPlan
@@ -174,8 +172,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_texts_are_the_same(folder: Path, triton_device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an engine with a prefix cache: three behind a system prompt that it has, one behind another, in one batch."""
+    from plimsoll_runtime.execution.attention.backends.triton import TritonBackend
+
     if triton_device == "cpu":
-        monkeypatch.setitem(registry.ENTRIES, "triton", Entry(lambda target: None, registry._triton))
+        able = replace(TritonBackend.capabilities, devices=("cpu",))
+        monkeypatch.setattr(TritonBackend, "capabilities", able)
     monkeypatch.setenv("PLIMSOLL_CACHE", str(folder / "cache"))
     system = [3 + number * number % 17 for number in range(9 * BLOCK)]
     prompts = [[*system, 4, 5, 6], [*system, 7], [*system, 8, 9], [*system[::-1], 4]]

@@ -18,6 +18,7 @@ from plimsoll_runtime.execution.attention.backends.gather.tiles import (
     tile_of,
 )
 from plimsoll_runtime.execution.attention.base import AttentionBatch
+from plimsoll_runtime.execution.attention.capabilities import LATENT, SCORES, Capabilities
 from plimsoll_runtime.execution.attention.step_tables import StepTables, step_tables
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.layers.attention import Attention
@@ -91,6 +92,7 @@ class GatheredBackend:
 
     name: ClassVar[str] = "torch"
     fused: ClassVar[bool] = False
+    capabilities: ClassVar[Capabilities] = Capabilities(devices=("cpu",), features=(*SCORES, *LATENT))
 
     def __init__(self, cache: KvCache) -> None:
         self._cache = cache
