@@ -23,7 +23,7 @@ help: ## List the targets
 setup: $(STAMP) ## Make .venv with everything in it
 
 # What is compiled into the editable install is made anew when its sources change.
-$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard $(CPU_KERNELS)/source/*) $(CPU_KERNELS)/compile.py
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard $(CPU_KERNELS)/source/* $(CPU_KERNELS)/*records.py) $(CPU_KERNELS)/compile.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV) (PyTorch is large: some minutes the first time)"
 	@$(BIN)/python -m pip install --quiet --upgrade pip

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-FOLDER = Path("kernels/plimsoll_kernels/cpu")
+PACKAGES = Path("kernels")
+FOLDER = PACKAGES / "plimsoll_kernels/cpu"
 
 
 class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
@@ -17,10 +18,10 @@ class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it collects files."""
-        folder = Path(self.root) / FOLDER
-        if self.target_name != "wheel" or not folder.is_dir():
+        if self.target_name != "wheel" or not (Path(self.root) / FOLDER).is_dir():
             return
-        compiling = _load(folder / "compile.py")
+        sys.path.insert(0, str(Path(self.root) / PACKAGES))
+        compiling = importlib.import_module("plimsoll_kernels.cpu.compile")
         try:
             library = compiling.library_path()
             if not compiling.is_whole(library):
@@ -31,13 +32,3 @@ class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
         build_data["artifacts"].append(f"/{FOLDER}/{library.name}")
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-linux_x86_64"
-
-
-def _load(path: Path) -> ModuleType:
-    """A module by its path: the package that it belongs to needs torch, which a build does not have."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -1,8 +1,8 @@
 """Makes the library of CPU kernels: `python -m plimsoll_kernels.cpu.compile`, and a step of building the wheel.
 
-The library's name carries a digest of what it was made of: one that was made of other sources is never loaded.
+The library's name carries a digest of what it was made of: one of other sources, or of other records, is never loaded.
 Each instruction set is a file of its own with flags of its own; the library asks the processor which it may run, so
-one build serves every x86-64 machine. It imports nothing beyond the standard library: builds have nothing else.
+one build serves every x86-64 machine. It and the records import the standard library alone: builds have nothing else.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from plimsoll_kernels.cpu.records import interface
+
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
+INTERFACE = "interface.h"
 PREFIX = "libplimsoll_cpu-"
 SEAL = hashlib.sha256().digest_size
 FLAGS = (
@@ -38,7 +41,6 @@ FLAGS = (
 INSTRUCTIONS = {
     "choose": (),
     "crew": (),
-    "layout": (),
     "avx2": ("-march=x86-64-v3",),
     "avx512": ("-march=x86-64-v4",),
     "avx512_bf16": ("-march=x86-64-v4", "-mavx512bf16"),
@@ -52,7 +54,7 @@ class CompileError(Exception):
 
 def library_path() -> Path:
     """Where the library of these sources and flags is, or would be."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
+    digest = hashlib.sha256(Path(__file__).read_bytes() + interface().encode())
     for path in sorted(SOURCE.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     return HERE / f"{PREFIX}{digest.hexdigest()[:16]}.so"
@@ -84,6 +86,7 @@ def compile_library() -> Path:
         raise CompileError(reason)
     compiler = _compiler()
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, INTERFACE).write_text(interface())
         objects = {name: Path(folder) / f"{name}.o" for name in INSTRUCTIONS}
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(lambda name: _compile(compiler, name, objects[name]), INSTRUCTIONS))
@@ -115,7 +118,8 @@ def _compiler() -> str:
 
 
 def _compile(compiler: str, name: str, target: Path) -> None:
-    _call([compiler, *FLAGS, *INSTRUCTIONS[name], "-c", str(SOURCE / f"{name}.cpp"), "-o", str(target)])
+    source = SOURCE / f"{name}.cpp"
+    _call([compiler, *FLAGS, *INSTRUCTIONS[name], f"-I{target.parent}", "-c", str(source), "-o", str(target)])
 
 
 def _call(command: Sequence[str]) -> None:

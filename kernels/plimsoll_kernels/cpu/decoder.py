@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from plimsoll_kernels.cpu.huge_pages import Buffer
-from plimsoll_kernels.cpu.op_records import MAX_PLACES, ModelRecord, OpRecord, PlaceRecord, Timed
-from plimsoll_kernels.cpu.records import KernelsRecord
+from plimsoll_kernels.cpu.records import MAX_PLACES, KernelsRecord, ModelRecord, OpRecord, PlaceRecord, Timed
 from plimsoll_kernels.cpu.step import PagedStep, pointers
 from plimsoll_kernels.cpu.threads import thread_count
 

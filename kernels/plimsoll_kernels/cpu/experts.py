@@ -60,5 +60,5 @@ class PackedExperts:
         self._down = places.place([experts, kernels.packed_elements(hidden, inner, 0)], dtype, pack)
         self._biases = None if biases is None else [places.keep(bias) for bias in biases]
         first, second = (None, None) if self._biases is None else (bias.data_ptr() for bias in self._biases)
-        self.gate_up = LinearRecord(self._gate_up.data_ptr(), first, hidden, inner)
-        self.down = LinearRecord(self._down.data_ptr(), second, inner, hidden)
+        self.gate_up = LinearRecord(weight=self._gate_up.data_ptr(), bias=first, inputs=hidden, columns=inner)
+        self.down = LinearRecord(weight=self._down.data_ptr(), bias=second, inputs=inner, columns=hidden)

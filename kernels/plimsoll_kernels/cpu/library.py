@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 
 from plimsoll_kernels.cpu.compile import CompileError, is_whole, library_path, unsupported
-from plimsoll_kernels.cpu.layout import check_layout
 from plimsoll_kernels.cpu.records import KernelsRecord
 from plimsoll_kernels.cpu.speed import Speed, measure, product_seconds
 
@@ -164,5 +163,4 @@ def _open(path: Path) -> ctypes.CDLL:
     opened.plimsoll_leave.restype = None
     if not opened.plimsoll_kernels(b"float32", None):
         raise CompileError("this processor has no AVX2 with FMA, the least that they need")
-    check_layout(opened)
     return opened

@@ -63,4 +63,5 @@ class PackedGatedLinear:
 
 
 def _record(packed: Tensor, bias: Tensor | None, inputs: int, columns: int) -> LinearRecord:
-    return LinearRecord(packed.data_ptr(), None if bias is None else bias.data_ptr(), inputs, columns)
+    address = None if bias is None else bias.data_ptr()
+    return LinearRecord(weight=packed.data_ptr(), bias=address, inputs=inputs, columns=columns)

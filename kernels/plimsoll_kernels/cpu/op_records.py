@@ -1,35 +1,25 @@
-"""What a model is to the kernels: its ops, one after the other, and the places of their values (source/interface.h)."""
+"""The ops of a model as the kernels read them: each is declared here, and run by `Decoder` (source/decoder.h).
+
+A place is the number of one of the step's `PlaceRecord`s. Floats are [rows, width] of float32; operands are what
+products read (source/element.h). Addresses of floats are those of float32 tensors.
+"""
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import POINTER, Structure, c_float, c_int32, c_void_p
 from enum import IntEnum
-from typing import ClassVar
 
-from plimsoll_kernels.cpu.columns_records import (
-    ColumnsRecord,
-    ConvolveRecord,
-    DeltaRuleRecord,
-    DualScanRecord,
-    GatedNormRecord,
-    GatedRecurrenceRecord,
-    MultiplyRecord,
-    ScaleRecord,
-    SelectiveScanRecord,
-)
-from plimsoll_kernels.cpu.latent_records import AbsorbRecord, ExpandRecord, LatentRecord
-from plimsoll_kernels.cpu.op_kinds import Kind
+from plimsoll_kernels.cpu.c_records import CRecord, Float, Floats, Int, Memory, c_record
 
 RESULT = -1
-"""The target of what a step is asked for, in place of a place."""
-MAX_PLACES = 32
+"""The target of what a step is asked for, in place of a place: the step's `hidden`."""
 SCORE_ROWS, WIDEST = 4, 16
 """Of the scores of a route: so many rows of all experts, each of whole vectors, the widest of which has so many."""
 
 
 class Into(IntEnum):
-    """PlimsollInto: what a product gives."""
+    """What a product gives: y as floats; y x scale, added to floats; activation(gate) x up as operands, of a gated
+    weight; activation(y) as operands.
+    """
 
     FLOATS = 0
     SUM = 1
@@ -38,7 +28,7 @@ class Into(IntEnum):
 
 
 class Activation(IntEnum):
-    """PlimsollActivation."""
+    """Of a product or a gate."""
 
     NONE = 0
     SILU = 1
@@ -50,7 +40,7 @@ class Activation(IntEnum):
 
 
 class Normed(IntEnum):
-    """PlimsollNormed."""
+    """The kind of a norm."""
 
     AS_IS = 0
     RMS = 1
@@ -58,216 +48,256 @@ class Normed(IntEnum):
 
 
 class Rule(IntEnum):
-    """PlimsollRule: how experts are chosen."""
+    """How experts are chosen."""
 
     SOFTMAX = 0
     SIGMOID = 1
     SPARSE_MIXER = 2
 
 
-class Timed(IntEnum):
-    """PlimsollTimed: to which of a step's seconds an op's time is added."""
+@c_record
+class LinearRecord(CRecord):
+    """y = x W^T + b. The weight is packed (source/panels.h): a gated one holds two weights of `columns` rows, vector by
+    vector, and has the bias of both, one after the other.
+    """
 
-    EMBED = 0
-    NORM = 1
-    QKV = 2
-    ROPE = 3
-    ATTENTION = 4
-    OUTPUT = 5
-    ROUTE = 6
-    EXPERTS = 7
-    GATE_UP = 8
-    DOWN = 9
-    STATE = 10
+    weight: Memory
+    bias: Floats
+    inputs: Int
+    columns: Int
 
 
-class LinearRecord(Structure):
-    """PlimsollLinear."""
+@c_record
+class ShapeRecord(CRecord):
+    """Attention over a layer of the cache."""
 
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("inputs", c_int32), ("columns", c_int32))
-
-
-class ShapeRecord(Structure):
-    """PlimsollShape."""
-
-    _fields_ = (
-        *((name, c_int32) for name in ("heads", "kv_heads", "head_dim", "window", "chunk", "coarse", "whole")),
-        ("scale", c_float),
-        ("softcap", c_float),
-        ("slopes", c_void_p),
-        ("sinks", c_void_p),
-        ("latent", c_int32),
-        ("apart", c_int32),
-    )
-
-
-class PlaceRecord(Structure):
-    """PlimsollPlace."""
-
-    _fields_ = tuple((name, c_int32) for name in ("operands", "width", "narrowest"))
+    heads: Int
+    kv_heads: Int
+    head_dim: Int
+    window: Int = 0  # tokens a query sees, itself included; 0: all
+    chunk: Int = 0  # a query sees tokens from the last multiple of it on; 0: all
+    coarse: Int = 0  # 1: what slopes add is rounded, see scores.h
+    whole: Int = 0  # 1: it also sees those that follow it, less than `window` away; sequences are whole in a step
+    scale: Float
+    softcap: Float = 0.0  # 0: none
+    slopes: Floats = None  # [heads] ALiBi: slope x (key's position - query's) is added to scores
+    sinks: Floats = None  # [heads] the score of one key more, whose value is zero
+    latent: Int  # keys are values, of which so many dimensions are summed, whole vectors; 0: they are not
+    apart: Int  # where they are: from a head's result to the next, at least `latent`, between them zeros
 
 
-class EmbedRecord(Structure):
-    """PlimsollEmbed."""
-
-    kind: ClassVar = Kind.EMBED
-    _fields_ = (
-        *((name, c_void_p) for name in ("table", "packed", "texts")),
-        *((name, c_int32) for name in ("target", "width", "vocab")),
-        ("scale", c_float),
-    )
+class AnyOp(CRecord):
+    """What the record of an op inherits from."""
 
 
-class PositionsRecord(Structure):
-    """PlimsollPositions."""
+@c_record
+class EmbedRecord(AnyOp):
+    """floats = a row of the table for each token x scale. The first op of every model."""
 
-    kind: ClassVar = Kind.POSITIONS
-    _fields_ = (("table", c_void_p), *((name, c_int32) for name in ("target", "width", "first")))
-
-
-class NormRecord(Structure):
-    """PlimsollNorm."""
-
-    kind: ClassVar = Kind.NORM
-    _fields_ = (
-        *((name, c_void_p) for name in ("weight", "bias")),
-        *((name, c_int32) for name in ("source", "target", "width", "first", "adds", "norm")),
-        ("eps", c_float),
-    )
+    table: Memory  # elements [vocab, width], or None:
+    packed: Memory  # the same as a product's weight, for models whose output layer it is as well
+    texts: Memory  # None, or elements [texts, width]: a row of these is added, of text token / vocab of a prompt
+    target: Int
+    width: Int
+    vocab: Int  # where there are texts
+    scale: Float
 
 
-class ProductRecord(Structure):
-    """PlimsollProduct."""
+@c_record
+class PositionsRecord(AnyOp):
+    """x += a row of the table for each position; x is floats."""
 
-    kind: ClassVar = Kind.PRODUCT
-    _fields_ = (
-        ("linear", LinearRecord),
-        *((name, c_int32) for name in ("source", "target", "into", "activation")),
-        *((name, c_float) for name in ("scale", "limit")),
-    )
-
-
-class HeadsRecord(Structure):
-    """PlimsollHeads."""
-
-    kind: ClassVar = Kind.HEADS
-    _fields_ = (
-        ("shape", ShapeRecord),
-        *((name, c_void_p) for name in ("query_norm", "key_norm")),
-        *((name, c_int32) for name in ("layer", "source", "target", "norm", "norm_step", "turned")),
-        *((name, c_int32) for name in ("rope", "rotated", "pairs", "growth_offset")),
-        *((name, c_float) for name in ("eps", "growth", "growth_every")),
-    )
+    table: Memory  # elements [positions, width]
+    target: Int
+    width: Int
+    first: Int  # the first position's row
 
 
-class AttendRecord(Structure):
-    """PlimsollAttend."""
+@c_record
+class NormRecord(AnyOp):
+    """y = norm(x); x is floats at `source`, y whatever is at `target`."""
 
-    kind: ClassVar = Kind.ATTEND
-    _fields_ = (("shape", ShapeRecord), *((name, c_int32) for name in ("layer", "source", "target")))
-
-
-class AddRecord(Structure):
-    """PlimsollAdd."""
-
-    kind: ClassVar = Kind.ADD
-    _fields_ = (*((name, c_int32) for name in ("source", "added", "target", "width")), ("scale", c_float))
-
-
-class RouteRecord(Structure):
-    """PlimsollRoute."""
-
-    kind: ClassVar = Kind.ROUTE
-    _fields_ = (
-        *((name, c_void_p) for name in ("weight", "bias", "correction")),
-        *((name, c_int32) for name in ("source", "scores", "shares", "numbers", "hidden", "experts", "chosen")),
-        *((name, c_int32) for name in ("rule", "groups", "open_groups", "best", "renormalised")),
-        *((name, c_float) for name in ("least", "scale", "jitter")),
-    )
+    weight: Floats = None
+    bias: Floats = None
+    source: Int
+    target: Int
+    width: Int
+    first: Int = 0  # the column where both begin
+    adds: Int = 0  # 1: y += norm(x), floats
+    norm: Normed
+    eps: Float = 0.0
 
 
-class ExpertsRecord(Structure):
-    """PlimsollExperts."""
+@c_record
+class ProductRecord(AnyOp):
+    """y = x W^T + b; x is operands."""
 
-    kind: ClassVar = Kind.EXPERTS
-    _fields_ = (
-        *((name, LinearRecord) for name in ("gate_up", "down")),
-        *((name, c_int32) for name in ("source", "shares", "numbers", "target")),
-        *((name, c_int32) for name in ("experts", "chosen", "activation", "adds", "gated", "weighs_inputs")),
-        *((name, c_float) for name in ("scale", "alpha", "limit")),
-    )
-
-
-class GateRecord(Structure):
-    """PlimsollGate."""
-
-    kind: ClassVar = Kind.GATE
-    _fields_ = (("weight", c_void_p), *((name, c_int32) for name in ("source", "target", "inputs", "width")))
+    linear: LinearRecord
+    source: Int
+    target: Int
+    into: Into
+    activation: Activation
+    scale: Float  # of what is added
+    limit: Float  # floats are cut to [-limit, limit]
 
 
-AnyOp = (
-    EmbedRecord
-    | PositionsRecord
-    | NormRecord
-    | ProductRecord
-    | HeadsRecord
-    | AttendRecord
-    | AddRecord
-    | RouteRecord
-    | ExpertsRecord
-    | GateRecord
-    | ColumnsRecord
-    | LatentRecord
-    | AbsorbRecord
-    | ExpandRecord
-)
+@c_record
+class HeadsRecord(AnyOp):
+    """What is between a product and attention: norms over heads, the rotation, queries to operands, keys and values to
+    the cache. `source` is floats [rows, heads + 2 kv_heads, head_dim], `target` operands [rows, heads, head_dim].
+    """
+
+    shape: ShapeRecord
+    query_norm: Floats = None  # over each head
+    key_norm: Floats = None
+    layer: Int
+    source: Int
+    target: Int
+    norm: Normed = Normed.AS_IS
+    norm_step: Int = 0  # from a head's weight of the norm to the next one's; 0: all have one
+    turned: Int = 0  # 1: the norm comes after the rotation
+    rope: Int  # which table of the step; -1: none
+    rotated: Int = 0  # so many dimensions turn, the first ones
+    pairs: Int = 0  # 1: each with its neighbour; 0: of one half with the other
+    growth_offset: Int = 0
+    eps: Float = 0.0
+    growth: Float = 0.0  # queries x (1 + growth x log(1 + floor((position + offset) / every))); 0: as they are
+    growth_every: Float = 0.0
 
 
-class _AnyOp(ctypes.Union):
-    _fields_ = (
-        ("embed", EmbedRecord),
-        ("positions", PositionsRecord),
-        ("norm", NormRecord),
-        ("product", ProductRecord),
-        ("heads", HeadsRecord),
-        ("attend", AttendRecord),
-        ("add", AddRecord),
-        ("route", RouteRecord),
-        ("experts", ExpertsRecord),
-        ("gate", GateRecord),
-        ("scale", ScaleRecord),
-        ("multiply", MultiplyRecord),
-        ("convolve", ConvolveRecord),
-        ("gated_norm", GatedNormRecord),
-        ("dual_scan", DualScanRecord),
-        ("delta_rule", DeltaRuleRecord),
-        ("selective_scan", SelectiveScanRecord),
-        ("gated_recurrence", GatedRecurrenceRecord),
-        ("latent", LatentRecord),
-        ("absorb", AbsorbRecord),
-        ("expand", ExpandRecord),
-    )
+@c_record
+class AttendRecord(AnyOp):
+    """Queries attend to a layer's keys and values: operands [rows, heads, head_dim] both, or the results [rows, heads,
+    apart].
+    """
+
+    shape: ShapeRecord
+    layer: Int
+    source: Int
+    target: Int
 
 
-class OpRecord(Structure):
-    """PlimsollOp."""
+@c_record
+class AddRecord(AnyOp):
+    """target = source + added x scale, floats."""
 
-    _anonymous_ = ("any",)
-    _fields_ = (("kind", c_int32), ("timed", c_int32), ("any", _AnyOp))
-
-    @staticmethod
-    def of(op: AnyOp, timed: Timed) -> OpRecord:
-        """One of the kinds, which is copied."""
-        record = OpRecord(op.kind, timed)
-        setattr(record, op.kind.name.lower(), op)
-        return record
+    source: Int
+    added: Int
+    target: Int
+    width: Int
+    scale: Float
 
 
-class ModelRecord(Structure):
-    """PlimsollModel."""
+@c_record
+class RouteRecord(AnyOp):
+    """Which experts compute a row, and what each of them weighs. `source` is floats [rows, hidden]; what is written are
+    floats, too: `shares` [rows, chosen], `numbers` [rows, chosen], whose bits are int32, and `scores`, of SCORE_ROWS x
+    experts floats a row or somewhat more (see there), which nothing else reads.
+    """
 
-    _fields_ = (
-        ("ops", POINTER(OpRecord)),
-        ("places", POINTER(PlaceRecord)),
-        *((name, c_int32) for name in ("num_ops", "num_places")),
-    )
+    weight: Floats  # [experts, hidden]
+    bias: Floats  # [experts] added to logits
+    correction: Floats  # [experts] added to scores where experts are chosen
+    source: Int
+    scores: Int
+    shares: Int
+    numbers: Int
+    hidden: Int
+    experts: Int
+    chosen: Int
+    rule: Rule
+    groups: Int = 0
+    open_groups: Int = 0  # of so many groups those are open whose best experts score most
+    best: Int = 0
+    renormalised: Int = 0  # 1: shares are divided by their sum, or by `least` where that is more
+    least: Float = 0.0
+    scale: Float = 0.0  # of shares, in the end
+    jitter: Float = 0.0  # of the sparse mixer
+
+
+@c_record
+class ExpertsRecord(AnyOp):
+    """target = the weighed sum of what each row's chosen experts make of it x scale, or target += it; floats both,
+    which may be the source then. An expert that no row has chosen is not read.
+    """
+
+    gate_up: LinearRecord  # the first expert's; those of the others follow, as their biases do
+    down: LinearRecord
+    source: Int
+    shares: Int
+    numbers: Int
+    target: Int
+    experts: Int
+    chosen: Int
+    activation: Activation
+    adds: Int  # 1: to what is there
+    gated: Int  # 1: gate_up is; 0: it has no gates, and what it gives is activated
+    weighs_inputs: Int  # 1: rows are weighed, and not what experts make of them
+    scale: Float
+    alpha: Float
+    limit: Float  # > 0: gates open otherwise, see clamped()
+
+
+@c_record
+class GateRecord(AnyOp):
+    """y x sigmoid(x w), one number a row; x is floats [rows, inputs] at `source`, y floats at `target`."""
+
+    weight: Floats  # [inputs]
+    source: Int
+    target: Int
+    inputs: Int
+    width: Int
+
+
+@c_record
+class LatentRecord(AnyOp):
+    """A row's vector of latent attention, floats [rows, rank + turned] at `source`, into the cache: its first `rank`
+    numbers normed, the others turned. Keys and values of all heads are made of the first; all keys share the others.
+    """
+
+    weight: Floats  # of the norm, [rank]
+    layer: Int
+    source: Int
+    rank: Int
+    turned: Int
+    norm: Normed
+    rope: Int  # which table of the step
+    pairs: Int
+    eps: Float
+
+
+@c_record
+class AbsorbRecord(AnyOp):
+    """Queries, floats [rows, heads, plain + turned] at `source`, as they are compared with vectors: operands [rows,
+    heads, rank + turned] at `target`. At `between` are operands [rows, heads, apart], which nothing else reads.
+    """
+
+    weight: Memory  # packed [rank, plain] of each head, one after the other
+    source: Int
+    between: Int
+    target: Int
+    heads: Int
+    plain: Int
+    rank: Int
+    turned: Int
+    apart: Int  # a whole number of a tile's steps
+    rope: Int
+    pairs: Int
+    growth_offset: Int = 0
+    growth: Float = 0.0  # see HeadsRecord
+    growth_every: Float = 0.0
+
+
+@c_record
+class ExpandRecord(AnyOp):
+    """What was attended to, operands [rows, heads, apart] at `source`, as values: operands [rows, heads, value] at
+    `target`.
+    """
+
+    weight: Memory  # packed [value, rank] of each head, one after the other
+    source: Int
+    target: Int
+    heads: Int
+    rank: Int
+    value: Int
+    apart: Int

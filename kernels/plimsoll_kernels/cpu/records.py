@@ -1,102 +1,242 @@
-"""The library's plain C records and functions (source/interface.h) as Python sees them.
+"""The interface of the library of CPU kernels: what a model is, a step, and one instruction set's functions.
 
-Those that a model is made of are in op_records.py.
+Records are declared here, in op_records.py and in columns_records.py, and nowhere in C++: its sources include
+`interface()`, which is made of them whenever the library is compiled.
 """
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_void_p
+import re
+from collections.abc import Callable
+from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
+from enum import IntEnum
+from functools import cache
+from typing import Annotated, Any
 
-from plimsoll_kernels.cpu.op_records import LinearRecord, ModelRecord, ShapeRecord
-
-
-class CacheRecord(Structure):
-    """PlimsollCache."""
-
-    _fields_ = (
-        ("keys", POINTER(c_void_p)),
-        ("values", POINTER(c_void_p)),
-        ("head_strides", POINTER(c_int64)),
-        ("block_strides", POINTER(c_int64)),
-        ("groups", POINTER(c_int32)),
-        ("block_size", c_int32),
-    )
-
-
-class GroupRecord(Structure):
-    """PlimsollGroup."""
-
-    _fields_ = tuple((name, c_void_p) for name in ("cells", "contexts", "blocks", "first_blocks"))
-
-
-class StepRecord(Structure):
-    """PlimsollStep."""
-
-    _fields_ = (
-        ("rows", c_int32),
-        ("sequences", c_int32),
-        ("tokens", c_void_p),
-        ("positions", c_void_p),
-        ("turns", POINTER(c_void_p)),
-        ("groups", POINTER(GroupRecord)),
-        ("first_rows", c_void_p),
-        *((name, c_void_p) for name in ("hidden", "workspace")),
-        ("seconds", POINTER(c_double)),
-        *((name, c_void_p) for name in ("states", "state_rows")),
-    )
-
-
-class SamplingRecord(Structure):
-    """PlimsollSampling."""
-
-    _fields_ = (
-        ("rows", c_int32),
-        ("width", c_int32),
-        ("stride", c_int64),
-        *((name, c_void_p) for name in ("logits", "temperature", "top_k", "top_p", "min_p", "uniform")),
-        *((name, c_void_p) for name in ("masked", "masks", "best", "tokens", "workspace")),
-    )
-
-
-class ReportsRecord(Structure):
-    """PlimsollReports."""
-
-    _fields_ = (
-        ("rows", c_int32),
-        ("width", c_int32),
-        ("stride", c_int64),
-        *((name, c_void_p) for name in ("logits", "tokens", "alternatives")),
-        ("most", c_int32),
-        *((name, c_void_p) for name in ("chosen", "ranks", "top_tokens", "top", "workspace")),
-    )
-
-
-_ATTENTION = (
-    *(c_void_p, c_void_p, c_void_p, c_void_p, POINTER(ShapeRecord), c_int32),
-    *(POINTER(CacheRecord), POINTER(StepRecord), c_int32),
+from plimsoll_kernels.cpu import c_records
+from plimsoll_kernels.cpu.c_records import (
+    CRecord,
+    CType,
+    Floats,
+    Int,
+    Integers,
+    Long,
+    Longs,
+    Memory,
+    OutFloats,
+    OutLongs,
+    OutMemory,
+    c_record,
+    function,
+    pointer,
 )
+from plimsoll_kernels.cpu.columns_records import MAX_KEY_DIM, MAX_STATES, MAX_TAPS
+from plimsoll_kernels.cpu.op_records import RESULT, SCORE_ROWS, WIDEST, AnyOp, LinearRecord, ShapeRecord
+
+MAX_PLACES = 32
+CONSTANTS = {
+    "RESULT": RESULT,
+    "SCORE_ROWS": SCORE_ROWS,
+    "WIDEST": WIDEST,
+    "TAPS": MAX_TAPS,
+    "KEY_DIM": MAX_KEY_DIM,
+    "STATES": MAX_STATES,
+    "PLACES": MAX_PLACES,
+}
+
+Addresses = Annotated[Any, CType("void *const *{}", POINTER(c_void_p))]
+Strides = Annotated[Any, CType("const int64_t *{}", POINTER(c_int64))]
+Double = Annotated[float, CType("double {}", c_double)]
+Groups = Annotated[Any, CType("const int32_t *{}", POINTER(c_int32))]
+Turns = Annotated[Any, CType("const float *const *{}", POINTER(c_void_p))]
+Seconds = Annotated[Any, CType("double *{}", POINTER(c_double))]
+States = Annotated[Any, CType("void *const *{}", c_void_p)]
 
 
-class KernelsRecord(Structure):
-    """PlimsollKernels: the functions of one instruction set."""
+def _name(op: type[AnyOp]) -> str:
+    """Of an op in C: gated_norm for GatedNormRecord."""
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", op.__name__.removesuffix("Record")).lower()
 
-    _fields_ = (
-        ("name", c_char_p),
-        ("lanes", c_int32),
-        ("packed_elements", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32, c_int32)),
-        ("pack", ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
-        ("pack_gated", ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_int32)),
-        ("linear", ctypes.CFUNCTYPE(None, c_void_p, c_int32, POINTER(LinearRecord), c_void_p, c_int32)),
-        ("workspace", ctypes.CFUNCTYPE(c_int64, POINTER(ModelRecord), c_int32, c_int32)),
-        (
-            "forward",
-            ctypes.CFUNCTYPE(None, POINTER(ModelRecord), POINTER(CacheRecord), POINTER(StepRecord), c_int32),
-        ),
-        ("attention_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
-        ("attention", ctypes.CFUNCTYPE(None, *_ATTENTION)),
-        ("sampling_workspace", ctypes.CFUNCTYPE(c_int64, c_int32, c_int32)),
-        ("sample", ctypes.CFUNCTYPE(None, POINTER(SamplingRecord), c_int32)),
-        ("report", ctypes.CFUNCTYPE(None, POINTER(ReportsRecord), c_int32)),
-        ("peak", ctypes.CFUNCTYPE(c_double, c_int32)),
-    )
+
+OPS = {_name(op): op for op in AnyOp.__subclasses__()}
+"""The records of ops by their names, in the order of their numbers."""
+
+
+class Timed(IntEnum):
+    """To which of a step's seconds an op's time is added."""
+
+    EMBED = 0
+    NORM = 1
+    QKV = 2
+    ROPE = 3
+    ATTENTION = 4
+    OUTPUT = 5
+    ROUTE = 6
+    EXPERTS = 7
+    GATE_UP = 8
+    DOWN = 9
+    STATE = 10
+
+
+@c_record
+class OpRecord(CRecord):
+    """What a model does next."""
+
+    _anonymous_ = ("any",)
+    kind: Int  # which of OPS
+    timed: Timed
+    any: Annotated[Any, c_records.union(OPS)] = None
+
+    @staticmethod
+    def of(op: AnyOp, timed: Timed) -> OpRecord:
+        """A copy of one of the ops."""
+        found = OpRecord(kind=[*OPS.values()].index(type(op)), timed=timed)
+        setattr(found, _name(type(op)), op)
+        return found
+
+
+@c_record
+class PlaceRecord(CRecord):
+    """Where values are in a step's workspace: [rows, width] floats, or operands (source/element.h)."""
+
+    operands: Int  # 0: floats
+    width: Int  # of the widest of them
+    narrowest: Int  # what is beyond this in a row of operands is zeros when a step begins: products read of it
+
+
+@c_record
+class ModelRecord(CRecord):
+    """What a decoder computes, and the places of its values, at most MAX_PLACES."""
+
+    ops: Annotated[Any, pointer(OpRecord)]
+    places: Annotated[Any, pointer(PlaceRecord)]
+    num_ops: Int
+    num_places: Int
+
+
+@c_record
+class CacheRecord(CRecord):
+    """The paged cache: for each layer keys and values, elements [kv_heads, num_blocks, block_size x head_dim], of which
+    the last dimension is contiguous and the others are so many elements apart.
+    """
+
+    keys: Addresses
+    values: Addresses
+    head_strides: Strides  # of each layer
+    block_strides: Strides
+    groups: Groups  # of each layer, whose tables of a step say where its tokens are
+    block_size: Int
+
+
+@c_record
+class GroupRecord(CRecord):
+    """Where a group of layers has the tokens of a step. Attention counts positions from a table's first token on; a
+    row's own, by which it turns, is larger by what the group has given back.
+    """
+
+    cells: Longs = None  # [rows] block x block_size + offset
+    contexts: Integers = None  # [sequences] tokens in the table after this step
+    blocks: Integers = None  # block tables, one after the other
+    first_blocks: Integers = None  # [sequences] where each begins
+
+
+@c_record
+class StepRecord(CRecord):
+    """The rows of a step, one sequence after the other."""
+
+    rows: Int
+    sequences: Int
+    tokens: Longs = None  # [rows]
+    positions: Longs = None  # [rows]
+    turns: Turns = None  # for each rope [positions, 2, rotated / 2]: cosines, then sines
+    groups: Annotated[Any, pointer(GroupRecord)]
+    first_rows: Integers  # [sequences + 1]
+    hidden: OutMemory = None  # elements [rows, hidden]: the result, normed
+    workspace: OutMemory = None  # as many bytes as `KernelsRecord.workspace` says, aligned to 64
+    seconds: Seconds = None  # of each `Timed`, to which each op's time is added; None: nothing is timed
+    states: States = None  # of each state a tensor, with a row for each sequence that may keep one
+    state_rows: Integers = None  # [sequences] the row of each
+
+
+@c_record
+class SamplingRecord(CRecord):
+    """Rows of logits and what is asked of each; `best` and `tokens` are the result. Logits that a mask forbids become
+    -infinity where they are (NaNs stay).
+    """
+
+    rows: Int
+    width: Int
+    stride: Long  # floats from a row to the next
+    logits: OutFloats
+    temperature: Floats  # [rows] 0, or no normal float: take the largest
+    top_k: Integers  # [rows] 0, or the width and more: all
+    top_p: Floats  # [rows] 1: all
+    min_p: Floats  # [rows] 0: all
+    uniform: Annotated[int, c_records.address("const double")]  # [rows] in [0, 1)
+    masked: Integers  # [rows] which mask a row has, -1: none; or None where no row has one
+    masks: Annotated[int | None, c_records.address("const uint32_t")]  # [masks, (width + 31) / 32]: a bit a token
+    best: OutFloats  # [rows] the largest logit, NaN if there is one
+    tokens: OutLongs  # [rows]
+    workspace: OutMemory  # sampling_workspace bytes, aligned to 64
+
+
+@c_record
+class ReportsRecord(CRecord):
+    """Rows of logits, a token of each, and how many of the most likely ones are wanted besides."""
+
+    rows: Int
+    width: Int
+    stride: Long  # floats from a row to the next
+    logits: Floats
+    tokens: Longs  # [rows]
+    alternatives: Integers  # [rows] at most `most`, and the width
+    most: Int
+    chosen: OutFloats  # [rows] log probabilities of the tokens; NaN where the largest logit is not finite
+    ranks: OutLongs  # [rows] 1: no logit is larger
+    top_tokens: OutLongs  # [rows, most] the most likely first
+    top: OutFloats  # [rows, most] their log probabilities
+    workspace: OutMemory  # sampling_workspace bytes, aligned to 64
+
+
+_Linear, _Shape = Annotated[Any, pointer(LinearRecord)], Annotated[Any, pointer(ShapeRecord)]
+_Model, _Cache = Annotated[Any, pointer(ModelRecord)], Annotated[Any, pointer(CacheRecord)]
+_Step, _Sampling = Annotated[Any, pointer(StepRecord)], Annotated[Any, pointer(SamplingRecord)]
+_Reports = Annotated[Any, pointer(ReportsRecord)]
+_ATTENTION = (*[Memory] * 3, OutMemory, _Shape, Int, _Cache, _Step, Int)
+Call = Callable[..., None]
+Number = Callable[..., int]
+
+
+@c_record
+class KernelsRecord(CRecord):
+    """The functions of one instruction set (source/kernels.h). The last argument of most is the number of threads."""
+
+    name: Annotated[bytes, CType("const char *{}", c_char_p)]
+    lanes: Int
+    packed_elements: Annotated[Number, function(Long, Int, Int, Int)]  # of columns, inputs, gated
+    pack: Annotated[Call, function(None, Memory, Int, Int, OutMemory, Int)]  # weight, columns, inputs, packed
+    pack_gated: Annotated[Call, function(None, Memory, Memory, Int, Int, OutMemory, Int)]
+    linear: Annotated[Call, function(None, Memory, Int, _Linear, OutFloats, Int)]  # x, rows, linear, out
+    workspace: Annotated[Number, function(Long, _Model, Int, Int)]  # of rows
+    forward: Annotated[Call, function(None, _Model, _Cache, _Step, Int)]
+    attention_workspace: Annotated[Number, function(Long, Int, Int)]  # of head_dim
+    attention: Annotated[Call, function(None, *_ATTENTION)]  # query, key, value, out, shape, layer, cache, step
+    sampling_workspace: Annotated[Number, function(Long, Int, Int)]  # of width
+    sample: Annotated[Call, function(None, _Sampling, Int)]
+    report: Annotated[Call, function(None, _Reports, Int)]
+    peak: Annotated[Callable[[int], float], function(Double, Int)]
+    # operations a second of multiplications that wait for nothing
+
+
+@cache
+def interface() -> str:
+    """The C++ header of all records. Its `plimsoll_run(op, work)` calls `work` with the record of the op's kind."""
+    kinds = {f"KIND_{name.upper()}": kind for kind, name in enumerate(OPS)}
+    cases = "".join(f"\n    case {kind}: return work(op.{name});" for kind, name in enumerate(OPS))
+    return f"""{c_records.header({**CONSTANTS, **kinds}, KernelsRecord)}
+template <class Work>
+inline void plimsoll_run(const PlimsollOp &op, const Work &work) {{
+  switch (op.kind) {{{cases}
+  }}
+}}
+"""

@@ -34,17 +34,20 @@ def sample_rows(
     best, tokens = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
     threads = thread_count()
     batch = SamplingRecord(
-        rows,
-        width,
-        logits.stride(0),
-        *(
-            tensor.data_ptr()
-            for tensor in (logits, params.temperature, params.top_k, params.top_p, params.min_p, uniform)
-        ),
-        *((None, None) if masks is None else (masks.masked.data_ptr(), masks.bits.data_ptr())),
-        best.data_ptr(),
-        tokens.data_ptr(),
-        _memory.buffer.pointer(kernels.sampling_workspace(width, threads)),
+        rows=rows,
+        width=width,
+        stride=logits.stride(0),
+        logits=logits.data_ptr(),
+        temperature=params.temperature.data_ptr(),
+        top_k=params.top_k.data_ptr(),
+        top_p=params.top_p.data_ptr(),
+        min_p=params.min_p.data_ptr(),
+        uniform=uniform.data_ptr(),
+        masked=None if masks is None else masks.masked.data_ptr(),
+        masks=None if masks is None else masks.bits.data_ptr(),
+        best=best.data_ptr(),
+        tokens=tokens.data_ptr(),
+        workspace=_memory.buffer.pointer(kernels.sampling_workspace(width, threads)),
     )
     kernels.sample(ctypes.byref(batch), threads)
     return best, tokens
@@ -61,10 +64,18 @@ def report_rows(kernels: KernelsRecord, logits: Tensor, tokens: Tensor, alternat
     )
     threads = thread_count()
     batch = ReportsRecord(
-        *(rows, width, logits.stride(0)),
-        *(logits.data_ptr(), tokens.data_ptr(), alternatives.data_ptr(), most),
-        *(tensor.data_ptr() for tensor in (found.chosen, found.ranks, found.top_tokens, found.top)),
-        _memory.buffer.pointer(kernels.sampling_workspace(width, threads)),
+        rows=rows,
+        width=width,
+        stride=logits.stride(0),
+        logits=logits.data_ptr(),
+        tokens=tokens.data_ptr(),
+        alternatives=alternatives.data_ptr(),
+        most=most,
+        chosen=found.chosen.data_ptr(),
+        ranks=found.ranks.data_ptr(),
+        top_tokens=found.top_tokens.data_ptr(),
+        top=found.top.data_ptr(),
+        workspace=_memory.buffer.pointer(kernels.sampling_workspace(width, threads)),
     )
     kernels.report(ctypes.byref(batch), threads)
     return found

@@ -61,7 +61,7 @@ def product_seconds(systems: Sequence[KernelsRecord], rows: int) -> list[float]:
     # As large as the widest elements need, and written: pages that never were are one page.
     packed = allocate([max(kernels.packed_elements(COLUMNS, INPUTS, 0) for kernels in systems)], torch.float32).fill_(0)
     x, out = torch.zeros(rows, INPUTS), torch.empty(rows, COLUMNS)
-    record = LinearRecord(packed.data_ptr(), None, INPUTS, COLUMNS)
+    record = LinearRecord(weight=packed.data_ptr(), bias=None, inputs=INPUTS, columns=COLUMNS)
     threads = thread_count()
     least = [float("inf")] * len(systems)
     for _ in range(REPEATS):

@@ -46,11 +46,12 @@ class PagedCache:
         self._tensors = (*keys, *values)
         self.block_size = keys[0].shape[2] if block_size is None else block_size
         self.record = CacheRecord(
-            pointers(keys),
-            pointers(values),
-            *((ctypes.c_int64 * len(keys))(*(k.stride(d) for k in keys)) for d in (0, 1)),
-            (ctypes.c_int32 * len(keys))(*(groups or ())),
-            self.block_size,
+            keys=pointers(keys),
+            values=pointers(values),
+            head_strides=(ctypes.c_int64 * len(keys))(*(k.stride(0) for k in keys)),
+            block_strides=(ctypes.c_int64 * len(keys))(*(k.stride(1) for k in keys)),
+            groups=(ctypes.c_int32 * len(keys))(*(groups or ())),
+            block_size=self.block_size,
         )
 
 

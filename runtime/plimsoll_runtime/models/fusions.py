@@ -15,7 +15,8 @@ from plimsoll_runtime.models.ops.attention import Attend, attended
 from plimsoll_runtime.models.ops.cost import OpKind
 from plimsoll_runtime.models.ops.heads import NormHeads, OfQueryKey, QueryKeyNorm, Rotate, ScaleQueries, split_heads
 from plimsoll_runtime.models.ops.norm import Normalise, read
-from plimsoll_runtime.models.ops.op import Op, Run, Step, Values, Weights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weights
 from plimsoll_runtime.models.spec.attention import RopeSpec
 
 Turn = NormHeads | Rotate | ScaleQueries

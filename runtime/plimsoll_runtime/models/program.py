@@ -21,7 +21,7 @@ from plimsoll_runtime.models.ops.logits import Logits
 from plimsoll_runtime.models.ops.mla import Absorb
 from plimsoll_runtime.models.ops.op import Op
 from plimsoll_runtime.models.ops.pooling_head import PooledHead
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.weight import Weight, weights_in
 from plimsoll_runtime.models.spec.attention import AttentionShape, RopeSpec
 from plimsoll_runtime.models.spec.pooling import Pooling
 from plimsoll_runtime.models.spec.recurrent import OwnCache, StateShape
@@ -38,16 +38,12 @@ def text_of(op: Any, reads: tuple[str, ...]) -> str:
         f"{field.name}={_value(value)}"
         for field in fields(op)
         if field.name not in _UNSAID
-        and not _is_weight(value := getattr(op, field.name))
+        and not any(weights_in([value := getattr(op, field.name)]))
         and _says(value, field.default)
     ]
     name = "".join(f"_{c.lower()}" if c.isupper() else c for c in type(op).__name__).lstrip("_")
     tensors = dict.fromkeys(_OF_MANY.sub("*", str(weight)) for weight in op.weights())
     return f"{name}({', '.join([*reads, *tensors, *said])})"
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, Weight) or (isinstance(value, tuple) and any(map(_is_weight, value)))
 
 
 def _says(value: object, default: object) -> bool:

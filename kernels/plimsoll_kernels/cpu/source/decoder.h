@@ -38,31 +38,8 @@ class Decoder {
 
   void run() {
     for (int i = 0; i < model_.num_ops; i++) {
-      const PlimsollOp &op = model_.ops[i];
-      switch (op.kind) {
-        case PLIMSOLL_KIND_EMBED: embed(op.embed); break;
-        case PLIMSOLL_KIND_POSITIONS: add_positions(op.positions); break;
-        case PLIMSOLL_KIND_NORM: norm(op.norm); break;
-        case PLIMSOLL_KIND_PRODUCT: product(op.product); break;
-        case PLIMSOLL_KIND_HEADS: heads(op.heads); break;
-        case PLIMSOLL_KIND_ATTEND: attend(op.attend); break;
-        case PLIMSOLL_KIND_ADD: add(op.add); break;
-        case PLIMSOLL_KIND_ROUTE: route(op.route); break;
-        case PLIMSOLL_KIND_EXPERTS: experts(op.experts); break;
-        case PLIMSOLL_KIND_GATE: gate(op.gate); break;
-        case PLIMSOLL_KIND_SCALE: each_row([&](int r) { scale(op.scale, space_, r); }); break;
-        case PLIMSOLL_KIND_MULTIPLY: each_row([&](int r) { PLIMSOLL_ISA::multiply(op.multiply, space_, r); }); break;
-        case PLIMSOLL_KIND_CONVOLVE: Convolution<T>(op.convolve, step_, space_).run(crew_); break;
-        case PLIMSOLL_KIND_GATED_NORM: GatedNorm<T>(op.gated_norm, space_).run(crew_, step_.rows); break;
-        case PLIMSOLL_KIND_DUAL_SCAN: DualScan<T>(op.dual_scan, step_, space_).run(crew_); break;
-        case PLIMSOLL_KIND_DELTA_RULE: DeltaRule<T>(op.delta_rule, step_, space_).run(crew_); break;
-        case PLIMSOLL_KIND_SELECTIVE_SCAN: SelectiveScan<T>(op.selective_scan, step_, space_).run(crew_); break;
-        case PLIMSOLL_KIND_GATED_RECURRENCE: GatedRecurrence<T>(op.gated_recurrence, step_, space_).run(crew_); break;
-        case PLIMSOLL_KIND_LATENT: latents().write(op.latent); break;
-        case PLIMSOLL_KIND_ABSORB: latents().absorb(op.absorb); break;
-        case PLIMSOLL_KIND_EXPAND: latents().expand(op.expand); break;
-      }
-      lap(op.timed);
+      plimsoll_run(model_.ops[i], [&](const auto &op) { run(op); });
+      lap(model_.ops[i].timed);
     }
   }
 
@@ -93,7 +70,7 @@ class Decoder {
     });
   }
 
-  void embed(const PlimsollEmbed &op) {
+  void run(const PlimsollEmbed &op) {
     crew_.each(step_.rows, FEW_ROWS, [&](int begin, int end, int) {
       for (int r = begin; r < end; r++) {
         float *to = space_.floats_at(op.target, r);
@@ -135,7 +112,7 @@ class Decoder {
     }
   }
 
-  void add_positions(const PlimsollPositions &op) {
+  void run(const PlimsollPositions &op) {
     each_row([&](int r) {
       const int64_t at = (step_.positions[r] + op.first) * op.width;
       const element *from = static_cast<const element *>(op.table) + at;
@@ -144,7 +121,7 @@ class Decoder {
     });
   }
 
-  void norm(const PlimsollNorm &op) {
+  void run(const PlimsollNorm &op) {
     if (op.target == PLIMSOLL_RESULT)
       norm_to(op, [&](int r) {
         return Row<element>{static_cast<element *>(step_.hidden) + static_cast<size_t>(r) * op.width};
@@ -164,7 +141,7 @@ class Decoder {
     });
   }
 
-  void product(const PlimsollProduct &op) {
+  void run(const PlimsollProduct &op) {
     const PlimsollLinear &linear = op.linear;
     const size_t stride = space_.stride(op.target);
     switch (op.into) {
@@ -194,7 +171,7 @@ class Decoder {
   }
 
   // For each row and head; then, for each sequence, what its last sub-block still lacks.
-  void heads(const PlimsollHeads &op) {
+  void run(const PlimsollHeads &op) {
     const Heads<T> work(op, step_, attention_);
     const int count = work.count();
     crew_.each(step_.rows * count, FEW_HEADS, [&](int begin, int end, int) {
@@ -209,13 +186,16 @@ class Decoder {
   }
 
   Latents<T> latents() const { return {step_, space_, crew_, attention_}; }
+  void run(const PlimsollLatent &op) { latents().write(op); }
+  void run(const PlimsollAbsorb &op) { latents().absorb(op); }
+  void run(const PlimsollExpand &op) { latents().expand(op); }
 
-  void attend(const PlimsollAttend &op) {
+  void run(const PlimsollAttend &op) {
     attention_.attend(op.layer, op.shape, space_.operands_at(op.source), space_.stride(op.source),
                       space_.operands_at(op.target), space_.stride(op.target));
   }
 
-  void add(const PlimsollAdd &op) {
+  void run(const PlimsollAdd &op) {
     each_row([&](int r) {
       const float *x = space_.floats_at(op.source, r), *y = space_.floats_at(op.added, r);
       float *to = space_.floats_at(op.target, r);
@@ -229,7 +209,7 @@ class Decoder {
     return {reinterpret_cast<E *>(space_.floats_at(place)), space_.stride(place)};
   }
 
-  void route(const PlimsollRoute &op) {
+  void run(const PlimsollRoute &op) {
     const Router router(op);
     const Rows<float> x = rows_at<float>(op.source), scores = rows_at<float>(op.scores);
     const Rows<float> shares = rows_at<float>(op.shares);
@@ -238,13 +218,13 @@ class Decoder {
     each_row([&](int r) { router.choose(scores.at(r), shares.at(r), numbers.at(r)); });
   }
 
-  void experts(const PlimsollExperts &op) {
+  void run(const PlimsollExperts &op) {
     Experts<T>(op, step_.rows, crew_, space_.experts)
         .run(rows_at<const float>(op.source), rows_at<const float>(op.shares), rows_at<const int32_t>(op.numbers),
              rows_at<float>(op.target));
   }
 
-  void gate(const PlimsollGate &op) {
+  void run(const PlimsollGate &op) {
     each_row([&](int r) {
       float passes;
       dots<1, 1>(space_.floats_at(op.source, r), 0, op.weight, op.inputs, &passes, 0);
@@ -253,6 +233,21 @@ class Decoder {
       for (int i = 0; i < op.width; i++) y[i] *= passes;
     });
   }
+
+  void run(const PlimsollScale &op) {
+    each_row([&](int r) { scale(op, space_, r); });
+  }
+
+  void run(const PlimsollMultiply &op) {
+    each_row([&](int r) { PLIMSOLL_ISA::multiply(op, space_, r); });
+  }
+
+  void run(const PlimsollConvolve &op) { Convolution<T>(op, step_, space_).run(crew_); }
+  void run(const PlimsollGatedNorm &op) { GatedNorm<T>(op, space_).run(crew_, step_.rows); }
+  void run(const PlimsollDualScan &op) { DualScan<T>(op, step_, space_).run(crew_); }
+  void run(const PlimsollDeltaRule &op) { DeltaRule<T>(op, step_, space_).run(crew_); }
+  void run(const PlimsollSelectiveScan &op) { SelectiveScan<T>(op, step_, space_).run(crew_); }
+  void run(const PlimsollGatedRecurrence &op) { GatedRecurrence<T>(op, step_, space_).run(crew_); }
 };
 
 }  // namespace PLIMSOLL_ISA

@@ -11,14 +11,15 @@ from torch import Tensor
 from plimsoll_kernels.cpu.decoder import CpuDecoder
 from plimsoll_kernels.cpu.huge_pages import Buffer
 from plimsoll_kernels.cpu.library import required
-from plimsoll_kernels.cpu.op_records import OpRecord, PlaceRecord, Timed
 from plimsoll_kernels.cpu.places import OWN, Places
+from plimsoll_kernels.cpu.records import OpRecord, PlaceRecord, Timed
 from plimsoll_kernels.cpu.step import SUB_BLOCK, PagedStep
-from plimsoll_runtime.models.cpu_executor.lowering import fused_program
-from plimsoll_runtime.models.cpu_executor.records import RecordBuilder
+from plimsoll_runtime.models.cpu_executor.head import read_head
+from plimsoll_runtime.models.cpu_executor.lowering import lowered_program
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.rope import RopeTable
 from plimsoll_runtime.models.layers.states import States
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
 from plimsoll_runtime.models.ops.pooling_head import PooledHead
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.attention import RopeSpec
@@ -47,25 +48,25 @@ class CpuExecutor:
     """
 
     def __init__(self, program: Program, reader: WeightReader, places: Places = OWN) -> None:
-        """Raises UnfusableError for a program that the kernels do not have."""
+        """Raises UnsupportedOpError for a program that the kernels do not have."""
         found = required(reader.dtype)
-        fused = fused_program(program)
+        lowered = lowered_program(program)
         self.program = program
         self.dtype = reader.dtype
         self._turns = _Turns(program.ropes)
-        parts = RecordBuilder(found, reader, places, program)
-        self._head = parts.head(program.head)
+        self._head, embedding = read_head(found, reader, places, program)
+        weights = CpuWeights(found, reader, places, reader.dtype, embedding)
         ops = []
-        for number, op in enumerate(fused.ops, 1):
-            ops.append(OpRecord.of(parts.record(op), Timed[op.timed.name]))
-            reader.done(number / len(fused.ops))
+        for number, op in enumerate(lowered.ops, 1):
+            ops.append(OpRecord.of(op.record(weights), Timed[op.kind.name]))
+            reader.done(number / len(lowered.ops))
         self._decoder = CpuDecoder(
             found,
             ops,
-            [PlaceRecord(place.operands, place.width, place.narrowest) for place in fused.places],
+            [PlaceRecord(**place._asdict()) for place in lowered.places],
             width=program.facts.hidden_size,
             dtype=reader.dtype,
-            kept=parts.kept,
+            kept=weights.kept,
         )
         self.weight_bytes = program.weight_bytes(reader.dtype)
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
+from plimsoll_kernels.cpu.op_records import AddRecord
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class Add(Op):
     """x + y x scale. It costs nothing: whoever has made y, or reads the sum, passes over it anyway."""
 
     width: int
@@ -20,10 +24,7 @@ class Add:
     reads: Values
     writes: Values
     scale: float = 1.0
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
+    cpu_fields: ClassVar = ("width", "scale")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -41,3 +42,17 @@ class Add:
             return x + (y if scale == 1.0 else y * scale)
 
         return run
+
+    def is_in_place(self, values: CpuValues, added: Values, ops: int) -> bool:
+        """Whether it, the last of so many ops, can be made where x is: of a value `added` that nothing else reads."""
+        x, y = self.reads
+        dead = all(name in self.writes or not values.lives(name, ops) for name in (x, y))
+        return (y,) == added and y != x and dead and values.are_floats(x)
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        source, added = (values.floats(name, self.width) for name in self.reads)
+        values.at += 1
+        target = values.written(self.writes[0], self.width, operands=False)
+        record = AddRecord(source=source, added=added, target=target, width=self.width, scale=self.scale)
+        yield CpuOp(self.kind, lambda weights: record)

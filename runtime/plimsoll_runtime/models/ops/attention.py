@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.op_records import AttendRecord, HeadsRecord, ShapeRecord
+from plimsoll_runtime.models.layers.attention import slopes_of
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.heads import split_heads, turned_bytes
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, UnsupportedOpError, check_known
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.heads import (
+    TURNS,
+    HeadTurn,
+    NormHeads,
+    OfHeads,
+    Rotate,
+    ScaleQueries,
+    put_growth,
+    split_heads,
+    turned_bytes,
+)
 from plimsoll_runtime.models.ops.norm import read
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
-from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
+from plimsoll_runtime.models.spec.attention import AttentionShape, Growth, RopeSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Attend:
+class Attend(OfHeads):
     """Writes keys and values to a layer's cache, then attends with the queries. Reads [T, heads + 2 kv_heads, D].
 
     `sinks` [heads], where the shape has them.
@@ -29,10 +45,7 @@ class Attend:
     writes: Values
     sinks: Weight | None = None
     kind: OpKind = OpKind.ATTENTION
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return () if self.sinks is None else (self.sinks,)
+    cpu_fields: ClassVar = ("layer", "shape", "sinks")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: queries in and out, new keys and values written, those of each context read once."""
@@ -53,6 +66,87 @@ class Attend:
             return attended(step, layer, shape, *split_heads(shape, heads), sinks)
 
         return run
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        sizes = ("heads", "kv_heads", "head_dim")
+        check_known(self.shape, *sizes, "scale", "window", "softcap", "chunk", "alibi", "sinks", "whole")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: with what is done to heads before it."""
+        [heads], [name], width = self.reads, self.writes, self.shape.query_width
+        turns = _turns_before(values)
+        source = values.floats(heads, width + 2 * self.shape.key_width)
+        values.at += 1
+        if values.lives(heads) or not values.is_read_by(name, CpuReads.OPERANDS, CpuReads.GATED):
+            raise UnsupportedOpError("gives what attends to products alone")
+        if turns.norm is not None and turns.norm.norm.together:
+            if turns.turned:
+                raise UnsupportedOpError("norms all heads together before they turn")
+            yield from turns.norm.over_all_heads(source)
+            turns = turns._replace(norm=None)
+        queries = values.scratch("queries", width)
+        yield CpuOp(OpKind.ROPE, lambda weights: self._heads_record(weights, turns, values.ropes, source, queries))
+        target = values.written(name, width, operands=True, apart=[queries])
+
+        def record(weights: CpuWeights) -> AttendRecord:
+            slopes = slopes_of(self.shape)
+            weights.kept.append(slopes)
+            shape = shape_record(self.shape, slopes, weights.floats(self.sinks))
+            return AttendRecord(shape=shape, layer=self.layer, source=queries, target=target)
+
+        yield CpuOp(OpKind.ATTENTION, record)
+
+    def _heads_record(
+        self, weights: CpuWeights, turns: _Turns, ropes: Sequence[RopeSpec], source: int, queries: int
+    ) -> HeadsRecord:
+        record = HeadsRecord(shape=shape_record(self.shape), layer=self.layer, source=source, target=queries, rope=-1)
+        if turns.rotate is not None:
+            rope = turns.rotate.rope
+            record.rope, record.rotated, record.pairs = ropes.index(rope), rope.head_dim, rope.pairs
+        if turns.norm is not None:
+            turns.norm.put(record, weights)
+            record.turned = turns.turned
+        put_growth(record, turns.growth)
+        return record
+
+
+class _Turns(NamedTuple):
+    """What is done to heads on their way to attention. `turned`: the norm comes after the rotation."""
+
+    norm: NormHeads | None
+    rotate: Rotate | None
+    growth: Growth | None
+    turned: bool
+
+
+def _turns_before(values: CpuValues) -> _Turns:
+    ops = [*takewhile(lambda op: isinstance(op, HeadTurn), reversed(values.ops[: values.at]))][::-1]
+    norm = next((op for op in ops if isinstance(op, NormHeads)), None)
+    rotate = next((op for op in ops if isinstance(op, Rotate)), None)
+    scale = ops[-1] if ops and isinstance(ops[-1], ScaleQueries) else None
+    if len(ops) != (norm is not None) + (rotate is not None) + (scale is not None):
+        raise UnsupportedOpError(TURNS)
+    return _Turns(norm, rotate, None if scale is None else scale.growth, norm is not None and ops[0] is rotate)
+
+
+def shape_record(shape: AttentionShape, slopes: Tensor | None = None, sinks: int | None = None) -> ShapeRecord:
+    """The attention of a layer as the kernels read it, with `slopes_of` it and the address of float32 sinks [heads]."""
+    return ShapeRecord(
+        heads=shape.heads,
+        kv_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        window=shape.window or 0,
+        chunk=shape.chunk or 0,
+        coarse=shape.alibi is not None and shape.alibi.coarse,
+        whole=shape.whole,
+        scale=shape.scale,
+        softcap=shape.softcap or 0.0,
+        slopes=None if slopes is None else slopes.data_ptr(),
+        sinks=sinks,
+        latent=shape.head_dim if shape.latent else 0,
+        apart=shape.head_dim,
+    )
 
 
 def attended(
@@ -85,7 +179,7 @@ def _seen_of_chunk(shape: AttentionShape, end: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class AttendShared:
+class AttendShared(Op):
     """Attends over the cache of a layer that an earlier op of the step has written to. Reads queries [T, heads x D]."""
 
     layer: int
@@ -93,10 +187,6 @@ class AttendShared:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.ATTENTION
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: queries in and out, keys and values of each context read once."""

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.reference import ACTIVATIONS
+from plimsoll_kernels.cpu.columns_records import MAX_TAPS, ConvolveRecord
 from plimsoll_runtime.models.layers.states import States
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, UnsupportedOpError, activation_of
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
 from plimsoll_runtime.models.ops.norm import read
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values, states_of
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import StateShape
 
 
 @dataclass(frozen=True, slots=True)
-class Convolve:
+class Convolve(Op):
     """y[t] = activation(sum over k of w[k] x[t - K + 1 + k], + b). `weight` [width, K], `bias` [width].
 
     What is kept of a sequence are its last K - 1 rows of x.
@@ -31,16 +36,14 @@ class Convolve:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.STATE
+    cpu_fields: ClassVar = ("state", "weight", "bias", "activation")
+    cpu_reads: ClassVar = CpuReads.COLUMNS
 
     @property
     def keeps(self) -> StateShape:
         """See Stateful."""
         width, taps = self.weight.shape
         return StateShape((taps - 1, width))
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -66,6 +69,31 @@ class Convolve:
             return (y if activation is None else activation(y)).to(x.dtype)
 
         return run
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        activation_of(self.activation)
+        if self.weight.shape[1] > MAX_TAPS:
+            raise UnsupportedOpError(f"convolves {MAX_TAPS} tokens at most")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        width, taps = self.weight.shape
+        [source], target = values.over_columns(self, (width,), width, in_place=True)
+
+        def record(weights: CpuWeights) -> ConvolveRecord:
+            return ConvolveRecord(
+                weight=weights.keep(weights.reader.read(self.weight).float().t().contiguous()),
+                bias=weights.floats(self.bias),
+                source=source,
+                state=self.state,
+                target=target,
+                width=width,
+                taps=taps,
+                activation=activation_of(self.activation),
+            )
+
+        yield CpuOp(self.kind, record)
 
 
 def _alone(states: States, state: int, x: Tensor, kernel: Tensor, taps: int) -> Tensor:

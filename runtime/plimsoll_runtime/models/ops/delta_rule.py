@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.cpu.columns_records import MAX_KEY_DIM, DeltaRuleRecord
 from plimsoll_runtime.models.layers.states import scanned
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, UnsupportedOpError
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
 from plimsoll_runtime.models.ops.mamba2_scan import between
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values, states_of
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import DeltaShape, StateShape
 
 ROWS = 64
@@ -23,7 +27,7 @@ EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaRule:
+class DeltaRule(Op):
     """h = e h, then h += k (b (v - h^T k))^T, y = h^T q, in float32; h is [key_dim, value_dim] for each head of values.
 
     Reads queries, keys and values side by side, then for each head of values the strength of the write [T, heads] and
@@ -38,15 +42,13 @@ class DeltaRule:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.STATE
+    cpu_fields: ClassVar = ("state", "shape", "decay", "step_bias")
+    cpu_reads: ClassVar = CpuReads.COLUMNS
 
     @property
     def keeps(self) -> StateShape:
         """See Stateful."""
         return StateShape((self.shape.value_heads, self.shape.key_dim, self.shape.value_dim), wide=True)
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.decay, self.step_bias)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: rows in and out, each sequence's state read and written once; operations are those of single rows."""
@@ -86,6 +88,35 @@ class DeltaRule:
             return found.flatten(1).to(mixed.dtype)
 
         return run
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        if self.shape.key_dim > MAX_KEY_DIM:
+            raise UnsupportedOpError(f"has keys of the delta rule of {MAX_KEY_DIM} dimensions at most")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        shape = self.shape
+        widths = (shape.mixed, shape.value_heads, shape.value_heads)
+        [mixed, writes, times], target = values.over_columns(self, widths, shape.values, in_place=False)
+
+        def record(weights: CpuWeights) -> DeltaRuleRecord:
+            return DeltaRuleRecord(
+                decay=weights.decay(self.decay),
+                step_bias=weights.floats(self.step_bias),
+                mixed=mixed,
+                writes=writes,
+                times=times,
+                state=self.state,
+                target=target,
+                key_heads=shape.key_heads,
+                value_heads=shape.value_heads,
+                key_dim=shape.key_dim,
+                value_dim=shape.value_dim,
+                in_turns=shape.in_turns,
+            )
+
+        yield CpuOp(self.kind, record)
 
 
 def _side_by_side(heads: Tensor, shape: DeltaShape) -> Tensor:

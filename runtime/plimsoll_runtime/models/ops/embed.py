@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.cpu.linear import PackedLinear
+from plimsoll_kernels.cpu.op_records import EmbedRecord, PositionsRecord
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues, UnsupportedOpError
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(Op):
     """x = table[tokens] x scale, the scale rounded to the dtype of the run. `table` [vocab, hidden].
 
     `partial`: tokens beyond the table's last row have its first one. `texts` [texts, hidden]: to each token is added
@@ -30,10 +36,7 @@ class Embed:
     texts: Weight | None = None
     kind: OpKind = OpKind.EMBED
     reads: Values = ()
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.table,) if self.texts is None else (self.table, self.texts)
+    cpu_fields: ClassVar = ("table", "scale", "texts")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -68,9 +71,36 @@ class Embed:
 
         return run
 
+    def check_cpu(self) -> None:
+        """See Op."""
+        if self.texts is not None and self.scale is not None:
+            raise UnsupportedOpError("scales no rows to which those of texts are added")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: the first op of all."""
+        if values.at:
+            raise UnsupportedOpError("computes no Embed there")
+        values.at += 1
+        vocab, width = self.table.shape
+        target = values.written(self.writes[0], width, operands=False)
+
+        def record(weights: CpuWeights) -> EmbedRecord:
+            found = weights.embedding
+            return EmbedRecord(
+                table=None if isinstance(found, PackedLinear) else found.data_ptr(),
+                packed=found.weight.data_ptr() if isinstance(found, PackedLinear) else None,
+                texts=weights.table(self.texts),
+                target=target,
+                width=width,
+                vocab=vocab,
+                scale=1.0 if self.scale is None else rounded(self.scale, weights.dtype),
+            )
+
+        yield CpuOp(OpKind.EMBED, record)
+
 
 @dataclass(frozen=True, slots=True)
-class AddPositions:
+class AddPositions(Op):
     """x + table[position + first]. `table` [positions, hidden]."""
 
     table: Weight
@@ -78,10 +108,7 @@ class AddPositions:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.EMBED
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.table,)
+    cpu_fields: ClassVar = ("table", "first")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -99,6 +126,20 @@ class AddPositions:
             return x + functional.embedding(step.positions + first, table)
 
         return run
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        rows, width = self.table.shape
+        if self.reads != self.writes or self.first < 0 or self.first + values.positions > rows:
+            raise UnsupportedOpError(f"has no row in {self.table} for each of {values.positions} positions")
+        target = values.floats(self.reads[0], width)
+        values.changed(self.reads[0], width, target)
+        values.at += 1
+
+        def record(weights: CpuWeights) -> PositionsRecord:
+            return PositionsRecord(table=weights.table(self.table), target=target, width=width, first=self.first)
+
+        yield CpuOp(self.kind, record)
 
 
 @lru_cache(256)

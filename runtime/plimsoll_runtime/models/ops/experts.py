@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,15 +12,20 @@ from torch import Tensor
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.op import gated
 from plimsoll_kernels.activation.reference import ACTIVATIONS
+from plimsoll_kernels.cpu.experts import ExpertSizes, PackedExperts
+from plimsoll_kernels.cpu.op_records import ExpertsRecord, GateRecord
 from plimsoll_runtime.models.layers.linear import Groups, Linear, grouped_linear
+from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues, UnsupportedOpError, activation_of, check_known
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.feed_forward import ClampedGate
 
 
 @dataclass(frozen=True, slots=True)
-class Experts:
+class Experts(Op):
     """The weighed sum of what the `chosen` experts of each row make of it.
 
     Reads states [T, hidden], weights [T, chosen] and numbers [T, chosen]. `gate_up` of each expert: a gate and what it
@@ -40,6 +46,10 @@ class Experts:
     weighs_inputs: bool = False
     gated: bool = True
     kind: OpKind = OpKind.EXPERTS
+    cpu_fields: ClassVar = (
+        *("chosen", "gate_up", "down", "activation", "weighs_inputs", "gated", "clamped"),
+        *("gate_up_biases", "down_biases"),
+    )
 
     @property
     def hidden(self) -> int:
@@ -55,11 +65,6 @@ class Experts:
     def opening(self) -> int:
         """Width of an expert's first product."""
         return 2 * self.inner if self.gated else self.inner
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        biases = (*(part for parts in self.gate_up_biases for part in parts), *self.down_biases)
-        return (*(part for parts in self.gate_up for part in parts), *self.down, *biases)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: experts that no row has chosen are not read. Rows are taken to choose at random, each for itself."""
@@ -120,19 +125,85 @@ class Experts:
 
         return run
 
+    def check_cpu(self) -> None:
+        """See Op."""
+        activation_of(self.activation)
+        if self.clamped is not None:
+            check_known(self.clamped, "alpha", "limit")
+            if not self.gated or self.clamped.limit <= 0:
+                raise UnsupportedOpError("cuts what gates open to a limit above zero, and nothing else")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: with the sum behind it."""
+        states, *chosen = self.reads
+        source = values.floats(states, self.hidden)
+        shares, numbers = (values.floats(name, self.chosen) for name in chosen)
+        match values.following(1):
+            case [Add() as add] if add.is_in_place(values, self.writes, 2):
+                target, adds, scale = values.floats(add.reads[0], self.hidden), True, add.scale
+                values.at += 2
+                values.changed(add.writes[0], add.width, target)
+            case _:
+                values.at += 1
+                target = values.written(self.writes[0], self.hidden, operands=False, apart=[source])
+                adds, scale = False, 1.0
+
+        def record(weights: CpuWeights) -> ExpertsRecord:
+            packed = self._packed(weights)
+            return ExpertsRecord(
+                gate_up=packed.gate_up,
+                down=packed.down,
+                source=source,
+                shares=shares,
+                numbers=numbers,
+                target=target,
+                experts=len(self.down),
+                chosen=self.chosen,
+                activation=activation_of(self.activation),
+                adds=adds,
+                gated=self.gated,
+                weighs_inputs=self.weighs_inputs,
+                scale=scale,
+                alpha=0.0 if self.clamped is None else self.clamped.alpha,
+                limit=0.0 if self.clamped is None else self.clamped.limit,
+            )
+
+        yield CpuOp(self.kind, record)
+
+    def _packed(self, weights: CpuWeights) -> PackedExperts:
+        reader = weights.reader
+
+        def gate_up(number: int) -> Sequence[Tensor]:
+            parts = self.gate_up[number]
+            return weights.gate_up(parts) if self.gated else [reader.joined(parts)]
+
+        biases = None
+        if self.down_biases:
+            first = torch.stack([reader.joined(parts) for parts in self.gate_up_biases])
+            biases = first, torch.stack([reader.read(bias) for bias in self.down_biases])
+        packed = PackedExperts(
+            weights.kernels,
+            ExpertSizes(len(self.down), self.hidden, self.inner),
+            gate_up,
+            lambda number: reader.read(self.down[number]),
+            weights.dtype,
+            weights.places,
+            gated=self.gated,
+            biases=biases,
+        )
+        weights.kept.append(packed)
+        return packed
+
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Op):
     """y sigmoid(x W^T): one number a row says how much of y passes. `weight` [1, hidden]; reads x and y."""
 
     weight: Weight
     reads: Values
     writes: Values
     kind: OpKind = OpKind.DOWN
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.weight,)
+    cpu_fields: ClassVar = ("weight",)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: y is read by whoever has made it."""
@@ -150,3 +221,19 @@ class Gate:
             return y * linear(x).sigmoid()
 
         return run
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        states, gated = self.reads
+        width = self.weight.shape[1]
+        source, target = values.floats(states, width), values.floats(gated, width)
+        if self.writes != (gated,) or states == gated:
+            raise UnsupportedOpError("gates values where they lie, by others")
+        values.at += 1
+        values.changed(gated, width, target)
+
+        def record(weights: CpuWeights) -> GateRecord:
+            weight = weights.floats(self.weight)
+            return GateRecord(weight=weight, source=source, target=target, inputs=width, width=width)
+
+        yield CpuOp(self.kind, record)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.cpu.columns_records import GatedRecurrenceRecord
 from plimsoll_runtime.models.layers.states import scanned
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values, states_of
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import StateShape
 
 ROWS = 64
@@ -21,7 +25,7 @@ SHARPNESS = 8.0
 
 
 @dataclass(frozen=True, slots=True)
-class GatedRecurrence:
+class GatedRecurrence(Op):
     """h = a h + sqrt(1 - a^2) i x, with the first token as it is: a number for each of `width` columns, in float32.
 
     Gates are products of blocks: r = sigmoid(x R + b), i = sigmoid(x I + b), with `recurrent` and `inputs`
@@ -37,15 +41,13 @@ class GatedRecurrence:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.STATE
+    cpu_fields: ClassVar = ("state", "decay", "recurrent", "recurrent_bias", "inputs", "inputs_bias")
+    cpu_reads: ClassVar = CpuReads.COLUMNS
 
     @property
     def keeps(self) -> StateShape:
         """See Stateful."""
         return StateShape(self.decay.shape, wide=True)
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.decay, self.recurrent, self.recurrent_bias, self.inputs, self.inputs_bias)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -76,6 +78,30 @@ class GatedRecurrence:
             return scanned(states_of(step), state, ROWS, _scan, [decays, opened * kept]).to(x.dtype)
 
         return run
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        [width] = self.decay.shape
+        gates = values.scratch("gates", 2 * width, operands=False)
+        [source], target = values.over_columns(self, (width,), width, in_place=False)
+
+        def record(weights: CpuWeights) -> GatedRecurrenceRecord:
+            decay = -SHARPNESS * functional.softplus(weights.reader.read(self.decay).float())
+            return GatedRecurrenceRecord(
+                decay=weights.keep(decay),
+                recurrent=weights.floats(self.recurrent),
+                inputs=weights.floats(self.inputs),
+                recurrent_bias=weights.floats(self.recurrent_bias),
+                inputs_bias=weights.floats(self.inputs_bias),
+                source=source,
+                state=self.state,
+                gates=gates,
+                target=target,
+                width=width,
+                heads=self.inputs.shape[0],
+            )
+
+        yield CpuOp(self.kind, record)
 
 
 def _scan(values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:

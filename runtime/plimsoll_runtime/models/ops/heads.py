@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.op_records import AbsorbRecord, HeadsRecord, Normed
 from plimsoll_runtime.models.layers.rope import rotate
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.norm import FLOPS, Normaliser, read
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues, UnsupportedOpError, check_known
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.norm import FLOPS, Normalise, Normaliser, read
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.attention import AttentionShape, Growth, HeadNorm, RopeSpec
 from plimsoll_runtime.models.spec.norm import Norm
 
 ROTATION_FLOPS = 3
 """For each element: two multiplications and an addition."""
+
+TURNS = "norms heads once and turns them once, on their way to attention"
+"""What the CPU kernels do to heads before attention."""
 
 OfQueryKey = Callable[[Step, Tensor], Tensor]
 """(step, queries and keys [T, heads + kv_heads, D]) -> the same shape."""
@@ -50,8 +59,41 @@ class QueryKeyNorm:
         return torch.cat([norm(part.flatten(1)).view(part.shape) for norm, part in parts], dim=1)
 
 
+class OfHeads(Op):
+    """An op over [T, heads + 2 kv_heads, D], as the product leaves queries, keys and values."""
+
+    __slots__ = ()
+
+
+class HeadTurn(OfHeads):
+    """An op over the heads of queries and keys before attention; values pass. Its `shape` is that of attention."""
+
+    __slots__ = ()
+    shape: AttentionShape
+
+    @abstractmethod
+    def of_query_key(self, weights: Weights) -> OfQueryKey:
+        """What it does to queries and keys alone."""
+
+    def row_bytes(self, size: int) -> int:
+        """See Op."""
+        return turned_bytes(self.shape, size)
+
+    def compiled(self, weights: Weights) -> Run:
+        """See Op."""
+        return _beside_values(self.shape, self.of_query_key(weights))
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: attention looks back at it."""
+        match values.following(1):
+            case [OfHeads() as after] if self.reads == self.writes == after.reads:
+                values.at += 1
+                return iter(())
+        raise UnsupportedOpError(TURNS)
+
+
 @dataclass(frozen=True, slots=True)
-class NormHeads:
+class NormHeads(HeadTurn):
     """A norm over heads of queries and of keys; values pass. Weights [head_dim], or of all heads in a row, or none."""
 
     norm: HeadNorm
@@ -61,31 +103,42 @@ class NormHeads:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.ROPE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return tuple(each for each in (self.query, self.key) if each is not None)
+    cpu_fields: ClassVar = ("norm", "shape", "query", "key")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: its bytes are those of the rotation."""
         return OpCost(0, FLOPS * rows.count * (self.shape.query_width + self.shape.key_width))
-
-    def row_bytes(self, size: int) -> int:
-        """See Op."""
-        return turned_bytes(self.shape, size)
 
     def of_query_key(self, weights: Weights) -> QueryKeyNorm:
         """What it does to queries and keys alone."""
         query, key = read(self.query, weights), read(self.key, weights)
         return QueryKeyNorm(self.norm, self.shape, query, key, weights.device)
 
-    def compiled(self, weights: Weights) -> Run:
+    def check_cpu(self) -> None:
         """See Op."""
-        return _beside_values(self.shape, self.of_query_key(weights))
+        check_known(self.norm, "norm", "together", "own", "turned")
+        check_known(self.norm.norm, "eps", "kind", "offset", "weighted")
+
+    def put(self, record: HeadsRecord, weights: CpuWeights) -> None:
+        """Have the CPU kernels do it to each head on the way to attention."""
+        norm, head_dim = self.norm.norm, self.shape.head_dim
+        record.norm, record.eps = Normed[norm.kind.upper()], norm.eps
+        record.norm_step = head_dim if self.norm.own else 0
+        record.query_norm, record.key_norm = (
+            weights.scale(weight, head_dim if weight is None else weight.shape[0], norm.offset)
+            for weight in (self.query, self.key)
+        )
+
+    def over_all_heads(self, heads: int) -> Iterator[CpuOp]:
+        """All queries of a row in their place, then all of its keys."""
+        queries, keys = self.shape.query_width, self.shape.key_width
+        for weight, width, first in ((self.query, queries, 0), (self.key, keys, queries)):
+            norm = Normalise(self.norm.norm, width, self.reads, self.writes, weight)
+            yield CpuOp(self.kind, partial(norm.cpu_record, source=heads, target=heads, first=first))
 
 
 @dataclass(frozen=True, slots=True)
-class Rotate:
+class Rotate(HeadTurn):
     """The rotary embedding of queries and keys; values pass."""
 
     rope: RopeSpec
@@ -93,19 +146,12 @@ class Rotate:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.ROPE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
+    cpu_fields: ClassVar = ("rope", "shape")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
         turned = rows.count * (self.shape.query_width + self.shape.key_width)
         return OpCost(2 * turned * size, ROTATION_FLOPS * turned)
-
-    def row_bytes(self, size: int) -> int:
-        """See Op."""
-        return turned_bytes(self.shape, size)
 
     def of_query_key(self, weights: Weights) -> OfQueryKey:
         """What it does to queries and keys alone."""
@@ -116,13 +162,9 @@ class Rotate:
 
         return turn
 
-    def compiled(self, weights: Weights) -> Run:
-        """See Op."""
-        return _beside_values(self.shape, self.of_query_key(weights))
-
 
 @dataclass(frozen=True, slots=True)
-class ScaleQueries:
+class ScaleQueries(HeadTurn):
     """Queries times a number that grows with their position; keys and values pass."""
 
     growth: Growth
@@ -130,18 +172,11 @@ class ScaleQueries:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.ROPE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
+    cpu_fields: ClassVar = ("growth", "shape")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: a multiplication for each element, while it is on its way to attention."""
         return OpCost(0, rows.count * self.shape.query_width)
-
-    def row_bytes(self, size: int) -> int:
-        """See Op."""
-        return turned_bytes(self.shape, size)
 
     def of_query_key(self, weights: Weights) -> OfQueryKey:
         """What it does to queries and keys alone."""
@@ -153,15 +188,21 @@ class ScaleQueries:
 
         return scale
 
-    def compiled(self, weights: Weights) -> Run:
+    def check_cpu(self) -> None:
         """See Op."""
-        return _beside_values(self.shape, self.of_query_key(weights))
+        check_known(self.growth, "scale", "every", "offset")
 
 
 def growing(growth: Growth, step: Step, dtype: torch.dtype) -> Tensor:
     """What the queries of a step's rows are multiplied by: [T, 1, 1]."""
     whole = torch.floor((step.positions + growth.offset) / growth.every)
     return (1.0 + growth.scale * torch.log1p(whole)).to(dtype)[:, None, None]
+
+
+def put_growth(record: HeadsRecord | AbsorbRecord, growth: Growth | None) -> None:
+    """Have the CPU kernels multiply queries by it."""
+    if growth is not None:
+        record.growth, record.growth_every, record.growth_offset = growth.scale, growth.every, growth.offset
 
 
 def turned_bytes(shape: AttentionShape, size: int) -> int:
@@ -189,7 +230,7 @@ def _beside_values(shape: AttentionShape, of_query_key: OfQueryKey) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
-class NormValues:
+class NormValues(Op):
     """A norm without weights over each head of values; queries and keys pass. Writes [T, heads + 2 kv_heads, D].
 
     `of_keys`: no values are read, and keys as they are read are normed in their place.
@@ -201,10 +242,6 @@ class NormValues:
     writes: Values
     of_keys: bool = False
     kind: OpKind = OpKind.ROPE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: values in and out."""

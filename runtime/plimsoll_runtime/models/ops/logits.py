@@ -10,8 +10,7 @@ from torch import Tensor
 
 from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost
-from plimsoll_runtime.models.ops.op import Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.decoder import Head
 
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.cpu.columns_records import DualScanRecord
 from plimsoll_runtime.models.layers.states import scanned
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values, states_of
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import DualShape, StateShape
 
 
@@ -29,7 +33,7 @@ ROWS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class DualScan:
+class DualScan(Op):
     """h = exp(d A) h + d x B^T, y = h C + D x: for each head a state [head_dim, state], in float32.
 
     Reads x, B and C side by side [T, heads x head_dim + 2 groups x state], and a time step for each head [T, heads].
@@ -46,15 +50,13 @@ class DualScan:
     writes: Values
     limits: tuple[float, float] = (0.0, inf)
     kind: OpKind = OpKind.STATE
+    cpu_fields: ClassVar = ("state", "shape", "decay", "skip", "step_bias", "limits")
+    cpu_reads: ClassVar = CpuReads.COLUMNS
 
     @property
     def keeps(self) -> StateShape:
         """See Stateful."""
         return StateShape((self.shape.heads, self.shape.head_dim, self.shape.state), wide=True)
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.decay, self.skip, self.step_bias)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: rows in and out, each sequence's state read and written once; operations are those of single rows."""
@@ -89,6 +91,30 @@ class DualScan:
             return (result + x * skip).flatten(1).to(mixed.dtype)
 
         return run
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        shape = self.shape
+        [mixed, times], target = values.over_columns(self, (shape.mixed, shape.heads), shape.inner, in_place=False)
+
+        def record(weights: CpuWeights) -> DualScanRecord:
+            return DualScanRecord(
+                decay=weights.decay(self.decay),
+                skip=weights.floats(self.skip),
+                step_bias=weights.floats(self.step_bias),
+                mixed=mixed,
+                times=times,
+                state=self.state,
+                target=target,
+                heads=shape.heads,
+                head_dim=shape.head_dim,
+                groups=shape.groups,
+                width=shape.state,
+                least=self.limits[0],
+                most=self.limits[1],
+            )
+
+        yield CpuOp(self.kind, record)
 
 
 def _one_row(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.cpu.columns_records import MAX_STATES, SelectiveScanRecord
 from plimsoll_runtime.models.layers.states import scanned
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights, states_of
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, UnsupportedOpError
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values, states_of
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.recurrent import StateShape
 
 ROWS = 64
@@ -22,7 +26,7 @@ ELEMENTS = 2**22
 
 
 @dataclass(frozen=True, slots=True)
-class SelectiveScan:
+class SelectiveScan(Op):
     """h = exp(d A) h + d x B, y = h C + D x, for each of `width` columns a state of N numbers, in float32.
 
     Reads x and time steps [T, width], B and C [T, N]. d = softplus(time step + `step_bias`); A = -exp(`decay`)
@@ -36,15 +40,13 @@ class SelectiveScan:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.STATE
+    cpu_fields: ClassVar = ("state", "decay", "skip", "step_bias")
+    cpu_reads: ClassVar = CpuReads.COLUMNS
 
     @property
     def keeps(self) -> StateShape:
         """See Stateful."""
         return StateShape(self.decay.shape, wide=True)
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.decay, self.skip, self.step_bias)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: rows in and out, and each sequence's state read and written once."""
@@ -72,6 +74,34 @@ class SelectiveScan:
             return (scanned(states_of(step), state, ROWS, scan, values) + wide * skip).to(x.dtype)
 
         return run
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        if self.decay.shape[1] > MAX_STATES:
+            raise UnsupportedOpError(f"keeps {MAX_STATES} numbers a column of Mamba's scan at most")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        width, count = self.decay.shape
+        sources, target = values.over_columns(self, (width, width, count, count), width, in_place=False)
+        source, times, inputs, outputs = sources
+
+        def record(weights: CpuWeights) -> SelectiveScanRecord:
+            return SelectiveScanRecord(
+                decay=weights.decay(self.decay),
+                skip=weights.floats(self.skip),
+                step_bias=weights.floats(self.step_bias),
+                source=source,
+                times=times,
+                inputs=inputs,
+                outputs=outputs,
+                state=self.state,
+                target=target,
+                width=width,
+                count=count,
+            )
+
+        yield CpuOp(self.kind, record)
 
 
 def _scan(decay: Tensor, values: Sequence[Tensor], before: Tensor) -> tuple[Tensor, Tensor]:

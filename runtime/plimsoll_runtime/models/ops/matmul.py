@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -10,14 +13,19 @@ from torch import Tensor
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.op import gated
 from plimsoll_kernels.activation.reference import ACTIVATIONS
+from plimsoll_kernels.cpu.op_records import Into, ProductRecord
 from plimsoll_runtime.models.layers.linear import Linear
+from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows, product_cost
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Order, Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, UnsupportedOpError, activation_of
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.norm import Normalise
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Order, Weight, Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Product(Op):
     """y = activation(x W^T + b), cut to [-clip, clip]; W is `parts` one below the other, and b, if any, `biases`."""
 
     kind: OpKind
@@ -27,6 +35,8 @@ class Product:
     writes: Values
     activation: Activation | None = None
     clip: float | None = None
+    cpu_fields: ClassVar = ("parts", "biases", "activation", "clip")
+    cpu_reads: ClassVar = CpuReads.OPERANDS
 
     @property
     def inputs(self) -> int:
@@ -37,10 +47,6 @@ class Product:
     def outputs(self) -> int:
         """Width of y."""
         return sum(part.shape[0] for part in self.parts)
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (*self.parts, *self.biases)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -63,9 +69,55 @@ class Product:
 
         return run
 
+    def check_cpu(self) -> None:
+        """See Op."""
+        activation_of(self.activation)
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: with the sum behind it, or a norm and a sum."""
+        plain = self.activation is None and self.clip is None
+        match values.following(2):
+            case [Add() as add, *_] if plain and add.is_in_place(values, self.writes, 2):
+                source = yield from values.operands(self.reads[0], self.inputs)
+                target = values.floats(add.reads[0], self.outputs)
+                values.at += 2
+                values.changed(add.writes[0], add.width, target)
+                yield self._cpu_op(source, target, Into.SUM, add.scale)
+            case [Normalise() as norm, Add() as add] if (
+                plain and norm.reads == norm.writes == self.writes and add.is_in_place(values, self.writes, 3)
+            ):
+                yield from self._by_itself(values)
+                yield norm.added(values, add)
+            case _:
+                yield from self._by_itself(values)
+
+    def _by_itself(self, values: CpuValues) -> Iterator[CpuOp]:
+        source = yield from values.operands(self.reads[0], self.inputs)
+        values.at += 1
+        [name] = self.writes
+        into = Into.OPERANDS if values.is_multiplied(name) else Into.FLOATS
+        if (self.activation if into is Into.FLOATS else self.clip) is not None:
+            raise UnsupportedOpError("activates what goes to products alone, and cuts what does not")
+        target = values.written(name, self.outputs, operands=into is not Into.FLOATS, apart=[source])
+        yield self._cpu_op(source, target, into)
+
+    def _cpu_op(self, source: int, target: int, into: Into, scale: float = 1.0) -> CpuOp:
+        def record(weights: CpuWeights) -> ProductRecord:
+            return ProductRecord(
+                linear=weights.linear(self.parts, self.biases),
+                source=source,
+                target=target,
+                into=into,
+                activation=activation_of(self.activation),
+                scale=scale,
+                limit=inf if self.clip is None else self.clip,
+            )
+
+        return CpuOp(self.kind, record)
+
 
 @dataclass(frozen=True, slots=True)
-class GatedProduct:
+class GatedProduct(Op):
     """y = activation(x G^T + g) * (x U^T + u): the gate and what it opens in one product (Shazeer, 2020).
 
     `parts` are G and U, or one that has G above U; `biases` alike.
@@ -77,6 +129,8 @@ class GatedProduct:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.GATE_UP
+    cpu_fields: ClassVar = ("parts", "biases", "activation")
+    cpu_reads: ClassVar = CpuReads.OPERANDS
 
     @property
     def inputs(self) -> int:
@@ -87,10 +141,6 @@ class GatedProduct:
     def outputs(self) -> int:
         """Width of y."""
         return sum(part.shape[0] for part in self.parts) // 2
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (*self.parts, *self.biases)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: what leaves is half as wide as the product."""
@@ -114,6 +164,32 @@ class GatedProduct:
             return activation(gate) * up
 
         return run
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        activation_of(self.activation)
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        source = yield from values.operands(self.reads[0], self.inputs)
+        values.at += 1
+        [name] = self.writes
+        if not values.is_multiplied(name):
+            raise UnsupportedOpError("gives what gates open to products alone")
+        target = values.written(name, self.outputs, operands=True, apart=[source])
+
+        def record(weights: CpuWeights) -> ProductRecord:
+            return ProductRecord(
+                linear=weights.gated_linear(self.parts, self.biases),
+                source=source,
+                target=target,
+                into=Into.GATED,
+                activation=activation_of(self.activation),
+                scale=1.0,
+                limit=inf,
+            )
+
+        yield CpuOp(self.kind, record)
 
 
 Parts = tuple[tuple[Weight, ...], tuple[Weight, ...]]

@@ -7,23 +7,55 @@ values comes behind it. `up` [heads x (plain + value), rank] has W_k and W_v of 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.op_records import (
+    WIDEST,
+    AbsorbRecord,
+    AttendRecord,
+    ExpandRecord,
+    LatentRecord,
+    Normed,
+    ShapeRecord,
+)
+from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_runtime.models.layers.rope import rotate
 from plimsoll_runtime.models.ops.attention import seen
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.heads import ROTATION_FLOPS, growing
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues, UnsupportedOpError, check_known
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.heads import ROTATION_FLOPS, growing, put_growth
 from plimsoll_runtime.models.ops.norm import FLOPS, Normaliser, scale_of
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.attention import LatentAttention
+
+STEP = 32
+"""Values of a row that a product's widest step on a CPU takes: heads that products read are a multiple of it apart."""
+
+
+class LatentOp(Op):
+    """An op of latent attention."""
+
+    __slots__ = ()
+    attention: LatentAttention
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        own = self.attention
+        check_known(own, "heads", "rank", "plain", "value", "rope", "scale", "norm", "query_rank", "bias", "growth")
+        check_known(own.norm, "eps", "kind", "offset", "weighted")
+        if own.growth is not None:
+            check_known(own.growth, "scale", "every", "offset")
 
 
 @dataclass(frozen=True, slots=True)
-class Latent:
+class Latent(LatentOp):
     """The vector that is kept: norms its first `rank` numbers and turns the others. [T, rank + turned] -> the same."""
 
     attention: LatentAttention
@@ -31,10 +63,7 @@ class Latent:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.ROPE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.norm,)
+    cpu_fields: ClassVar = ("attention", "norm")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -60,9 +89,45 @@ class Latent:
 
         return run
 
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: the vector is put into the cache, and nowhere else."""
+        own, norm, rope = self.attention, self.attention.norm, self.attention.rope
+        [name], width = self.writes, own.rank + rope.head_dim
+        source, layer = values.floats(self.reads[0], width), self._layer(values)
+        values.at += 1
+        values.changed(name, width, source)
+
+        def record(weights: CpuWeights) -> LatentRecord:
+            return LatentRecord(
+                weight=weights.scale(self.norm, own.rank, norm.offset),
+                layer=layer,
+                source=source,
+                rank=own.rank,
+                turned=rope.head_dim,
+                norm=Normed[norm.kind.upper()],
+                rope=values.ropes.index(rope),
+                pairs=rope.pairs,
+                eps=norm.eps,
+            )
+
+        yield CpuOp(self.kind, record)
+
+    def _layer(self, values: CpuValues) -> int:
+        """The layer of the one op that reads the vectors."""
+        rest = values.ops[values.at + 1 :]
+        readers = [each for each in rest if set(self.writes) & set(each.reads)]
+        match readers[:1]:
+            case [AttendLatent() as attend] if (
+                self.reads == self.writes == attend.reads[1:] and attend.attention == self.attention
+            ):
+                again = next((n for n, each in enumerate(rest) if set(self.writes) & set(each.writes)), len(rest))
+                if not any(set(self.writes) & set(each.reads) for each in rest[rest.index(attend) + 1 : again + 1]):
+                    return attend.layer
+        raise UnsupportedOpError("keeps vectors that one op attends to")
+
 
 @dataclass(frozen=True, slots=True)
-class Absorb:
+class Absorb(LatentOp):
     """Queries as they are compared with the vectors: [T, heads x (plain + turned)] -> [T, heads x (rank + turned)]."""
 
     attention: LatentAttention
@@ -70,10 +135,7 @@ class Absorb:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.QKV
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.up,)
+    cpu_fields: ClassVar = ("attention", "up")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: of the matrix what makes keys."""
@@ -104,9 +166,36 @@ class Absorb:
 
         return run
 
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        own, rope = self.attention, self.attention.rope
+        source = values.floats(self.reads[0], own.heads * (own.plain + rope.head_dim))
+        values.at += 1
+        between = values.scratch("absorbed", own.heads * head_stride(own.plain))
+        target = values.written(self.writes[0], own.heads * (own.rank + rope.head_dim), operands=True)
+
+        def record(weights: CpuWeights) -> AbsorbRecord:
+            found = AbsorbRecord(
+                weight=packed_heads(weights, own, self.up, lambda up: up[: own.plain].T, own.rank, own.plain),
+                source=source,
+                between=between,
+                target=target,
+                heads=own.heads,
+                plain=own.plain,
+                rank=own.rank,
+                turned=rope.head_dim,
+                apart=head_stride(own.plain),
+                rope=values.ropes.index(rope),
+                pairs=rope.pairs,
+            )
+            put_growth(found, own.growth)
+            return found
+
+        yield CpuOp(self.kind, record)
+
 
 @dataclass(frozen=True, slots=True)
-class AttendLatent:
+class AttendLatent(LatentOp):
     """Writes vectors to a layer's cache, then attends to them: [T, heads x (rank + turned)] -> [T, heads x rank].
 
     Reads queries and vectors.
@@ -117,10 +206,7 @@ class AttendLatent:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.ATTENTION
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
+    cpu_fields: ClassVar = ("layer", "attention")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: queries in and out, new vectors written, those of each context read once for all heads."""
@@ -144,9 +230,26 @@ class AttendLatent:
 
         return run
 
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: results have the numbers that were normed, filled up to whole registers."""
+        own, shape, apart = self.attention, self.attention.shape, head_stride(self.attention.rank)
+        source = yield from values.operands(self.reads[0], own.heads * shape.head_dim)
+        values.at += 1
+        target = values.written(self.writes[0], own.heads * apart, operands=True, apart=[source])
+        summed = -(-own.rank // WIDEST) * WIDEST
+        record = AttendRecord(
+            shape=ShapeRecord(
+                heads=shape.heads, kv_heads=1, head_dim=shape.head_dim, scale=shape.scale, latent=summed, apart=apart
+            ),
+            layer=self.layer,
+            source=source,
+            target=target,
+        )
+        yield CpuOp(self.kind, lambda weights: record)
+
 
 @dataclass(frozen=True, slots=True)
-class Expand:
+class Expand(LatentOp):
     """Values of what was attended to: [T, heads x rank] -> [T, heads x value]."""
 
     attention: LatentAttention
@@ -154,10 +257,7 @@ class Expand:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.OUTPUT
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.up,)
+    cpu_fields: ClassVar = ("attention", "up")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: of the matrix what makes values."""
@@ -180,7 +280,47 @@ class Expand:
 
         return run
 
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        own, apart, [name] = self.attention, head_stride(self.attention.rank), self.writes
+        source = yield from values.operands(self.reads[0], own.heads * apart)
+        values.at += 1
+        if not values.is_multiplied(name):
+            raise UnsupportedOpError("gives values of vectors to products alone")
+        target = values.written(name, own.heads * own.value, operands=True, apart=[source])
+
+        def record(weights: CpuWeights) -> ExpandRecord:
+            return ExpandRecord(
+                weight=packed_heads(weights, own, self.up, lambda up: up[own.plain :], own.value, own.rank),
+                source=source,
+                target=target,
+                heads=own.heads,
+                rank=own.rank,
+                value=own.value,
+                apart=apart,
+            )
+
+        yield CpuOp(self.kind, record)
+
 
 def by_head(attention: LatentAttention, weight: Tensor) -> Tensor:
     """`up` as [heads, plain + value, rank]."""
     return weight.view(attention.heads, attention.plain + attention.value, attention.rank)
+
+
+def head_stride(width: int) -> int:
+    """How far the rows of two heads are from each other on a CPU, of so many values each."""
+    return -(-width // STEP) * STEP
+
+
+def packed_heads(
+    weights: CpuWeights, own: LatentAttention, up: Weight, part: Callable[[Tensor], Tensor], columns: int, inputs: int
+) -> int:
+    """The address of each head's part [columns, inputs] of what makes keys and values, packed."""
+
+    def fill(to: Tensor) -> None:
+        for packed, each in zip(to, by_head(own, weights.reader.read(up)), strict=True):
+            head = part(each).contiguous()
+            weights.kernels.pack(head.data_ptr(), columns, inputs, packed.data_ptr(), thread_count())
+
+    return weights.packed([own.heads, weights.kernels.packed_elements(columns, inputs, 0)], fill)

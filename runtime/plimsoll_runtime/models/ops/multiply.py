@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.activation.reference import ACTIVATIONS
+from plimsoll_kernels.cpu.columns_records import MultiplyRecord
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, activation_of
 from plimsoll_runtime.models.ops.embed import rounded
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weights
 
 Opening = Activation | Literal["sigmoid", "none"]
 _OPENINGS: Mapping[Opening, Callable[[Tensor], Tensor]] = {
@@ -26,7 +28,7 @@ _OPENINGS: Mapping[Opening, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Multiply:
+class Multiply(Op):
     """x activation(g). Reads x and g, both `width` wide."""
 
     width: int
@@ -34,10 +36,8 @@ class Multiply:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.STATE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
+    cpu_fields: ClassVar = ("width", "activation")
+    cpu_reads: ClassVar = CpuReads.GATED
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -57,13 +57,24 @@ class Multiply:
 
         return run
 
+    def check_cpu(self) -> None:
+        """See Op."""
+        activation_of(self.activation)
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        [source, gate], target = values.over_columns(self, (self.width,) * 2, self.width, in_place=True)
+        activation = activation_of(self.activation)
+        record = MultiplyRecord(source=source, gate=gate, target=target, width=self.width, activation=activation)
+        yield CpuOp(self.kind, lambda weights: record)
+
 
 FLOPS = 6
 """For each element: its share of a mean and of a deviation, the difference, and the comparison."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sparsify:
+class Sparsify(Op):
     """max(0, x - c), where c has the `share` of a row's numbers below it if they are normally distributed."""
 
     width: int
@@ -71,10 +82,6 @@ class Sparsify:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.GATE_UP
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""

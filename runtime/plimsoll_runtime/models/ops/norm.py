@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn import functional
 
+from plimsoll_kernels.cpu.columns_records import GatedNormRecord
+from plimsoll_kernels.cpu.op_records import RESULT, Normed, NormRecord
 from plimsoll_kernels.rms_norm.op import add_rms_norm, rms_norm
+from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues, UnsupportedOpError, check_known
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.norm import Norm, NormKind
 
 FLOPS = 4
@@ -18,7 +25,7 @@ FLOPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Normalise:
+class Normalise(Op):
     """y = norm(x) over all of a row. `weight` and `bias` [width], None where there is none."""
 
     norm: Norm
@@ -28,10 +35,7 @@ class Normalise:
     weight: Weight | None
     bias: Weight | None = None
     kind: OpKind = OpKind.NORM
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return tuple(each for each in (self.weight, self.bias) if each is not None)
+    cpu_fields: ClassVar = ("norm", "width", "weight", "bias")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -56,6 +60,46 @@ class Normalise:
             return normaliser(x)
 
         return run
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        check_known(self.norm, "eps", "kind", "offset", "weighted", "biased")
+        if self.norm.kind == "rms" and self.bias is not None:
+            raise UnsupportedOpError("has no bias for root mean square norms")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op: the last op of all writes the step's result."""
+        source = values.floats(self.reads[0], self.width)
+        values.at += 1
+        [name] = self.writes
+        if values.at == len(values.ops):
+            target = RESULT
+        else:
+            target = values.written(name, self.width, operands=values.is_multiplied(name))
+        yield CpuOp(OpKind.NORM, lambda weights: self.cpu_record(weights, source, target))
+
+    def added(self, values: CpuValues, add: Add) -> CpuOp:
+        """It and the sum behind it, made where x is. `values` is at neither."""
+        source, target = (values.floats(name, self.width) for name in (self.reads[0], add.reads[0]))
+        values.at += 2
+        values.changed(add.writes[0], add.width, target)
+        return CpuOp(OpKind.NORM, lambda weights: self.cpu_record(weights, source, target, adds=True, scale=add.scale))
+
+    def cpu_record(
+        self, weights: CpuWeights, source: int, target: int, *, first: int = 0, adds: bool = False, scale: float = 1.0
+    ) -> NormRecord:
+        """A norm of the columns from `first` on. `adds`: times `scale`, it is added to what is there."""
+        return NormRecord(
+            weight=weights.scale(self.weight, self.width, self.norm.offset, scale),
+            bias=None if self.bias is None else weights.keep(weights.reader.read(self.bias) * scale),
+            source=source,
+            target=target,
+            width=self.width,
+            first=first,
+            adds=adds,
+            norm=Normed[self.norm.kind.upper()],
+            eps=self.norm.eps,
+        )
 
 
 def scale_of(norm: Norm, weight: Weight | None, weights: Weights) -> Tensor | None:
@@ -103,7 +147,7 @@ class Normaliser:
 
 
 @dataclass(frozen=True, slots=True)
-class GatedNorm:
+class GatedNorm(Op):
     """norm(x silu(g)) w, or norm(x) w silu(g) where the gate comes `after`; in float32. Reads x and g, `width` wide.
 
     Each of `groups` is normed by itself. `weight` [width], or [width / groups] for all groups alike.
@@ -117,10 +161,8 @@ class GatedNorm:
     writes: Values
     after: bool = False
     kind: OpKind = OpKind.NORM
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.weight,)
+    cpu_fields: ClassVar = ("eps", "width", "groups", "weight", "after")
+    cpu_reads: ClassVar = CpuReads.COLUMNS
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -145,3 +187,22 @@ class GatedNorm:
             return (result * opened if after else result).to(x.dtype)
 
         return run
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        [source, gate], target = values.over_columns(self, (self.width,) * 2, self.width, in_place=True)
+
+        def record(weights: CpuWeights) -> GatedNormRecord:
+            weight = weights.reader.read(self.weight).float().repeat(self.width // self.weight.shape[0])
+            return GatedNormRecord(
+                weight=weights.keep(weight),
+                source=source,
+                gate=gate,
+                target=target,
+                width=self.width,
+                groups=self.groups,
+                after=self.after,
+                eps=self.eps,
+            )
+
+        yield CpuOp(self.kind, record)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from plimsoll_runtime.models.layers.attention import Attention
 from plimsoll_runtime.models.layers.states import States
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues
+from plimsoll_runtime.models.ops.weight import Weight, Weights, weights_in
 from plimsoll_runtime.models.spec.attention import RopeSpec
 from plimsoll_runtime.models.spec.recurrent import StateShape
 
@@ -45,49 +46,46 @@ def states_of(step: Step) -> States:
     return step.states
 
 
-class Weights(Protocol):
-    """Where an op's tensors come from, when it is made ready to run."""
+class Op(ABC):
+    """A frozen record, whose class is a dataclass. It is the one home of an op: weights, cost, and what computes it.
 
-    @property
-    def device(self) -> torch.device:
-        """The run's."""
+    `kind`: what it is timed as. `reads` and `writes`: its values. What it becomes on the CPU is said by `lower`:
+    executors that do not know an op, or a field that is not its default, refuse the program.
+    """
 
-    def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
-        """On the run's device: a vector in float32, a matrix in the run's dtype.
-
-        `keep`: the op computes with the matrix as it is, so that it must not be the mapped file; vectors never are.
-        """
-
-    def joined(self, weights: Sequence[Weight]) -> Tensor:
-        """Several, one below the other."""
-
-
-class Op(Protocol):
-    """A frozen record."""
-
-    @property
-    def kind(self) -> OpKind:
-        """What it is timed as."""
-
-    @property
-    def reads(self) -> Values:
-        """The values that it reads."""
-
-    @property
-    def writes(self) -> Values:
-        """The values that it writes."""
+    __slots__ = ()
+    kind: OpKind
+    reads: Values
+    writes: Values
+    cpu_fields: ClassVar[tuple[str, ...] | None] = None
+    """The fields that `lower` reads, besides those above; None: the CPU kernels have no such op."""
+    cpu_reads: ClassVar[CpuReads] = CpuReads.FLOATS
 
     def weights(self) -> tuple[Weight, ...]:
-        """The tensors that it needs."""
+        """The tensors that it needs: those of its fields, in their order."""
+        return tuple(weights_in(getattr(self, field.name) for field in fields(self)))  # type: ignore[arg-type]
 
+    @abstractmethod
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """Of a step, in elements of `size` bytes."""
 
+    @abstractmethod
     def row_bytes(self, size: int) -> int:
         """Bytes a row that computing it in torch allocates at once, its result included."""
 
+    @abstractmethod
     def compiled(self, weights: Weights) -> Run:
         """What computes it in torch, on any device."""
+
+    def check_cpu(self) -> None:  # noqa: B027 (most have none)
+        """Raises UnsupportedOpError for values of `cpu_fields` that the CPU kernels do not have."""
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """What it becomes on the CPU, perhaps with the ops that follow it; `values.at` is moved behind these.
+
+        Raises UnsupportedOpError if the kernels do not have it between its neighbours.
+        """
+        raise NotImplementedError
 
 
 @runtime_checkable

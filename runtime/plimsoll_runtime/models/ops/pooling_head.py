@@ -12,8 +12,7 @@ from torch.nn import functional
 from plimsoll_kernels.activation.reference import ACTIVATIONS
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost, total
 from plimsoll_runtime.models.ops.norm import Normalise
-from plimsoll_runtime.models.ops.op import Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.pooling import HeadActivation
 
 Part = Callable[[Tensor], Tensor]

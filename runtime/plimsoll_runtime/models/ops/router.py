@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.op_records import SCORE_ROWS, WIDEST, RouteRecord, Rule
 from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues, UnsupportedOpError, check_known
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
 from plimsoll_runtime.models.ops.norm import read
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.feed_forward import Routing, SparseMixer, TopK
 
 INT64 = 8
@@ -20,7 +25,7 @@ COPIES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class Route(Op):
     """Writes weights, float32 [T, chosen], and the experts' numbers, int64 [T, chosen].
 
     The scores are computed in float32 whatever the run is in: two experts that are rounded to the same score are
@@ -36,10 +41,7 @@ class Route:
     bias: Weight | None = None
     scales: Weight | None = None
     kind: OpKind = OpKind.ROUTE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return tuple(each for each in (self.weight, self.bias, self.correction, self.scales) if each is not None)
+    cpu_fields: ClassVar = ("routing", "chosen", "weight", "correction", "bias")
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -67,6 +69,53 @@ class Route:
             return (shares if scales is None else shares * scales[numbers]), numbers
 
         return run
+
+    def check_cpu(self) -> None:
+        """See Op."""
+        match self.routing:
+            case TopK() as rule:
+                known = ("scores", "renormalised", "corrected", "groups", "open_groups", "best", "least", "scale")
+                check_known(rule, *known)
+                if rule.scores.upper() not in Rule.__members__:
+                    raise UnsupportedOpError(f"has no scores by {rule.scores}")
+            case SparseMixer() as rule:
+                check_known(rule, "jitter")
+                if self.correction is not None:
+                    raise UnsupportedOpError("corrects no scores of a sparse mixer")
+            case _:
+                raise UnsupportedOpError(f"has no routing by {type(self.routing).__name__}")
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        experts, hidden = self.weight.shape
+        source = values.floats(self.reads[0], hidden)
+        values.at += 1
+        scores = values.scratch("scores", SCORE_ROWS * -(-experts // WIDEST) * WIDEST, operands=False)
+        shares, numbers = (values.written(name, self.chosen, operands=False, apart=[source]) for name in self.writes)
+
+        def record(weights: CpuWeights) -> RouteRecord:
+            found = RouteRecord(
+                weight=weights.table(self.weight),
+                bias=weights.floats(self.bias),
+                correction=weights.floats(self.correction),
+                source=source,
+                scores=scores,
+                shares=shares,
+                numbers=numbers,
+                hidden=hidden,
+                experts=experts,
+                chosen=self.chosen,
+                rule=Rule.SPARSE_MIXER,
+            )
+            if isinstance(rule := self.routing, TopK):
+                found.rule = Rule[rule.scores.upper()]
+                found.groups, found.open_groups, found.best = rule.groups, rule.open_groups, rule.best
+                found.renormalised, found.least, found.scale = rule.renormalised, rule.least, rule.scale
+            else:
+                found.jitter = rule.jitter
+            return found
+
+        yield CpuOp(self.kind, record)
 
 
 def by_top_k(routing: TopK, logits: Tensor, chosen: int, correction: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, repeat
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from plimsoll_kernels.cpu.columns_records import ScaleRecord
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuReads, CpuValues
+from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class Scale(Op):
     """The next `widths` columns each times one of `factors`; with one factor all of them."""
 
     widths: tuple[int, ...]
@@ -22,10 +27,8 @@ class Scale:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.STATE
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
+    cpu_fields: ClassVar = ("widths", "factors")
+    cpu_reads: ClassVar = CpuReads.COLUMNS
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -41,17 +44,32 @@ class Scale:
         if len(self.factors) == 1:
             factor = self.factors[0]
             return lambda step, x: x * factor
-        each = chain.from_iterable(map(repeat, self.factors, self.widths))
-        factors = torch.tensor(list(each), device=weights.device)
+        factors = self._each().to(weights.device)
 
         def run(step: Step, x: Tensor) -> Tensor:
             return (x * factors).to(x.dtype)
 
         return run
 
+    def _each(self) -> Tensor:
+        """The factor of each column, float32."""
+        factors = self.factors if len(self.factors) > 1 else self.factors * len(self.widths)
+        return torch.tensor([*chain.from_iterable(map(repeat, factors, self.widths))])
+
+    def lower(self, values: CpuValues) -> Iterator[CpuOp]:
+        """See Op."""
+        width = sum(self.widths)
+        [source], target = values.over_columns(self, (width,), width, in_place=True)
+
+        def record(weights: CpuWeights) -> ScaleRecord:
+            factors = None if self.factors == (1.0,) else weights.keep(self._each())
+            return ScaleRecord(factors=factors, source=source, target=target, width=width)
+
+        yield CpuOp(self.kind, record)
+
 
 @dataclass(frozen=True, slots=True)
-class ScaleAll:
+class ScaleAll(Op):
     """All columns times one number of the files. `weight` [1]."""
 
     width: int
@@ -59,10 +77,6 @@ class ScaleAll:
     reads: Values
     writes: Values
     kind: OpKind
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.weight,)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""

@@ -13,8 +13,8 @@ from plimsoll_runtime.models.layers.linear import Linear
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows, product_cost
 from plimsoll_runtime.models.ops.norm import FLOPS as NORM_FLOPS
 from plimsoll_runtime.models.ops.norm import Normaliser, read, scale_of
-from plimsoll_runtime.models.ops.op import Run, Step, Values, Weights
-from plimsoll_runtime.models.ops.weight import Weight
+from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
+from plimsoll_runtime.models.ops.weight import Weight, Weights
 from plimsoll_runtime.models.spec.norm import Norm
 
 LEAST = 1e-5
@@ -24,7 +24,7 @@ FLOPS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Op):
     """x and, behind it, each `width` columns of y as large as x is in the mean of their squares.
 
     Reads x [T, width] and y [T, (streams - 1) x width], writes [T, streams x width].
@@ -35,10 +35,6 @@ class Spread:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.EMBED
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -60,17 +56,13 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Average:
+class Average(Op):
     """The mean of the values that are read, all as large as the first. Each is [T, width]."""
 
     width: int
     reads: Values
     writes: Values
     kind: OpKind = OpKind.NORM
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -91,7 +83,7 @@ class Average:
 
 
 @dataclass(frozen=True, slots=True)
-class AddToOthers:
+class AddToOthers(Op):
     """Streams, to each of which but the first y is added. Reads [T, streams x width] and y [T, width]."""
 
     width: int
@@ -99,10 +91,6 @@ class AddToOthers:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.DOWN
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return ()
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""
@@ -132,7 +120,7 @@ def as_large(target: Tensor, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Predict:
+class Predict(Op):
     """Each of N streams plus a sum of all, whose weights the active one says; and the active one by itself.
 
     Reads and writes [T, N x hidden]; `coefficients` [N x N, N] times what `modes_of` says of the active stream.
@@ -146,10 +134,6 @@ class Predict:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.NORM
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.norm_weight, self.router, self.coefficients)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: streams in and out, and two small products on the way."""
@@ -178,7 +162,7 @@ class Predict:
 
 
 @dataclass(frozen=True, slots=True)
-class Correct:
+class Correct(Op):
     """Each predicted stream plus its share of what a layer has changed in the active one; and the active one then.
 
     Reads predictions [T, N x hidden] and the active stream [T, hidden], writes alike; `coefficients` [N, N] times what
@@ -194,11 +178,6 @@ class Correct:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.NORM
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        scale = () if self.scale is None else (self.scale,)
-        return (self.norm_weight, self.router, self.coefficients, *scale)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op: streams in and out, and two small products on the way."""
@@ -240,7 +219,7 @@ def modes_of(norm: Norm, norm_weight: Weight, router: Weight, weights: Weights) 
 
 
 @dataclass(frozen=True, slots=True)
-class JoinInputs:
+class JoinInputs(Op):
     """(x + norm(y x scale)) / sqrt(2), where each `width` columns of y are normed by themselves. `weight` [width].
 
     Reads x and y, both [T, layers x width].
@@ -254,10 +233,6 @@ class JoinInputs:
     reads: Values
     writes: Values
     kind: OpKind = OpKind.EMBED
-
-    def weights(self) -> tuple[Weight, ...]:
-        """See Op."""
-        return (self.weight,)
 
     def cost(self, rows: StepRows, size: int) -> OpCost:
         """See Op."""

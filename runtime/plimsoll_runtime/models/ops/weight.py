@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -101,3 +103,29 @@ class Weight:
 
     def __str__(self) -> str:
         return self.name if self.stack is None else f"{self.name}[{self.stack.index}]"
+
+
+def weights_in(values: Iterable[object]) -> Iterator[Weight]:
+    """All of these values, and of tuples among them, that are weights."""
+    for value in values:
+        if isinstance(value, Weight):
+            yield value
+        elif isinstance(value, tuple):
+            yield from weights_in(value)
+
+
+class Weights(Protocol):
+    """Where an op's tensors come from, when it is made ready to run."""
+
+    @property
+    def device(self) -> torch.device:
+        """The run's."""
+
+    def read(self, weight: Weight, *, keep: bool = False) -> Tensor:
+        """On the run's device: a vector in float32, a matrix in the run's dtype.
+
+        `keep`: the op computes with the matrix as it is, so that it must not be the mapped file; vectors never are.
+        """
+
+    def joined(self, weights: Sequence[Weight]) -> Tensor:
+        """Several, one below the other."""

@@ -2,45 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_support.cpu_walk import NotedWeights, said, walked
 
 from plimsoll_kernels.activation.kinds import Activation
-from plimsoll_kernels.cpu.op_records import RESULT, Into
+from plimsoll_kernels.cpu.op_records import AddRecord, AnyOp, EmbedRecord, ExpertsRecord, ProductRecord
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import fused_program, why_not_fused, widths_of
-from plimsoll_runtime.models.cpu_executor.ops import (
-    ByColumn,
-    FusedAdd,
-    FusedAttend,
-    FusedColumns,
-    FusedEmbed,
-    FusedExperts,
-    FusedGate,
-    FusedHeads,
-    FusedNorm,
-    FusedOp,
-    FusedPositions,
-    FusedProduct,
-    FusedRoute,
-)
+from plimsoll_runtime.models.cpu_executor.lowering import lowered_program, why_not_fused
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attention import Attend
 from plimsoll_runtime.models.ops.causal_conv import Convolve
 from plimsoll_runtime.models.ops.cost import OpKind
-from plimsoll_runtime.models.ops.experts import Experts, Gate
-from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
-from plimsoll_runtime.models.ops.matmul import GatedProduct, Product
+from plimsoll_runtime.models.ops.matmul import Product
 from plimsoll_runtime.models.ops.multiply import Multiply
 from plimsoll_runtime.models.ops.norm import Normalise
 from plimsoll_runtime.models.ops.op import Op
-from plimsoll_runtime.models.ops.router import Route
 from plimsoll_runtime.models.ops.scale import Scale
 from plimsoll_runtime.models.ops.split import Split
 from plimsoll_runtime.models.ops.weight import Weight
@@ -59,9 +40,6 @@ from plimsoll_runtime.models.spec.recurrent import (
     ShortConvolution,
 )
 from plimsoll_runtime.models.spec.tensor_names import Names
-
-Term = tuple[Any, ...]
-"""What an op is, and the terms that it reads."""
 
 RMS = Norm(1e-5)
 SHAPE = AttentionShape(heads=3, kv_heads=1, head_dim=32, scale=0.2)
@@ -126,166 +104,9 @@ def spec_of(*every: LayerSpec, **options: Any) -> DecoderSpec:
     return replace(DecoderSpec("Fused", 20, 40, every, 64, RMS, names=NAMES), **options)
 
 
-def said(program: Program) -> Term:
-    """The hidden states, as the program says."""
-    values: dict[str, Term] = {}
-    for op in program.ops:
-        reads = [values[name] for name in op.reads]
-        if isinstance(op, Route):
-            values.update({name: (name, _name(op), *reads) for name in op.writes})
-            continue
-        if isinstance(op, Split):
-            [whole] = reads
-            firsts = [*accumulate(op.widths, initial=0)][:-1]
-            parts = zip(op.writes, firsts, op.widths, strict=True)
-            values.update({name: _columns(whole, first, width) for name, first, width in parts})
-            continue
-        values[op.writes[0]] = _sum(reads[0], reads[1], op.scale) if isinstance(op, Add) else (_name(op), *reads)
-    return values[program.result]
-
-
-@dataclass(frozen=True)
-class Lying:
-    """What a place holds."""
-
-    term: Term
-    width: int
-
-
-def walked(program: Program) -> Term:
-    """The hidden states, as the kernels find them in the places."""
-    fused = fused_program(program)
-    held: dict[int, Lying] = {}
-    cache: dict[int, Term] = {}
-
-    def read(place: int, width: int, *, operands: bool) -> Term:
-        assert fused.places[place].operands == operands
-        assert held[place].width == width <= fused.places[place].width
-        assert not operands or width >= fused.places[place].narrowest
-        return held[place].term
-
-    for op in fused.ops:
-        if isinstance(op, FusedRoute):
-            assert len({op.source, op.scores, op.shares, op.numbers}) == 4
-            assert not any(fused.places[place].operands for place in (op.scores, op.shares, op.numbers))
-            term = (_name(op.op), read(op.source, op.op.weight.shape[1], operands=False))
-            held.pop(op.scores, None)
-            for place, name in zip((op.shares, op.numbers), op.op.writes, strict=True):
-                held[place] = Lying((name, *term), op.op.chosen)
-            continue
-        if isinstance(op, FusedColumns):
-            width, term = _over_columns(op, held, [place.operands for place in fused.places])
-            if op.scratch is not None:
-                held.pop(op.scratch, None)
-            held[op.target] = Lying(term, width)
-            continue
-        target, width, term = _walk(op, read, held, cache)
-        held[target] = Lying(term, width)
-        if target != RESULT:
-            assert width <= fused.places[target].width
-    return held[RESULT].term
-
-
-def _columns(whole: Term, first: int, width: int) -> Term:
-    return ("columns", whole, first, width)
-
-
-def _over_columns(op: FusedColumns, held: Mapping[int, Lying], operands: Sequence[bool]) -> tuple[int, Term]:
-    """The width of what is written, and what it is then."""
-    widths, written = widths_of(op.op)
-    terms = []
-    for number, (source, width) in enumerate(zip(op.sources, widths, strict=True)):
-        assert not operands[source.place] or (isinstance(op.op, Multiply) and number == 0)
-        # A row is written where it was read, if at all.
-        assert op.target != source.place or (source.first == 0 and isinstance(op.op, ByColumn))
-        assert source.place != op.scratch != op.target
-        whole = held[source.place]
-        assert source.first + width <= whole.width
-        terms.append(whole.term if whole.width == width else _columns(whole.term, source.first, width))
-    copied = isinstance(op.op, Scale) and op.op.factors == (1.0,)
-    return written, terms[0] if copied else (_name(op.op), *terms)
-
-
-def _walk(op: FusedOp, read: Any, held: Mapping[int, Lying], cache: dict[int, Term]) -> tuple[int, int, Term]:
-    """The place that an op writes, and what lies there then."""
-    match op:
-        case FusedEmbed():
-            return op.target, op.op.table.shape[1], (_name(op.op),)
-        case FusedPositions():
-            width = op.op.table.shape[1]
-            return op.target, width, (_name(op.op), read(op.target, width, operands=False))
-        case FusedNorm(weight=weight) if weight is not None and op.timed is OpKind.ROPE:
-            assert op.source == op.target
-            term = held[op.source].term
-            # The keys come second: then the norm of both is done.
-            return (
-                op.target,
-                held[op.source].width,
-                ("half", term) if op.first == 0 else (("together", weight), term[1]),
-            )
-        case FusedNorm():
-            found = read(op.source, op.width, operands=False)
-            normed = found if op.norm is None else (("norm", op.norm, op.weight, op.bias), found)
-            if op.adds:
-                normed = _sum(read(op.target, op.width, operands=False), normed, op.scale)
-            return op.target, op.width, normed
-        case FusedProduct():
-            assert op.source != op.target
-            # What the kernels do to a product's results on their way to floats, and to operands.
-            assert op.into in (Into.GATED, Into.OPERANDS) or op.op.activation is None
-            assert op.into is Into.FLOATS or getattr(op.op, "clip", None) is None
-            found = (_name(op.op), read(op.source, op.op.inputs, operands=True))
-            if op.into is Into.SUM:
-                found = _sum(read(op.target, op.op.outputs, operands=False), found, op.scale)
-            return op.target, op.op.outputs, found
-        case FusedHeads():
-            shape = op.attend.shape
-            term = read(op.source, shape.query_width + 2 * shape.key_width, operands=False)
-            turns = [op.rotate, op.norm] if op.turned else [op.norm, op.rotate]
-            for turn in turns:
-                term = term if turn is None else (_name(turn), term)
-            cache[op.attend.layer] = term
-            return op.target, shape.query_width, ("queries", term)
-        case FusedAttend():
-            assert op.source != op.target
-            queries = read(op.source, op.op.shape.query_width, operands=True)
-            assert queries == ("queries", cache[op.op.layer])
-            return op.target, op.op.shape.query_width, (_name(op.op), cache[op.op.layer])
-        case FusedExperts():
-            states = read(op.source, op.op.hidden, operands=False)
-            found = (_name(op.op), states, *(read(p, op.op.chosen, operands=False) for p in (op.shares, op.numbers)))
-            assert op.target not in (op.shares, op.numbers)
-            assert op.adds or op.target != op.source  # states are taken before anything is added to them
-            if op.adds:
-                found = _sum(read(op.target, op.op.hidden, operands=False), found, op.scale)
-            return op.target, op.op.hidden, found
-        case FusedRoute() | FusedColumns():
-            raise TypeError("they are walked by themselves")
-        case FusedGate():
-            width = op.op.weight.shape[1]
-            states, gated = (read(place, width, operands=False) for place in (op.source, op.target))
-            return op.target, width, (_name(op.op), states, gated)
-        case FusedAdd():
-            x, y = (read(place, op.op.width, operands=False) for place in (op.source, op.added))
-            return op.target, op.op.width, _sum(x, y, op.op.scale)
-        case _:
-            raise NotImplementedError(f"no program here has {type(op).__name__}")
-
-
-def _sum(x: Term, y: Term, scale: float) -> Term:
-    return ("sum", x, y, scale)
-
-
-def _name(op: Op) -> Any:
-    """What an op does, whatever its values are called."""
-    if isinstance(op, NormHeads) and op.norm.together:
-        return ("together", op.key)
-    if isinstance(op, Product | GatedProduct):
-        return ("product", op.parts, op.biases, op.activation, getattr(op, "clip", None))
-    if isinstance(op, NormHeads | Rotate | Attend | Route | Experts | Gate):
-        return replace(op, reads=(), writes=())
-    found = getattr(op, "norm", None)
-    return ("norm", found, op.weight, op.bias) if found is not None else replace(op, reads=(), writes=())  # type: ignore
+def records(program: Program) -> list[AnyOp]:
+    weights = NotedWeights(program)
+    return [op.record(weights) for op in lowered_program(program).ops]
 
 
 @given(every=st.lists(layers, min_size=1, max_size=4), embedding=embeddings, final=st.none() | norms)
@@ -352,14 +173,14 @@ def test_a_name_is_given_anew_while_its_old_place_holds_another_value() -> None:
     )
     program = replace(program, ops=ops)
     assert walked(program) == said(program)
-    first, _, third, *_ = fused_program(program).ops
-    assert isinstance(first, FusedEmbed)
-    assert isinstance(third, FusedProduct)
+    first, _, third, *_ = records(program)
+    assert isinstance(first, EmbedRecord)
+    assert isinstance(third, ProductRecord)
     assert third.target == first.target
 
 
 def test_values_share_places_however_many_layers_there_are() -> None:
-    few, many = (fused_program(program_of(spec_of(*[LAYER] * count))) for count in (1, 40))
+    few, many = (lowered_program(program_of(spec_of(*[LAYER] * count))) for count in (1, 40))
     assert few.places == many.places
     assert len(many.places) == 6  # the states, normed, heads, queries, attended, inner
 
@@ -385,10 +206,10 @@ def test_experts_add_to_the_states_where_nothing_comes_between() -> None:
         (replace(mixture, shared=GatedMlp(40)), False, 1),  # the shared expert adds to what experts give
         (replace(mixture, shared=GatedMlp(40), shared_gated=True), False, 2),
     ):
-        ops = fused_program(program_of(spec_of(replace(LAYER, mlp=mlp)))).ops
-        [experts] = [op for op in ops if isinstance(op, FusedExperts)]
+        ops = records(program_of(spec_of(replace(LAYER, mlp=mlp))))
+        [experts] = [op for op in ops if isinstance(op, ExpertsRecord)]
         assert experts.adds == adds
-        assert sum(isinstance(op, FusedAdd) for op in ops) == sums
+        assert sum(isinstance(op, AddRecord) for op in ops) == sums
 
 
 def test_positions_beyond_a_table_are_not_read() -> None:
@@ -412,12 +233,6 @@ def test_a_field_that_nobody_knows_is_refused_where_it_says_something(forgets: b
         for op in program.ops
     )
     assert why_not_fused(replace(program, ops=ops)) == ("knows no forgets of Forgetful" if forgets else None)
-
-
-class Unheard:
-    """No op of anybody's."""
-
-    kind = OpKind.NORM
 
 
 def test_a_row_of_ops_that_makes_no_sense_is_refused() -> None:

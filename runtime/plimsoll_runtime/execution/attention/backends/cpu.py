@@ -21,8 +21,8 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTable
 from plimsoll_runtime.execution.attention.capabilities import SCORES, Capabilities, Target, dtypes_text, multiples
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.cpu_executor.decoder import FusedStep
-from plimsoll_runtime.models.cpu_executor.mixer_records import shape_record
 from plimsoll_runtime.models.layers.attention import slopes_of
+from plimsoll_runtime.models.ops.attention import shape_record
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
