@@ -11,25 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.stub_host import StubHost
 from operator_support.verdicts import MEMORY
+from plimsoll_operator.build.pod import build_pod
+from plimsoll_operator.build.revision import user_part
+from plimsoll_operator.identity import GROUP_LABEL
+from plimsoll_operator.names import NameRegistry
+from plimsoll_operator.pools.book import HostPod, Known
+from plimsoll_operator.pools.host_key import HostKey
+from plimsoll_operator.pools.modelhost import build_host as build_model_host
+from plimsoll_operator.pools.modelhost import host_status
+from plimsoll_operator.pools.spec import PoolSpec
+from plimsoll_operator.reasons import CALM, Reason
+from plimsoll_operator.rollout import Rollout
+from plimsoll_operator.stores import read_files, read_responses
+from plimsoll_operator.template import Template
 
 from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, POD_SELECTOR, PODS, table_of
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
 from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.model import build_pod
-from plimsoll_operator.build.pod_revision import user_part
-from plimsoll_operator.kube.served_names import NameRegistry
-from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
-from plimsoll_operator.pools.hosts.model_host import build_host as build_model_host
-from plimsoll_operator.pools.hosts.model_host import host_status
-from plimsoll_operator.spec import identity
-from plimsoll_operator.spec.identity import GROUP_LABEL
-from plimsoll_operator.spec.model_deployment import SpecError, read_spec
-from plimsoll_operator.spec.persistence import read_files, read_responses
-from plimsoll_operator.spec.rollout import Rollout
-from plimsoll_operator.spec.runtime_pool import PoolSpec
-from plimsoll_operator.spec.template import Template
-from plimsoll_operator.status.reasons import CALM, Reason
+from plimsoll_operator.spec import SpecError, read_spec
 from plimsoll_runtime.api.server.limits import BatchOptions
 from plimsoll_runtime.cli.host import host_config
 from plimsoll_runtime.cli.main import build_parser
@@ -37,6 +37,7 @@ from plimsoll_runtime.local.manifest.manifest import Document
 from plimsoll_runtime.local.manifest.validation import admit
 from plimsoll_runtime.local.model import read_stores
 from plimsoll_runtime.local.model import serve_arguments as laptop_arguments
+from plimsoll_runtime.options.storage import BatchOptions
 
 SPECS: list[dict[str, Any]] = [
     {"model": {"source": "demo://gemma-3-270m"}},
@@ -284,3 +285,7 @@ def test_the_gateway_routes_to_what_the_operator_says_of_a_host() -> None:
     (replica,) = model.ready_for("gemma")
     assert replica.url == f"http://198.18.0.9:{identity.PORT}"
     assert replica.names == frozenset({"gemma", "g"})
+
+
+def test_the_operator_knows_how_long_a_runtime_drains() -> None:
+    assert read_spec(stored("gemma", SPECS[0])).drain_seconds == FrontConfig().drain_seconds

@@ -84,7 +84,7 @@ class Endpoint(Generic[BodyT]):
         return self._checked(body, model, record)
 
     def _checked(self, body: BodyT, model: ServedModel, record: RequestRecord) -> Job:
-        if model.strict_parameters:
+        if model.options.strict_parameters:
             refuse_unknown(body)
         return self.prepare(body, model, record)
 

@@ -11,15 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.engine_options import (
-    add_engine_options,
-    add_format_options,
-    add_generation_config,
-    add_image_parts,
-    engine_config,
-)
+from plimsoll_runtime.api.server.config import default_name
+from plimsoll_runtime.cli.options import add_options, read_options
+from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UNREADABLE, UsageError
+from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.utils import option_values as values
 
 if TYPE_CHECKING:
     from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome
@@ -72,9 +69,11 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="N",
         help="what lines may call the model; repeat for more (default: from MODEL)",
     )
-    _add_rows(parser.add_argument_group("rows"))
+    rows = parser.add_argument_group("rows")
+    _add_rows(rows)
+    add_options(parser, "batch", ServingOptions, group=rows)
     _add_run(parser.add_argument_group("run"))
-    add_engine_options(parser)
+    add_options(parser, "batch", EngineConfig)
     parser.set_defaults(func=run)
 
 
@@ -99,12 +98,11 @@ def batch_config(args: argparse.Namespace) -> BatchConfig:
     """The record of the whole command line. Raises UsageError."""
     from plimsoll_runtime.api.batches.lines import ENDPOINTS
     from plimsoll_runtime.api.batches.offline import BatchConfig
-    from plimsoll_runtime.api.server.config import default_name
 
     # "chat" for /v1/chat/completions, "embeddings" for /v1/embeddings
     paths = {path.rpartition("/v1/")[2].partition("/")[0]: path for path in ENDPOINTS}
     return BatchConfig(
-        engine=engine_config(args),
+        engine=read_options(EngineConfig, args, model=args.model),
         names=tuple(dict.fromkeys(args.name or [default_name(args.model)])),
         input=args.input,
         output=args.output,
@@ -115,10 +113,7 @@ def batch_config(args: argparse.Namespace) -> BatchConfig:
         shard=args.shards,
         ordered=not args.unordered,
         restart=args.restart,
-        tool_format=args.tool_format,
-        reasoning_format=args.reasoning_format,
-        generation_config=args.generation_config,
-        image_parts=args.image_parts,
+        serving=read_options(ServingOptions, args),
     )
 
 
@@ -177,9 +172,6 @@ def _add_rows(group: argparse._ArgumentGroup) -> None:
         help="rows without a seed get one made of this and their index, so that they are answered alike in every run "
         "(default: %(default)s)",
     )
-    add_format_options(group)
-    add_generation_config(group)
-    add_image_parts(group)
 
 
 def _add_run(group: argparse._ArgumentGroup) -> None:

@@ -9,8 +9,8 @@ import sys
 from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
-from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.utils import option_values as values
 
 LONGEST_ANSWER = 2048
 

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.engine_options import add_device_option
-from plimsoll_runtime.cli.server_options import (
-    add_batch_options,
-    add_response_options,
-    add_server_options,
-    api_keys,
-    batch_options,
-    body_limits,
-    door,
-    gateway_tokens,
-    response_bounds,
-    termination_log,
-)
+from plimsoll_runtime.api.host.config import HostConfig
+from plimsoll_runtime.cli.options import add_options, read_options
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.residency.settings import Settings
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.utils.sizes import is_share, parse_size
-
-if TYPE_CHECKING:
-    from plimsoll_runtime.api.host.server import HostConfig
-    from plimsoll_runtime.residency.settings import Settings
-    from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 
 WHOLE = 10**9
 DESCRIPTION = """\
@@ -62,14 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         metavar="FILE",
         help="YAML of ModelDeployments to place at the start, - for stdin; repeat for more",
     )
-    add_server_options(parser.add_argument_group("server"))
-    add_response_options(parser.add_argument_group("responses"))
-    add_batch_options(parser.add_argument_group("files and batches"))
-    _add_host_api(parser.add_argument_group("host API"))
-    _add_memory(parser.add_argument_group("device and memory"))
-    waiting = parser.add_argument_group("requests for models that sleep")
-    _add_patience(waiting)
-    _add_waiting(waiting)
+    add_options(parser, "host", HostConfig, Settings)
     parser.set_defaults(func=run)
 
 
@@ -83,48 +59,13 @@ def run(args: argparse.Namespace) -> int:
 
 def host_config(args: argparse.Namespace) -> HostConfig:
     """What the server is told. Raises UsageError."""
-    from plimsoll_runtime.api.host.server import TOKENS_VARIABLE, HostConfig
-
-    return HostConfig(
-        host=args.host,
-        port=args.port,
-        host_address=args.host_address if args.host_address is not None else args.host,
-        host_port=args.host_port,
-        host_token_file=args.host_token_file,
-        host_token_hashes=os.environ.get(TOKENS_VARIABLE, "").strip(),
-        models=_models(args.models),
-        api_keys=api_keys(args),
-        api_key_file=args.api_key_file,
-        door=door(args),
-        drain_seconds=args.drain_seconds,
-        keep_alive=args.keep_alive_seconds,
-        share_prefix_cache=args.share_prefix_cache,
-        batches=batch_options(args),
-        gateway_tokens=gateway_tokens(),
-        gateway_token_file=args.gateway_token_file,
-        response_store=args.response_store,
-        response_bounds=response_bounds(args),
-        body_limits=body_limits(args),
-        termination_log=termination_log(),
-    )
+    return read_options(HostConfig, args, models=_models(args.models))
 
 
 def host_settings(args: argparse.Namespace) -> Settings:
     """What the host is told. Raises UsageError."""
-    from plimsoll_runtime.residency.settings import Settings
-
-    return Settings(
-        device=args.device,
-        line=_share(args.line, args.sleepers),
-        sleepers=args.sleepers,
-        minimum_residency=args.minimum_residency,
-        service_slice=args.service_slice,
-        patience=args.patience,
-        wait_seconds=args.hold_seconds,
-        max_waiting=args.max_held,
-        max_waiting_bytes=args.max_held_bytes,
-        load_seconds=args.load_seconds,
-    )
+    line = _share(args.line, args.sleepers) if isinstance(args.line, str) else args.line
+    return read_options(Settings, args, line=line)
 
 
 def _share(line: str, sleepers: int) -> float:
@@ -150,103 +91,3 @@ def _models(files: list[str]) -> tuple[tuple[ModelName, ModelSpec], ...]:
 
     models = load_models(files, sys.stdin)
     return tuple(placement(model) for model in models if model.replicas > 0)
-
-
-def _add_host_api(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host-address", metavar="ADDRESS", help="address of the host API (default: that of --host)")
-    group.add_argument(
-        "--host-port", type=values.port, default=8100, metavar="PORT", help="its port, 0 for any (default: %(default)s)"
-    )
-    group.add_argument(
-        "--host-token-file",
-        type=Path,
-        metavar="FILE",
-        help="bearer tokens of those who may ask it, one a line; the file is read again when it changes. Or their "
-        "SHA-256 in PLIMSOLL_HOST_TOKENS. Without either the host API is open, and starts on loopback addresses only",
-    )
-
-
-def _add_memory(group: argparse._ArgumentGroup) -> None:
-    add_device_option(group)
-    group.add_argument(
-        "--line",
-        type=values.memory,
-        default="90%",
-        metavar="SIZE",
-        help="how much of the device's memory may be granted to models: 90%%, or on a CPU an amount such as 12GiB "
-        "(default: %(default)s)",
-    )
-    group.add_argument(
-        "--sleepers",
-        type=values.amount,
-        default=0,
-        metavar="SIZE",
-        help="host memory for weights of models that sleep, such as 8GiB: waking one of them reads no file. On a CPU "
-        "it is set aside from the same memory as the device's (default: none, models sleep on disk)",
-    )
-    group.add_argument(
-        "--minimum-residency",
-        type=values.seconds,
-        default=10.0,
-        metavar="S",
-        help="how long a model that was woken is not evicted (default: %(default)g)",
-    )
-    group.add_argument(
-        "--service-slice",
-        type=values.seconds,
-        default=30.0,
-        metavar="S",
-        help="how long a model serves at least where those that requests wait for do not fit together and take turns "
-        "(default: %(default)g)",
-    )
-
-
-def _add_patience(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--patience",
-        type=values.seconds,
-        default=30.0,
-        metavar="S",
-        help="how long a request waits before its model gets a turn from models that are worth more (default: "
-        "%(default)g)",
-    )
-
-
-def _add_waiting(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--hold-seconds",
-        type=values.interval,
-        default=120.0,
-        metavar="S",
-        help="how long a request waits for its model to wake; then it is refused with 503 and Retry-After (default: "
-        "%(default)g)",
-    )
-    group.add_argument(
-        "--max-held",
-        type=values.count,
-        default=1024,
-        metavar="N",
-        help="most requests that wait so, of all models together (default: %(default)s)",
-    )
-    group.add_argument(
-        "--max-held-bytes",
-        type=values.amount,
-        default=64 * 2**20,
-        metavar="SIZE",
-        help="most bytes that their bodies may have together (default: 64MiB)",
-    )
-    group.add_argument(
-        "--keep-alive-seconds",
-        type=values.interval,
-        default=5.0,
-        metavar="S",
-        help="a stream that waits for longer begins, and gets a comment as often; what fails from then on is an error "
-        "event (default: %(default)g)",
-    )
-    group.add_argument(
-        "--load-seconds",
-        type=values.interval,
-        default=600.0,
-        metavar="S",
-        help="what takes longer to load counts as failed (default: %(default)g)",
-    )

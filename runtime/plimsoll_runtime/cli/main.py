@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
+from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.cli import batch, chat, host, models, profile, serve, status, up
 from plimsoll_runtime.cli.chat import add_ask_parser
 from plimsoll_runtime.cli.downloads import add_fetch_parser
-from plimsoll_runtime.cli.server_options import termination_log
+from plimsoll_runtime.cli.options import from_environment
 from plimsoll_runtime.cli.up import add_down_parser
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.utils.process_exit import write_last_words
@@ -48,13 +49,18 @@ def run_planner(args: argparse.Namespace) -> int:
 INTERRUPTED = 130
 
 
+def _termination_log() -> str | None:
+    path: str | None = from_environment(FrontConfig, "termination_log")
+    return path
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are a process's last words, too: a pod's status shows those and no log."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
         message += self._meant(message)
-        write_last_words(termination_log(), UsageError(message))
+        write_last_words(_termination_log(), UsageError(message))
         super().error(message)
 
     def _meant(self, message: str) -> str:
@@ -81,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.func(args))
     except PlimsollError as error:
-        write_last_words(termination_log(), error)
+        write_last_words(_termination_log(), error)
         print(f"plimsoll: {error}", file=sys.stderr)
         return error.kind.exit_code
     except KeyboardInterrupt:

@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll_runtime.cli import downloads, values
+from plimsoll_runtime.cli import downloads
 from plimsoll_runtime.local.text import table
+from plimsoll_runtime.utils import option_values as values
 
 if TYPE_CHECKING:
     from plimsoll_runtime.execution.kv.layout import KvLayout

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plimsoll_runtime.cli import values
-from plimsoll_runtime.cli.engine_options import add_engine_options, engine_config
+from plimsoll_runtime.cli.options import add_options, read_options
+from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.profiling.workload import WORKLOADS, Workload
+from plimsoll_runtime.utils import option_values as values
 
 if TYPE_CHECKING:
     from plimsoll_runtime.profiling.run import ProfileOptions
@@ -66,7 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
         help="write a Chrome trace of a second, shorter run with torch's own events (the figures are not from it)",
     )
     group.add_argument("--json", type=Path, metavar="FILE", help="write all figures, with hardware and versions")
-    add_engine_options(parser)
+    add_options(parser, "profile", EngineConfig)
     parser.set_defaults(func=run)
 
 
@@ -94,7 +95,7 @@ def profile_options(args: argparse.Namespace) -> ProfileOptions:
     for option, path in (("--trace", args.trace), ("--json", args.json)):
         if path is not None:
             _check_writable(option, path)
-    config = engine_config(args)
+    config = read_options(EngineConfig, args, model=args.model)
     workload = Workload(args.workload, args.batch, args.prompt_len, args.output_len)
     workload.check(config)
     return ProfileOptions(config, workload, args.trace, args.json)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from plimsoll_runtime.cli import values
 from plimsoll_runtime.local.text import (
     cut,
     duration_text,
@@ -20,6 +19,7 @@ from plimsoll_runtime.local.text import (
     placement_line,
     table,
 )
+from plimsoll_runtime.utils import option_values as values
 
 DESCRIPTION = """\
 Show each `plimsoll up` of this user: its endpoint, and a row for each model.

@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from plimsoll_runtime.cli import values
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.utils import option_values as values
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,9 +12,8 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.local.manifest import crd
 from plimsoll_runtime.local.manifest.manifest import Document, read_documents
 from plimsoll_runtime.local.manifest.validation import RefusedError, admit
-
-ON = frozenset({"prefixCaching"})
-"""Fields that are true by default: `plimsoll serve` has no flag that switches them on."""
+from plimsoll_runtime.options.storage import BatchOptions, ResponseBounds
+from plimsoll_runtime.utils.option import options_of
 
 
 def serve_arguments(name: str, spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -44,7 +43,7 @@ def _option(field: str, value: Any) -> list[str]:
     """`maxModelLen: 4096` -> `--max-model-len 4096`; `prefixCaching: false` -> `--no-prefix-caching`."""
     flag = re.sub(r"[A-Z]", lambda letter: f"-{letter[0].lower()}", field)
     if value is True:
-        return [] if field in ON else [f"--{flag}"]
+        return [f"--{flag}"]
     if value is False:
         return [f"--no-{flag}"]
     if isinstance(value, list):
@@ -77,18 +76,11 @@ class Stores:
 def read_stores(namespace: str, spec: Mapping[str, Any]) -> Stores:
     """From a valid spec with its defaults."""
     responses, files = spec.get("responses") or {}, spec.get("files") or {}
-    of_responses = {
-        "count": "--max-responses",
-        "size": "--max-response-bytes",
-        "days": "--response-days",
-        "tenantShare": "--response-tenant-share",
-    }
-    of_files = {"size": "--files-size", "batchLines": "--batch-lines"}
     return Stores(
         responses_claim=_claim(namespace, responses),
-        responses_options=_options(responses, of_responses),
+        responses_options=_options(responses, ResponseBounds),
         files_claim=_claim(namespace, files),
-        files_options=_options(files, of_files),
+        files_options=_options(files, BatchOptions),
     )
 
 
@@ -96,8 +88,9 @@ def _claim(namespace: str, values: Mapping[str, Any]) -> str | None:
     return f"{namespace}/{values['claim']}" if "claim" in values else None
 
 
-def _options(values: Mapping[str, Any], flags: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(word for field, flag in flags.items() if field in values for word in (flag, str(values[field])))
+def _options(values: Mapping[str, Any], record: type) -> tuple[str, ...]:
+    flags = {option.deployment.partition(".")[2]: option.flag for option in options_of(record) if option.deployment}
+    return tuple(word for field, flag in flags.items() if field in values for word in (str(flag), str(values[field])))
 
 
 def _folder(claims: Path, claim: str) -> Path:

@@ -42,6 +42,7 @@ from plimsoll_runtime.text.generation_config import GenerationConfigSource, reco
 from plimsoll_runtime.text.output import OutputText
 from plimsoll_runtime.text.pooling import PooledText
 from plimsoll_runtime.text.tokenizer import load_tokenizer
+from plimsoll_runtime.utils.option import options_of
 from plimsoll_runtime.utils.progress import silent
 
 Prompt = str | Sequence[int]
@@ -319,7 +320,7 @@ class _GenerationProgress:
 
 
 def _config(model: str, options: Mapping[str, Any]) -> EngineConfig:
-    known = set(EngineConfig.__struct_fields__) - {"model", "offline"}
+    known = {option.name for option in options_of(EngineConfig) if "LLM" in option.where}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"unknown option {', '.join(unknown)}; LLM takes {', '.join(sorted(known))}")
     try:

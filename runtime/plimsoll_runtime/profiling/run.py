@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -73,7 +73,7 @@ def run_profile(options: ProfileOptions, progress: Progress) -> Report:
     Raises what `build_engine` raises, and UsageError for a workload that the loaded engine cannot hold.
     """
     watch = Watch(choose(options.engine.device))
-    core = build_engine(msgspec.structs.replace(options.engine, overlap=False), progress, watch)
+    core = build_engine(replace(options.engine, overlap=False), progress, watch)
     options.workload.check_fits(core.info)
     engine = options.engine
     files = resolve(engine.model, engine.revision, trust_remote_code=engine.trust_remote_code)

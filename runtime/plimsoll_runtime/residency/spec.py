@@ -5,14 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.utils.option import options_of
 from plimsoll_runtime.utils.sizes import is_share, parse_size
-from plimsoll_runtime.weights.sources.hub import Access
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.weights.sources.hub import Access
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", re.ASCII)
 _LONGEST = 253
@@ -48,24 +53,6 @@ class ModelName(NamedTuple):
 LEAST_WEIGHT, MOST_WEIGHT, MOST_PRIORITY = 0.001, 1000.0, 1000
 MOST_NAMES, LONGEST_TEXT = 64, 4096
 MOST_THREADS = 1024
-SERVERS = frozenset(
-    {
-        "maxWaiting",
-        "maxWaitingTokens",
-        "maxLogitBias",
-        "toolFormat",
-        "reasoningFormat",
-        "thinkingBudget",
-        "imageParts",
-        "generationConfig",
-        "strictParameters",
-        "drainSeconds",
-    }
-)
-"""Fields of `runtime` that are the server's business and not the engine's."""
-_GIVEN = frozenset({"model", "revision", "offline", "trust_remote_code", "device"})
-"""Fields of an engine's config that a spec's `runtime` does not have: where models share a host none brings code, nor
-has a device of its own."""
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -153,6 +140,8 @@ def least_kv(spec: ModelSpec) -> int | None:
 
 def access_of(name: ModelName, spec: ModelSpec) -> Access | None:
     """What its files are fetched with."""
+    from plimsoll_runtime.weights.sources.hub import Access
+
     return None if spec.token is None else Access(name.namespace, spec.token)
 
 
@@ -161,11 +150,23 @@ def served_names(name: ModelName, spec: ModelSpec) -> tuple[str, ...]:
     return spec.served_names or (name.name,)
 
 
+@cache
+def engine_fields() -> Mapping[str, str]:
+    """Fields of `runtime` that are the engine's, with their names there. None is for a model's own code or a device."""
+    return {option.camel: option.name for option in options_of(EngineConfig) if "host API" in option.where}
+
+
+@cache
+def server_fields() -> frozenset[str]:
+    """Fields of `runtime` that are the server's business and not the engine's."""
+    return frozenset({"drainSeconds", *(option.camel for option in options_of(ServingOptions))})
+
+
 def engine_config(spec: ModelSpec) -> EngineConfig:
     """The engine's options. Raises UsageError for those that there are not, or that cannot be."""
-    fields = {_camel(field): field for field in EngineConfig.__struct_fields__ if field not in _GIVEN}
-    if unknown := sorted(spec.runtime.keys() - fields.keys() - SERVERS):
-        raise UsageError(f"runtime has no {', '.join(unknown)}; it has {', '.join(sorted(fields.keys() | SERVERS))}")
+    fields, known = engine_fields(), engine_fields().keys() | server_fields()
+    if unknown := sorted(spec.runtime.keys() - known):
+        raise UsageError(f"runtime has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
     values = {fields[key]: value for key, value in spec.runtime.items() if key in fields}
     try:
         config = msgspec.convert({**values, "model": spec.source, "revision": spec.model_revision}, EngineConfig)
@@ -174,8 +175,3 @@ def engine_config(spec: ModelSpec) -> EngineConfig:
     if config.threads is not None and config.threads > MOST_THREADS:
         raise UsageError(f"runtime.threads must be at most {MOST_THREADS}, not {config.threads}")
     return config
-
-
-def _camel(field: str) -> str:
-    first, *rest = field.split("_")
-    return first + "".join(part.capitalize() for part in rest)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from plimsoll_runtime.engine.protocol.sampling_params import ParamsError, SamplingParams
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.weights.files import ModelFiles
+
+if TYPE_CHECKING:
+    from plimsoll_runtime.weights.files import ModelFiles
 
 FIELDS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 GenerationConfigSource = Literal["model", "none"]

@@ -38,9 +38,11 @@ from plimsoll_runtime.engine.protocol.messages import (
 )
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import EngineDeadError, UsageError
+from plimsoll_runtime.options.serving import ServingOptions
 from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.detokenizer import byte_of_character
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from plimsoll_runtime.utils.option import fields_of
 from plimsoll_runtime.weights.files import ModelFiles
 
 BOS, EOS, USER, ASSISTANT = 256, 257, 258, 259
@@ -364,14 +366,15 @@ async def running_server(
     about: str | None = None,
     **options: object,
 ) -> AsyncIterator[Running]:
-    """A whole server with a fake engine, which gives vectors where `pooling` says so; `options` are ServerConfig's.
+    """A whole server with a fake engine, which gives vectors where `pooling` says so; `options` are ServerConfig's
+    and ServingOptions'.
 
     `recommended` is what the model's files say of sampling, and `about` what a person should know of it.
     """
     engine = FakeEngine() if pooling is None else PoolingEngine(pooling)
 
     async def loaded(config: ServerConfig, _state: ServerState) -> ServedModel:
-        room = QueueLimit(config.max_waiting, config.max_waiting_tokens)
+        room = QueueLimit(config.serving.max_waiting, config.serving.max_waiting_tokens)
         return ServedModel(
             config.names,
             engine,
@@ -379,17 +382,21 @@ async def running_server(
             1_700_000_000,
             ("STOPCHAT",),
             room,
-            max_logit_bias=config.max_logit_bias,
-            strict_parameters=config.strict_parameters,
-            reasoning_format=config.reasoning_format,
-            thinking_budget=config.thinking_budget,
-            image_parts=config.image_parts,
+            config.serving,
             recommended=recommended or {},
             about=about,
         )
 
     log = None if termination_log is None else str(termination_log)
-    config = ServerConfig(EngineConfig(model="fake"), ("fake", "alias"), port=0, termination_log=log, **options)  # type: ignore[arg-type]
+    serving: dict[str, Any] = {name: options.pop(name) for name in fields_of(ServingOptions) if name in options}
+    config = ServerConfig(
+        EngineConfig(model="fake"),
+        ("fake", "alias"),
+        ServingOptions(**serving),
+        port=0,
+        termination_log=log,
+        **options,  # type: ignore[arg-type]
+    )
     listener = listen("127.0.0.1", 0)
     server = Server(config, listener, load or loaded)  # type: ignore[arg-type]
     host, port = listener.getsockname()

@@ -27,8 +27,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from plimsoll_runtime.api.server.limits import BatchOptions
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
+from plimsoll_runtime.options.storage import BatchOptions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

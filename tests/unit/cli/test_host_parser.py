@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from plimsoll_runtime.api.host.server import HostConfig
+from plimsoll_runtime.api.host.config import HostConfig
 from plimsoll_runtime.cli import host as host_module
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser, main
@@ -73,7 +73,8 @@ def test_every_flag_reaches_its_field(tmp_path: Path) -> None:
 
 
 def test_the_host_api_is_where_the_other_one_is_unless_told() -> None:
-    assert parse("--host", "10.0.0.1")[0].host_address == "10.0.0.1"
+    assert parse("--host", "10.0.0.1")[0].inner_address == "10.0.0.1"
+    assert parse("--host", "10.0.0.1", "--host-address", "10.0.0.2")[0].inner_address == "10.0.0.2"
 
 
 def test_hashes_of_tokens_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from model_support.configs import LLAMA
 from model_support.hub import Hub, serving
@@ -25,9 +25,9 @@ def test_only_folders_are_looked_at_before_a_process_starts(tmp_path: Path) -> N
     config = EngineConfig(model=str(tmp_path))
     for model in (str(tmp_path), f"file://{tmp_path}"):
         with pytest.raises(ModelError, match="awq is not supported"):
-            check_folder(msgspec.structs.replace(config, model=model))
+            check_folder(replace(config, model=model))
     for model in ("org/name", "hf://org/name", "demo://gemma-3-270m", str(tmp_path / "config.json")):
-        check_folder(msgspec.structs.replace(config, model=model))
+        check_folder(replace(config, model=model))
 
 
 WITHOUT_TORCH = """

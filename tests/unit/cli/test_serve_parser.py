@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 
 from plimsoll_runtime.api.generation.choices import MAX_SEQUENCES
-from plimsoll_runtime.api.served_model import MAX_LOGIT_BIAS
 from plimsoll_runtime.api.server.config import ServerConfig, default_name
-from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS
 from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.options.serving import MAX_WAITING, ServingOptions
 
 
 def parse(*words: str) -> ServerConfig:
@@ -22,9 +21,8 @@ def test_defaults_are_the_engines() -> None:
     config = parse("demo://gemma-3-270m")
     assert config.engine == EngineConfig(model="demo://gemma-3-270m")
     assert (config.names, config.port, config.api_keys, config.drain_seconds) == (("gemma-3-270m",), 8000, (), 30)
-    assert config.max_waiting == MAX_WAITING == MAX_SEQUENCES
-    assert config.max_waiting_tokens == MAX_WAITING_TOKENS
-    assert config.max_logit_bias == MAX_LOGIT_BIAS
+    assert config.serving == ServingOptions()
+    assert config.serving.max_waiting == MAX_WAITING == MAX_SEQUENCES
     assert not config.share_prefix_cache
 
 
@@ -73,18 +71,24 @@ def test_every_flag_reaches_its_field() -> None:
     )
     assert (config.names, config.host, config.port) == (("a", "b"), "0.0.0.0", 9)
     assert (config.api_keys, config.drain_seconds) == (("k1", "k2"), 2.5)
-    assert (config.tool_format, config.reasoning_format, config.thinking_budget) == ("hermes", "none", 0)
-    assert (config.max_waiting, config.max_logit_bias, config.image_parts) == (50, 9, "describe")
-    assert config.max_waiting_tokens == 6000
+    assert config.serving == ServingOptions(
+        max_waiting=50,
+        max_waiting_tokens=6000,
+        max_logit_bias=9,
+        tool_format="hermes",
+        reasoning_format="none",
+        thinking_budget=0,
+        image_parts="describe",
+        generation_config="none",
+    )
     assert config.share_prefix_cache
-    assert config.generation_config == "none"
 
 
 def test_keys_of_the_environment_join_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIMSOLL_API_KEY", "env1, env2,,k")
     monkeypatch.setenv("PLIMSOLL_TERMINATION_LOG", "/dev/termination-log")
     config = parse("m", "--api-key", "k")
-    assert config.api_keys == ("k", "env1", "env2")
+    assert config.api_keys == ("env1", "env2", "k")
     assert config.termination_log == "/dev/termination-log"
 
 

@@ -20,7 +20,7 @@ from plimsoll_runtime.errors import UsageError
         ({"step_timeout": -1.0}, r"step_timeout must be 0 \(never\) or at least 1, not -1"),
         ({"step_timeout": 0.5}, "or at least 1, not 0.5"),
         ({"step_timeout": float("nan")}, "or at least 1, not nan"),
-        ({"graph_seconds": -1.0}, r"graph_seconds must be 0 \(no graphs\) or more, not -1"),
+        ({"graph_seconds": -1.0}, "graph_seconds must be at least 0, not -1"),
         ({"block_size": 0}, "block_size must be one of 8, 16, 32, 64, 128, 256, not 0"),
         ({"block_size": 24}, "not 24"),
         ({"device": "gpu"}, "device must be one of auto, cpu, cuda, not gpu"),

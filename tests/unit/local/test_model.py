@@ -30,7 +30,10 @@ from plimsoll_runtime.local.model import serve_arguments
             {"model": {"source": "hf://a/b"}, "runtime": {"prefixCaching": False}},
             ["hf://a/b", "--name", "obj", "--no-prefix-caching"],
         ),
-        ({"model": {"source": "hf://a/b"}, "runtime": {"prefixCaching": True}}, ["hf://a/b", "--name", "obj"]),
+        (
+            {"model": {"source": "hf://a/b"}, "runtime": {"prefixCaching": True}},
+            ["hf://a/b", "--name", "obj", "--prefix-caching"],
+        ),
     ],
 )
 def test_the_mechanical_rule(spec: dict[str, Any], arguments: list[str]) -> None:

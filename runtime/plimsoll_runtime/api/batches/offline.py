@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,6 @@ import msgspec
 from plimsoll_runtime.api.batches.executor import LineExecutor
 from plimsoll_runtime.api.batches.lines import Terms
 from plimsoll_runtime.api.model_directory import OneModel
-from plimsoll_runtime.api.schemas.parts import ImageParts
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.batch.inputs import InputFile, checked_kind, find_inputs
@@ -30,7 +29,8 @@ from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.text.generation_config import GenerationConfigSource, recommended
+from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.utils.heap import seldom_collected
 from plimsoll_runtime.utils.progress import Progress, silent
 from plimsoll_runtime.utils.threads import quick_switches
@@ -137,10 +137,7 @@ class BatchConfig:
     shard: Shard = ALL
     ordered: bool = True
     restart: bool = False
-    tool_format: str | None = None
-    reasoning_format: str | None = None
-    generation_config: GenerationConfigSource = "model"
-    image_parts: ImageParts = "refuse"
+    serving: ServingOptions = field(default_factory=ServingOptions)
 
 
 class Board(Protocol):
@@ -208,13 +205,18 @@ def _check(config: BatchConfig, places: OutputPaths, inputs: list[InputFile]) ->
 
 def _job(config: BatchConfig, inputs: list[InputFile]) -> dict[str, object]:
     prompting = config.prompting or PromptRule()
-    engine = config.engine
+    engine, serving = config.engine, config.serving
     return describe(
         inputs,
         config.shard,
         {
             "model": [engine.model, engine.revision, engine.dtype, engine.model_impl, engine.task, *config.names],
-            "reading": [config.tool_format, config.reasoning_format, config.generation_config, config.image_parts],
+            "reading": [
+                serving.tool_format,
+                serving.reasoning_format,
+                serving.generation_config,
+                serving.image_parts,
+            ],
             "endpoint": config.endpoint,
             "prompting": [prompting.column, prompting.template, prompting.field, prompting.id_column],
             "defaults": {name: bytes(value).decode() for name, value in sorted(config.defaults.items())},
@@ -271,9 +273,9 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
     from plimsoll_runtime.driver.clients.inline_client import InlineEngine
     from plimsoll_runtime.text.tokenizer import load_tokenizer
 
-    engine_config = msgspec.structs.replace(config.engine, offline=True)
+    engine_config = replace(config.engine, offline=True)
     files = find_files(engine_config, progress)
-    settings = recommended(files, config.generation_config)
+    settings = recommended(files, config.serving.generation_config)
     tokenizer = load_tokenizer(files)
     engine = InlineEngine(build_engine(engine_config, progress))
     try:
@@ -284,10 +286,8 @@ async def loaded(config: BatchConfig, progress: Progress) -> AsyncIterator[Serve
             int(time.time()),
             files.chat_stop,
             QueueLimit(UNBOUNDED, UNBOUNDED),
-            tool_format=config.tool_format,
-            reasoning_format=config.reasoning_format,
-            recommended=settings,
-            image_parts=config.image_parts,
+            config.serving,
+            settings,
         )
     finally:
         await engine.stop()

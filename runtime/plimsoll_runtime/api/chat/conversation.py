@@ -127,7 +127,7 @@ def _tell_unheard(
     """
 
     def ignore(param: str, reason: str, names: Sequence[str]) -> None:
-        if model.strict_parameters:
+        if model.options.strict_parameters:
             raise invalid(param, reason)
         record.ignored = with_more(record.ignored, names)
 

@@ -66,8 +66,8 @@ def reasoning_format(model: ServedModel, *, tools: bool) -> ReasoningFormat | No
     """That of the server's choice, else of the chat template; None where the model writes no thoughts. Raises
     ApiError."""
     try:
-        if model.reasoning_format is not None:
-            return _named(model.reasoning_format)
+        if model.options.reasoning_format is not None:
+            return _named(model.options.reasoning_format)
         return _fitting(template_of(model).source(tools=tools))
     except UnknownFormat as error:
         raise invalid("model", str(error)) from error
@@ -125,7 +125,7 @@ def thinking(
 
 
 def _budget(body: ChatRequest, wish: ReasoningOptions, model: ServedModel) -> int | None:
-    given = (body.most_thoughts, wish.budget, model.thinking_budget)
+    given = (body.most_thoughts, wish.budget, model.options.thinking_budget)
     return next((budget for budget in given if budget is not None), None)
 
 

@@ -189,7 +189,7 @@ def tool_format_of(model: ServedModel, field: str) -> ToolFormat | None:
     """How a model writes calls; None where its chat template shows no tools. Raises ApiError, naming the field that has
     tools, where that is not known.
     """
-    template, name = model.tokenizer.chat_template, model.tool_format
+    template, name = model.tokenizer.chat_template, model.options.tool_format
     source = "" if template is None else template.source(tools=True)
     if "tools" not in source:
         return None

@@ -42,11 +42,12 @@ from plimsoll_runtime.api.schemas.messages import (
     ToolUseBlock,
     Turn,
 )
-from plimsoll_runtime.api.schemas.parts import LEFT_OUT, ImageParts, why_refused
+from plimsoll_runtime.api.schemas.parts import LEFT_OUT, why_refused
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import MAX_TOOLS
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.options.serving import ImageParts
 
 OWN_NAMES = {
     "stop": "stop_sequences",
@@ -229,7 +230,7 @@ def _answer(body: Conversation) -> dict[str, Any]:
 def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) -> Generation:
     """Check everything that can be known before the engine is asked. Raises ApiError."""
     with own_names():
-        chat = chat_of(body, model.image_parts)
+        chat = chat_of(body, model.options.image_parts)
         form = partial(MessageAnswers, body)
         job = converse(chat, model, record, form, wish_of(body), cut=True, fields=FIELDS)
     own = OWN_NAMES.get(job.constrained_by, job.constrained_by)
@@ -238,7 +239,7 @@ def prepare(body: MessagesRequest, model: ServedModel, record: RequestRecord) ->
 
 def _count(body: CountRequest, model: ServedModel, record: RequestRecord) -> TokenCount:
     with own_names():
-        count = len(tokens_of(chat_of(body, model.image_parts), model, wish_of(body)))
+        count = len(tokens_of(chat_of(body, model.options.image_parts), model, wish_of(body)))
     record.prompt_tokens = count
     return TokenCount(count)
 

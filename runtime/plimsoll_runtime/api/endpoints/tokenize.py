@@ -92,7 +92,7 @@ async def answer_by_tokenizer(
     def on_model(head: Head | BodyT, model: ServedModel) -> Response:
         body = read_rest(data, head, schema)
         record.model, record.ignored = model.names[0], ignored(body)
-        if model.strict_parameters:
+        if model.options.strict_parameters:
             refuse_unknown(body)
         return json_response(work(body, model, record))
 

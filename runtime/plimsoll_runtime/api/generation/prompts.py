@@ -164,7 +164,7 @@ def render_chat(
     template = template_of(model)
     if reserved := sorted(RESERVED & (variables or {}).keys()):
         raise invalid("chat_template_kwargs", f"{reserved[0]!r} is a field of the request itself")
-    images = model.image_parts
+    images = model.options.image_parts
     shown = [message.rendered(f"messages[{index}]", images) for index, message in enumerate(messages)]
     rendered = _named_results(shown)
     if reasoning is not None:
@@ -249,10 +249,10 @@ def check_scores(answers: int, tokens: int, alternatives: int | None, param: str
 def check_params(model: ServedModel, params: SamplingParams) -> None:
     """Raises ApiError for parameters that are right in themselves but not for this model, or this server."""
     model.check_priority(params)
-    if len(params.logit_bias) > model.max_logit_bias:
+    if len(params.logit_bias) > model.options.max_logit_bias:
         raise ApiError(
             f"Invalid value for 'logit_bias': it has {len(params.logit_bias)} token ids, and this server takes at "
-            f"most {model.max_logit_bias} (--max-logit-bias).",
+            f"most {model.options.max_logit_bias} (--max-logit-bias).",
             param="logit_bias",
             code="invalid_value",
         )

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from plimsoll_runtime.api.host.access import Guard
 from plimsoll_runtime.api.host.errors import RequestError, outcome_response, request_error
-from plimsoll_runtime.api.host.models import HostModels, server_options
+from plimsoll_runtime.api.host.models import HostModels
 from plimsoll_runtime.api.host.requests import (
     PinRequest,
     PlaceRequest,
@@ -30,6 +30,7 @@ from plimsoll_runtime.api.host.requests import (
 from plimsoll_runtime.api.http.concurrency import ClientGoneError, unless_gone
 from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import PlimsollError, UsageError
+from plimsoll_runtime.options.serving import serving_options
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 from plimsoll_runtime.residency.spec import ModelName
@@ -72,7 +73,7 @@ class HostRoutes:
         """Place a model, or change its spec."""
         name, body = _name(request), await read_change(request, PlaceRequest)
         spec = model_spec(body)
-        server_options(spec.runtime)
+        serving_options(spec.runtime)
         if (taken := self._models.taken(name, spec)) is not None:
             raise UsageError(
                 f"spec.servedNames: {taken[0]!r} is a name of {taken[1]}; give each model names of its own"

@@ -6,73 +6,28 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Annotated, Any
 
-import msgspec
-from msgspec import Meta
-
+from plimsoll_runtime.api.host.config import KEEP_ALIVE_SECONDS
 from plimsoll_runtime.api.host.errors import as_api_errors, unusable
 from plimsoll_runtime.api.host.tokenizers import Failure, Tokenizers, TokenizerSource
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
 from plimsoll_runtime.api.model_directory import ModelView, task_of, unknown_model
-from plimsoll_runtime.api.schemas.parts import ImageParts
-from plimsoll_runtime.api.served_model import MAX_LOGIT_BIAS, ServedModel
-from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS, QueueLimit
+from plimsoll_runtime.api.served_model import ServedModel
+from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.reasoning import registry as reasoning
+from plimsoll_runtime.options.serving import serving_options
 from plimsoll_runtime.residency.engines.base import Resident
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec, served_names
 from plimsoll_runtime.residency.states import State
-from plimsoll_runtime.text.generation_config import GenerationConfigSource, recommended
-from plimsoll_runtime.tools import registry as tools
-from plimsoll_runtime.tools.base import UnknownFormat
+from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.weights.files import ModelFiles
-
-Positive = Annotated[int, Meta(ge=1, le=2**31)]
-
-
-class ServerOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Those of `spec.runtime` that say how one model's requests are served: see `ServerConfig`."""
-
-    max_waiting: Positive = MAX_WAITING
-    max_waiting_tokens: Positive = MAX_WAITING_TOKENS
-    max_logit_bias: Positive = MAX_LOGIT_BIAS
-    tool_format: Annotated[str, Meta(max_length=64)] | None = None
-    strict_parameters: bool = False
-    reasoning_format: Annotated[str, Meta(max_length=64)] | None = None
-    thinking_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
-    image_parts: ImageParts = "refuse"
-    generation_config: GenerationConfigSource = "model"
-
-
-def server_options(runtime: Mapping[str, Any]) -> ServerOptions:
-    """What the fields of `spec.runtime` say. Raises UsageError that names the one at fault."""
-    try:
-        options = msgspec.convert(runtime, ServerOptions)
-    except msgspec.ValidationError as error:
-        what, _, where = str(error).partition(" - at ")
-        raise UsageError(f"spec.runtime{where.strip('`').removeprefix('$')}: {what[0].lower()}{what[1:]}") from error
-    _check_format("toolFormat", options.tool_format, tools.named)
-    _check_format("reasoningFormat", options.reasoning_format, reasoning.named)
-    return options
-
-
-def _check_format(field: str, name: str | None, named: Callable[[str], object]) -> None:
-    try:
-        if name is not None:
-            named(name)
-    except UnknownFormat as error:
-        raise UsageError(f"spec.runtime.{field}: {error}") from error
-
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_SECONDS = 5.0
 HAS_FILES = frozenset(State) - {State.ABSENT, State.FETCHING}
 LONG = 3600.0
 
@@ -103,7 +58,7 @@ class Placement:
             self.room = room
 
     def _make_room(self) -> QueueLimit:
-        options = server_options(self.spec.runtime)
+        options = serving_options(self.spec.runtime)
         return QueueLimit(options.max_waiting, options.max_waiting_tokens)
 
     @property
@@ -235,7 +190,7 @@ class HostModels:
         if placement.served is None or placement.serial != resident.serial:
             placement.files = files = resident.files
             tokenizer = await self._tokenizers.get(placement.source, files)
-            options = server_options(placement.spec.runtime)
+            options = serving_options(placement.spec.runtime)
             placement.served = ServedModel(
                 names=placement.names,
                 engine=resident.engine,
@@ -243,12 +198,7 @@ class HostModels:
                 created=placement.created,
                 chat_stop=files.chat_stop,
                 room=placement.room,
-                max_logit_bias=options.max_logit_bias,
-                tool_format=options.tool_format,
-                strict_parameters=options.strict_parameters,
-                reasoning_format=options.reasoning_format,
-                thinking_budget=options.thinking_budget,
-                image_parts=options.image_parts,
+                options=options,
                 recommended=recommended(files, options.generation_config),
                 about=files.about,
             )

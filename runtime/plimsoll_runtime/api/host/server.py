@@ -7,47 +7,23 @@ import ipaddress
 import logging
 import signal
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 
 from plimsoll_runtime.api.host.access import Guard, TokenFile, TokenHashes, Tokens
 from plimsoll_runtime.api.host.app import build_host_app
-from plimsoll_runtime.api.host.models import KEEP_ALIVE_SECONDS, HostModels
+from plimsoll_runtime.api.host.config import TOKENS_VARIABLE, HostConfig
+from plimsoll_runtime.api.host.models import HostModels
 from plimsoll_runtime.api.host.tokenizers import Tokenizers
 from plimsoll_runtime.api.http.concurrency import first
 from plimsoll_runtime.api.server.app import HttpFront
-from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.listener import HttpServer, begin_log, listen
 from plimsoll_runtime.api.telemetry.host_metrics import HostCollector
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.residency.engines.processes import Processes
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.settings import Settings
-from plimsoll_runtime.residency.spec import ModelName, ModelSpec
 from plimsoll_runtime.residency.states import Level
 from plimsoll_runtime.utils.process_exit import write_last_words
-
-HOST_PORT = 8100
-TOKENS_VARIABLE = "PLIMSOLL_HOST_TOKENS"
-"""The variable of the environment that may have hashes of tokens, instead of a file that has the tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostConfig(FrontConfig):
-    """Options of one host process.
-
-    `host_address` and `host_port` are those of the host API. That lets in the tokens of `host_token_file`, or of the
-    hashes in its place (see `access.TokenHashes`). `models` are placed at the start. `keep_alive`: seconds after which
-    a stream that waits for its model gets a comment.
-    """
-
-    host_address: str = "127.0.0.1"
-    host_port: int = HOST_PORT
-    host_token_file: Path | None = None
-    host_token_hashes: str = ""
-    models: tuple[tuple[ModelName, ModelSpec], ...] = ()
-    keep_alive: float = KEEP_ALIVE_SECONDS
-
 
 logger = logging.getLogger(__name__)
 
@@ -178,6 +154,6 @@ def serve_host(config: HostConfig, settings: Settings) -> int:
 
 
 async def _serve(config: HostConfig, settings: Settings) -> int:
-    inner = (config.host_address, config.host_port, "--host-address or --host-port")
+    inner = (config.inner_address, config.host_port, "--host-address or --host-port")
     with listen(config.host, config.port) as one, listen(*inner) as other:
         return await HostServer(config, (one, other), Host(Processes(device=settings.device), settings)).run()

@@ -8,30 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from plimsoll_runtime.options.storage import ResponseBounds
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a store may hold. `seconds`: how long after its last use a response is there. `share`: how much of the whole
-    one owner may have.
-    """
-
-    count: int = 10_000
-    bytes: int = 64 * 2**20
-    seconds: float = 30 * 86_400
-    share: float = 1.0
-
-    @property
-    def count_of_one(self) -> int:
-        """Responses that one owner may have."""
-        return max(1, int(self.count * self.share))
-
-    @property
-    def bytes_of_one(self) -> int:
-        """Bytes that they may have."""
-        return int(self.bytes * self.share)
-
-
-USUAL = Bounds()
 OVERHEAD = 512
 """Bytes that a response takes beside its texts."""
 
@@ -101,7 +79,7 @@ class Shares:
     needed is free for others. A response is used when it is stored, and when a conversation continues from it.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: ResponseBounds) -> None:
         self._bounds = bounds
         self._parts: dict[str, StoreShare] = {}
         self._beyond: set[str] = set()  # those that have more than one owner may
@@ -184,7 +162,7 @@ class MemoryStore:
     Its responses end with the process.
     """
 
-    def __init__(self, bounds: Bounds, clock: Clock = time.time) -> None:
+    def __init__(self, bounds: ResponseBounds, clock: Clock = time.time) -> None:
         self._bounds = bounds
         self._clock = clock
         self._places: OrderedDict[str, _Place] = OrderedDict()

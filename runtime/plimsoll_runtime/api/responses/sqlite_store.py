@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 
-from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, Clock, Shares, StoredResponse
+from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Clock, Shares, StoredResponse
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.options.storage import ResponseBounds
 
 FORM = 1
 """The version of the tables. A file of another one is refused."""
@@ -34,7 +35,7 @@ class SqliteStore:
     last of it, and never leaves a file that cannot be read.
     """
 
-    def __init__(self, path: Path, bounds: Bounds, clock: Clock = time.time) -> None:
+    def __init__(self, path: Path, bounds: ResponseBounds, clock: Clock = time.time) -> None:
         """Raises UsageError where the file cannot be had, or is another's."""
         self._bounds = bounds
         self._clock = clock

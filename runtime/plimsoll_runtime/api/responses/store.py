@@ -13,9 +13,10 @@ from typing import TypeVar
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses.errors import previous_not_found
-from plimsoll_runtime.api.responses.memory_store import Bounds, MemoryStore, StoreBackend, StoredResponse
+from plimsoll_runtime.api.responses.memory_store import MemoryStore, StoreBackend, StoredResponse
 from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.schemas.sampling import invalid
+from plimsoll_runtime.options.storage import ResponseBounds
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ ResultT = TypeVar("ResultT")
 class ResponseStore:
     """Keeps responses, and finds them for whom they belong to."""
 
-    def __init__(self, bounds: Bounds, file: Path | None = None) -> None:
+    def __init__(self, bounds: ResponseBounds, file: Path | None = None) -> None:
         """In memory, unless there is a `file`. Raises UsageError where that cannot be used."""
         self._shelf: StoreBackend = MemoryStore(bounds) if file is None else SqliteStore(file, bounds)
         self._thread = None if file is None else ThreadPoolExecutor(1, thread_name_prefix="responses")

@@ -66,9 +66,9 @@ class Turn:
         """The model is known from now on: the response has its first name and its defaults. Raises ApiError for fields
         that nothing here knows, and for images, if the model refuses them.
         """
-        if model.strict_parameters:
+        if model.options.strict_parameters:
             refuse_unknown(self.body)
-        if model.image_parts == "refuse":
+        if model.options.image_parts == "refuse":
             refuse_images(self.body.input)
         self.draft.model, self.draft.recommended = model.names[0], model.recommended
 

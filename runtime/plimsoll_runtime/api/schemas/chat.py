@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from plimsoll_runtime.api.schemas.parts import REFUSAL, Content, ImagePart, ImageParts, why_refused
+from plimsoll_runtime.api.schemas.parts import REFUSAL, Content, ImagePart, why_refused
 from plimsoll_runtime.api.schemas.sampling import (
     EMPTY,
     EMPTY_VALUES,
@@ -27,6 +27,7 @@ from plimsoll_runtime.api.schemas.tools import (
     Tools,
 )
 from plimsoll_runtime.engine.protocol.sampling_params import MAX_LOGPROBS
+from plimsoll_runtime.options.serving import ImageParts
 
 MAX_MESSAGES = 4096
 

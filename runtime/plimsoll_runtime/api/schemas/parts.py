@@ -11,8 +11,6 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from plimsoll_runtime.api.schemas.constraints import type_of
 from plimsoll_runtime.api.schemas.sampling import Lenient, NoEffect
 
-ImageParts = Literal["refuse", "describe"]
-"""An image is a 400, or the model is told that one was left out."""
 IMAGE_KINDS = ("image_url", "input_image", "image")
 """What chats, responses and messages call the type of such a part."""
 LEFT_OUT = "[An image was left out: this model reads text only.]"

@@ -29,7 +29,6 @@ from plimsoll_runtime.api.openapi.html import POLICY, page
 from plimsoll_runtime.api.openapi.welcome import root
 from plimsoll_runtime.api.responses.background import Background
 from plimsoll_runtime.api.responses.endpoint import response_routes
-from plimsoll_runtime.api.responses.memory_store import USUAL
 from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.api.server.access import CLIENT_GONE, ROOT, Access
 from plimsoll_runtime.api.server.config import FrontConfig
@@ -39,6 +38,7 @@ from plimsoll_runtime.api.server.listener import HttpServer
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
+from plimsoll_runtime.options.storage import ResponseBounds
 from plimsoll_runtime.version import VERSION
 
 logger = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ def build_app(
     metrics = Metrics(state)
     for collector in collectors:
         metrics.registry.register(collector)
-    keeper = keeper or ResponseStore(USUAL)
+    keeper = keeper or ResponseStore(ResponseBounds())
     background = Background(keeper, state, metrics.observe)
     state.at_end(background.close)
     state.at_end(keeper.close)

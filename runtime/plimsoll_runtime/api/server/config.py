@@ -2,74 +2,173 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Literal
 
-from plimsoll_runtime.api.responses.memory_store import USUAL, Bounds
-from plimsoll_runtime.api.schemas.parts import ImageParts
-from plimsoll_runtime.api.served_model import MAX_LOGIT_BIAS
-from plimsoll_runtime.api.server.limits import BatchOptions, BodyLimits
-from plimsoll_runtime.api.server.listener import ListenerOptions
-from plimsoll_runtime.api.server.queue_limit import MAX_WAITING, MAX_WAITING_TOKENS
+from plimsoll_runtime.api.server.limits import OPTION, VARIABLE, BodyLimits, limits_with, path_and_size
 from plimsoll_runtime.engine.config import EngineConfig
-from plimsoll_runtime.text.generation_config import GenerationConfigSource
+from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.options.storage import BatchOptions, ResponseBounds
+from plimsoll_runtime.utils import option_values as values
+from plimsoll_runtime.utils.option import Option, declared, option
+
+
+def unique_words(words: list[str]) -> tuple[str, ...]:
+    """Each word once."""
+    return tuple(dict.fromkeys(words))
+
+
+def gateway_credential(text: str) -> list[str]:
+    """The credential of the environment. Raises UsageError for one that is too short or no word."""
+    if not re.fullmatch("[!-~]{16,256}", text):
+        raise values.OptionError("it must be 16 to 256 printable ASCII characters without spaces")
+    return [text]
+
+
+SERVER = Option(("serve", "host"), "server")
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerOptions:
+    """Options of a listening socket: TLS, web pages of other origins, the format of the log. Raises UsageError."""
+
+    certificate: Path | None = option(
+        None,
+        "serve HTTPS with this certificate (PEM, with its chain); read again when it changes",
+        SERVER,
+        flag="--tls-certificate",
+        metavar="FILE",
+    )
+    key: Path | None = option(None, "the certificate's key (PEM)", SERVER, flag="--tls-key", metavar="FILE")
+    origins: tuple[str, ...] = option(
+        (),
+        "an origin (https://chat.example.com) whose web pages may use the API; repeat for more, '*' for all",
+        SERVER,
+        flag="--cors-origin",
+        metavar="ORIGIN",
+        parse=values.word,
+    )
+    log_format: Literal["text", "json"] = option("text", "json: an object a line", SERVER)
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise UsageError("--tls-certificate and --tls-key go together: give both, or none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontConfig:
     """Options of what faces clients, of a server of one model as of a host of many.
 
-    `host` and `port` are those of the OpenAI API. `api_keys` empty and no `api_key_file` means open. `door`: TLS, web
-    pages, the form of the log. `drain_seconds`: how long running requests may go on after SIGTERM. `termination_log`: a
-    file that gets one line on a fatal error. `share_prefix_cache`: whether a request of one key may use what was
-    computed for another's. `batches`: where files and batches are kept and how they are worked on; None where there are
-    none. `gateway_tokens`, `gateway_token_file`: the credentials of gateways that may say whose a request is.
-    `response_store`: the file in which responses are kept, None for the memory; `response_bounds`: how much of them.
-    `body_limits`: how large the bodies of requests may be.
+    `host` and `port` are those of the OpenAI API. `api_keys` empty and no `api_key_file` means open.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_keys: tuple[str, ...] = ()
-    api_key_file: Path | None = None
+    host: str = option("127.0.0.1", "address to listen on", SERVER)
+    port: int = option(8000, "port, 0 for any", SERVER, metavar="PORT", minimum=0, maximum=65535)
+    api_keys: tuple[str, ...] = option(
+        (),
+        "a key that requests must carry; repeat for more. Everybody on the machine can read it in the list of "
+        "processes: better is --api-key-file, or PLIMSOLL_API_KEY in the environment (comma separated)",
+        SERVER,
+        flag="--api-key",
+        metavar="K",
+        parse=values.word,
+        variable="PLIMSOLL_API_KEY",
+        parse_variable=values.words,
+        collect=unique_words,
+    )
+    api_key_file: Path | None = option(
+        None, "a file of such keys, one a line; read again when it changes", SERVER, metavar="FILE"
+    )
     door: ListenerOptions = field(default_factory=ListenerOptions)
-    drain_seconds: float = 30.0
-    termination_log: str | None = None
-    share_prefix_cache: bool = False
+    body_limits: BodyLimits = option(
+        BodyLimits(),
+        "largest body of requests that ask a model, or of one path; repeat for more, or PLIMSOLL_MAX_BODY_BYTES in "
+        "the environment, with commas",
+        SERVER,
+        flag=OPTION,
+        metavar="[PATH=]SIZE",
+        unit="bytes",
+        parse=path_and_size,
+        variable=VARIABLE,
+        collect=limits_with,
+        usual="32MiB, 16MiB where nothing is generated, 8MiB for /tokenize and /detokenize, 512MiB for a file",
+    )
+    gateway_tokens: tuple[str, ...] = option(
+        (),
+        "the credential of a gateway, 16 to 256 printable characters",
+        SERVER,
+        flag="",
+        variable="PLIMSOLL_GATEWAY_TOKEN",
+        parse_variable=gateway_credential,
+    )
+    gateway_token_file: Path | None = option(
+        None,
+        "the credential of a gateway, one a line: whoever sends it in x-plimsoll-gateway needs no API key and says "
+        "in x-plimsoll-tenant whose request it is. Read again when it changes; or PLIMSOLL_GATEWAY_TOKEN in the "
+        "environment",
+        SERVER,
+        metavar="FILE",
+    )
+    share_prefix_cache: bool = option(
+        False,
+        "let requests of different API keys use each other's cached prefixes. Saves computing where they have long "
+        "prompts in common, but cached_tokens and response times then tell one key what another has sent",
+        SERVER,
+        usual="each key has its own",
+    )
+    drain_seconds: float = option(
+        30.0,
+        "how long running requests may go on after SIGTERM",
+        SERVER,
+        unit="seconds",
+        deployment="runtime.*",
+        pool="*",
+    )
     batches: BatchOptions | None = None
-    gateway_tokens: tuple[str, ...] = ()
-    gateway_token_file: Path | None = None
-    response_store: Path | None = None
-    response_bounds: Bounds = USUAL
-    body_limits: BodyLimits = field(default_factory=BodyLimits)
+    response_store: Path | None = option(
+        None,
+        "a SQLite file in which responses (/v1/responses) are kept; made where there is none, and of one server at "
+        "a time",
+        SERVER,
+        group="responses",
+        metavar="FILE",
+        usual="in memory, until the server ends",
+    )
+    response_bounds: ResponseBounds = field(default_factory=ResponseBounds)
+    termination_log: str | None = option(
+        None, "a file that gets one line on a fatal error", SERVER, flag="", variable="PLIMSOLL_TERMINATION_LOG"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig(FrontConfig):
-    """Options of the process of a server of one model.
-
-    `names` are what requests may call the model, the first one is what answers carry. `max_waiting`: how many answers
-    may wait for their first token, `max_waiting_tokens`: how many tokens their prompts may have. `max_logit_bias`: how
-    many token ids of a request may have one. `tool_format`: by its name, how the model writes calls of tools.
-    `strict_parameters`: requests with fields that nothing here knows are refused. `reasoning_format`: by its name, how
-    the model writes thoughts. `thinking_budget`: how many tokens the thoughts of an answer may have where its request
-    does not say; None: as many as come. `image_parts`: what becomes of images. `generation_config`: whether the model's
-    files say how requests are sampled that do not say it, "model" or "none". `findings_file`: gets what there is to say
-    of the device.
-    """
+    """Options of the process of a server of one model. The first of `names` is in its answers."""
 
     engine: EngineConfig
-    names: tuple[str, ...]
-    max_waiting: int = MAX_WAITING
-    max_waiting_tokens: int = MAX_WAITING_TOKENS
-    max_logit_bias: int = MAX_LOGIT_BIAS
-    tool_format: str | None = None
-    strict_parameters: bool = False
-    reasoning_format: str | None = None
-    thinking_budget: int | None = None
-    image_parts: ImageParts = "refuse"
-    generation_config: GenerationConfigSource = "model"
-    findings_file: Path | None = None
+    names: tuple[str, ...] = field(
+        metadata=declared(
+            "a name that requests may use for the model; repeat for more",
+            SERVER,
+            where=("serve",),
+            flag="--name",
+            metavar="N",
+            parse=values.word,
+            usual="from MODEL",
+            deployment="model.servedNames",
+        )
+    )
+    serving: ServingOptions = field(default_factory=ServingOptions)
+    findings_file: Path | None = option(
+        None,
+        "a file that gets what there is to say of the device",
+        SERVER,
+        where=("serve",),
+        flag="",
+        variable="PLIMSOLL_FINDINGS",
+    )
 
 
 def default_name(model: str) -> str:

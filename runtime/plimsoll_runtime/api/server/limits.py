@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from plimsoll_runtime.utils.option_values import OptionError, amount
 
 KIB, MIB = 2**10, 2**20
 OPTION = "--max-body-bytes"
@@ -66,17 +67,11 @@ def limits_with(changes: Iterable[tuple[str | None, int]]) -> BodyLimits:
     return BodyLimits(limits)
 
 
-FILES_BYTES = 10 * 2**30
-LINES_AT_ONCE = 32
-
-
-@dataclass(frozen=True, slots=True)
-class BatchOptions:
-    """`folder`: where files and batches are kept, `shared` with other servers; `most_bytes` of all files, `at_once`
-    lines asked while no client's request is in flight.
-    """
-
-    folder: Path
-    shared: bool = False
-    most_bytes: int = FILES_BYTES
-    at_once: int = LINES_AT_ONCE
+def path_and_size(text: str) -> tuple[str | None, int]:
+    """A limit of one path, or without a path of all that ask a model, as `limits_with` takes it. Raises OptionError."""
+    path, equals, size = text.rpartition("=")
+    if equals and path not in BODY_BYTES:
+        raise OptionError(f"{path[:64]!r} is none of {', '.join(BODY_BYTES)}")
+    if (most := amount(size)) < 1:
+        raise OptionError("a body has one byte at least; write an amount like 2MiB")
+    return path or None, most

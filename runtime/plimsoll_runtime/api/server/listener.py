@@ -7,8 +7,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
@@ -22,6 +21,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from plimsoll_runtime.api.http.errors import OPENAI, ApiError
+from plimsoll_runtime.api.server.config import ListenerOptions
 from plimsoll_runtime.errors import AddressError, UsageError
 
 HEAD_SECONDS = 20.0
@@ -91,24 +91,11 @@ EXPOSED = ("X-Request-Id", "request-id", "Retry-After", "x-plimsoll-ignored")
 Stamps = tuple[tuple[int, int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerOptions:
-    """Options of a server: the files of its `certificate` (a chain, in PEM) and of that one's `key`, the origins of
-    web pages that may read its answers ("*": all), and the form of its log.
-    """
-
-    certificate: Path | None = None
-    key: Path | None = None
-    origins: tuple[str, ...] = ()
-    log_format: Literal["text", "json"] = "text"
-
-    def around(self, app: ASGIApp) -> ASGIApp:
-        """The application, for the web pages that may ask it."""
-        if not self.origins:
-            return app
-        return CORSMiddleware(
-            app, allow_origins=self.origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED
-        )
+def _with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """The application, for web pages of these origins."""
+    if not origins:
+        return app
+    return CORSMiddleware(app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=EXPOSED)
 
 
 class Certificate:
@@ -186,7 +173,7 @@ class HttpServer(uvicorn.Server):
             self._certificate = Certificate(door.certificate, door.key)
         super().__init__(
             uvicorn.Config(
-                door.around(app),
+                _with_cors(app, door.origins),
                 http=PatientProtocol,
                 lifespan="off",
                 ws="none",

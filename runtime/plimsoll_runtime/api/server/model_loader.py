@@ -43,7 +43,7 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         return tokenizer
 
     files = await in_daemon_thread(find)
-    settings = recommended(files, config.generation_config)
+    settings = recommended(files, config.serving.generation_config)
     reading = asyncio.ensure_future(in_daemon_thread(read))
     state.loading("start the engine", 0.0)
     try:
@@ -63,13 +63,8 @@ async def load_model(config: ServerConfig, state: ServerState, start_engine: Sta
         tokenizer=tokenizer,
         created=int(time.time()),
         chat_stop=files.chat_stop,
-        room=QueueLimit(config.max_waiting, config.max_waiting_tokens),
-        max_logit_bias=config.max_logit_bias,
-        tool_format=config.tool_format,
-        strict_parameters=config.strict_parameters,
-        reasoning_format=config.reasoning_format,
-        thinking_budget=config.thinking_budget,
-        image_parts=config.image_parts,
+        room=QueueLimit(config.serving.max_waiting, config.serving.max_waiting_tokens),
+        options=config.serving,
         recommended=settings,
         about=files.about,
     )

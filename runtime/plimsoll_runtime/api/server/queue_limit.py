@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
+from plimsoll_runtime.options.serving import MAX_WAITING, MAX_WAITING_TOKENS
 
 SECONDS = 10.0
 """What left so long ago counts for 1/e of what leaves now."""
@@ -47,13 +48,6 @@ class DepartureRate:
         self._weight *= math.exp((self._as_of - now) / SECONDS)
         self._as_of = now
 
-
-MAX_WAITING = 4096
-"""As many answers as one request may ask for."""
-
-MAX_WAITING_TOKENS = 4 * 2**20
-"""32 prompts of 131,072 tokens, or a thousand for each of 4096 answers. They cost 4 bytes a token in each of two
-processes, and up to 36 more in the request as it came."""
 
 LONGEST_RETRY_AFTER = 60
 """Seconds. What is further away is a guess."""

@@ -9,10 +9,9 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from plimsoll_runtime.driver.hub_fetch import HubFetch
 from plimsoll_runtime.driver.process.handshake import Grant as EngineGrant
@@ -214,7 +213,7 @@ class Processes:
 
     def _config(self, spec: ModelSpec, files: ModelFiles) -> EngineConfig:
         """What an engine is told: its files, and the device whose memory it is granted."""
-        config = msgspec.structs.replace(engine_config(spec), device="cuda" if self._accelerated else "cpu")
+        config = replace(engine_config(spec), device="cuda" if self._accelerated else "cpu")
         return _with_files(config, files)
 
     @property
@@ -236,7 +235,7 @@ def _with_files(config: EngineConfig, files: ModelFiles) -> EngineConfig:
     if config.model.startswith("demo://"):
         return config
     path = files.weights[0] if files.format == "gguf" else files.root
-    return msgspec.structs.replace(config, model=str(path), revision=None)
+    return replace(config, model=str(path), revision=None)
 
 
 def _cpu_name() -> str:

@@ -20,11 +20,11 @@ from plimsoll_runtime.api.batches.file_store import BATCHES, WORK, FileStore
 from plimsoll_runtime.api.batches.job import MOST_TRIES
 from plimsoll_runtime.api.batches.lines import MAX_FAULTS
 from plimsoll_runtime.api.batches.records import FINAL
-from plimsoll_runtime.api.server.limits import BatchOptions
 from plimsoll_runtime.batch.job import Tally
 from plimsoll_runtime.batch.journal import Journal, Mark
 from plimsoll_runtime.batch.store import JOURNAL
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
+from plimsoll_runtime.options.storage import BatchOptions
 
 CHAT = "/v1/chat/completions"
 KEYS = ("one", "other")

@@ -26,13 +26,14 @@ from batch_support.mirror import Loader, Silent
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.api.batches.lines import CHAT
 from plimsoll_runtime.api.batches.offline import BatchConfig, Outcome, rows_of, run_batch
-from plimsoll_runtime.api.schemas.parts import LEFT_OUT, ImageParts
+from plimsoll_runtime.api.schemas.parts import LEFT_OUT
 from plimsoll_runtime.batch.job import Shard
 from plimsoll_runtime.batch.output_paths import OutputPaths
 from plimsoll_runtime.batch.reader import PromptRule
 from plimsoll_runtime.batch.store import Store
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.options.serving import ImageParts, ServingOptions
 
 SUPPORT = Path(__file__).parents[3] / "support"
 PLAIN = [{"prompt": f"text {number}"} for number in range(10)]
@@ -374,7 +375,8 @@ def test_images_are_refused_or_described(tiny_model: Path, tmp_path: Path) -> No
 
     def run(output: str, parts: ImageParts) -> Outcome:
         given = str(tmp_path / "in.jsonl")
-        return run_batch(BatchConfig(engine, ("m",), given, tmp_path / output, image_parts=parts), Silent())
+        serving = ServingOptions(image_parts=parts)
+        return run_batch(BatchConfig(engine, ("m",), given, tmp_path / output, serving=serving), Silent())
 
     told, refused = run("told.jsonl", "describe"), run("refused.jsonl", "refuse")
     assert (told.summary.tally.failed, refused.summary.tally.failed) == (0, 1)

@@ -14,7 +14,8 @@ import openai
 import pytest
 from host_support.fake_host import FakeHost
 
-from plimsoll_runtime.api.host.server import HostConfig, HostServer
+from plimsoll_runtime.api.host.config import HostConfig
+from plimsoll_runtime.api.host.server import HostServer
 from plimsoll_runtime.api.host.tokenizers import Tokenizers, read_tokenizer
 from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.text.tokenizer import Tokenizer

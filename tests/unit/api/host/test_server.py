@@ -10,7 +10,8 @@ import pytest
 from residency_support.engines import FakeEngines
 
 from plimsoll_runtime.api.host import server as run_module
-from plimsoll_runtime.api.host.server import HostConfig, HostServer, make_guard
+from plimsoll_runtime.api.host.config import HostConfig
+from plimsoll_runtime.api.host.server import HostServer, make_guard
 from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.cli.main import main
 from plimsoll_runtime.errors import DeviceLostError, UsageError

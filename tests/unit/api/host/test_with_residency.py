@@ -10,7 +10,8 @@ import openai
 import pytest
 from residency_support.engines import Behaviour, FakeEngines
 
-from plimsoll_runtime.api.host.server import HostConfig, HostServer
+from plimsoll_runtime.api.host.config import HostConfig
+from plimsoll_runtime.api.host.server import HostServer
 from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.errors import DeviceLostError, EngineDeadError
 from plimsoll_runtime.residency.host import Host

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from plimsoll_runtime.api.responses.memory_store import Bounds
+from plimsoll_runtime.options.storage import ResponseBounds
 
 if TYPE_CHECKING:
     from tests.unit.api.responses.conftest import Talk
@@ -152,7 +152,7 @@ async def test_a_file_outlives_the_server(run_server: Any, tmp_path: Path) -> No
 
 
 async def test_what_does_not_fit_says_that_it_is_not_kept(run_server: Any) -> None:
-    async with run_server(response_bounds=Bounds(bytes=3000)) as running:
+    async with run_server(response_bounds=ResponseBounds(bytes=3000)) as running:
         client = running.openai()
         small = await client.responses.create(model="fake", input="Hi")
         assert small.to_dict()["store"] is True
@@ -174,7 +174,7 @@ async def test_what_does_not_fit_says_that_it_is_not_kept(run_server: Any) -> No
 
 
 async def test_the_least_recently_used_goes_first(run_server: Any) -> None:
-    async with run_server(response_bounds=Bounds(count=2)) as running:
+    async with run_server(response_bounds=ResponseBounds(count=2)) as running:
         client = running.openai()
         first, second = [await client.responses.create(model="fake", input="Hi") for _ in range(2)]
         third = await client.responses.create(model="fake", input="Hi", previous_response_id=first.id)
@@ -197,7 +197,9 @@ async def test_a_place_is_what_a_gateway_says(talk: Talk) -> None:
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_one_keys_responses_do_not_push_out_anothers(run_server: Any, tmp_path: Path, in_file: bool) -> None:
     store = tmp_path / "responses" if in_file else None
-    async with run_server(api_keys=("quiet", "busy"), response_bounds=Bounds(count=4), response_store=store) as running:
+    async with run_server(
+        api_keys=("quiet", "busy"), response_bounds=ResponseBounds(count=4), response_store=store
+    ) as running:
         quiet, busy = running.openai("quiet"), running.openai("busy")
         mine = [await quiet.responses.create(model="fake", input="Hi") for _ in range(2)]
         theirs = [await busy.responses.create(model="fake", input="Hi") for _ in range(7)]

@@ -21,12 +21,13 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from plimsoll_runtime.api.http.errors import ApiError
 from plimsoll_runtime.api.responses import store as keeper_module
-from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Bounds, MemoryStore, StoredResponse
+from plimsoll_runtime.api.responses.memory_store import OVERHEAD, MemoryStore, StoredResponse
 from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.options.storage import DAY_SECONDS, ResponseBounds
 
-BOUNDS = Bounds(count=4, bytes=4 * OVERHEAD + 60, seconds=100)
+BOUNDS = ResponseBounds(count=4, bytes=4 * OVERHEAD + 60, days=100 / DAY_SECONDS)
 OWNERS = st.sampled_from(["a", "b", "c"])
 IDS = st.sampled_from([f"resp_{number}" for number in range(7)])
 
@@ -45,7 +46,7 @@ def parts_of(places: list[tuple[StoredResponse, float]]) -> dict[str, tuple[int,
     return {owner: (len(each), sum(each)) for owner, each in sizes.items()}
 
 
-def crowded(places: list[tuple[StoredResponse, float]], bounds: Bounds) -> list[tuple[StoredResponse, float]]:
+def crowded(places: list[tuple[StoredResponse, float]], bounds: ResponseBounds) -> list[tuple[StoredResponse, float]]:
     """What stays: the first goes of whoever has more than he may, or more than an even share of what is too much."""
     while True:
         parts = parts_of(places)
@@ -184,8 +185,9 @@ def test_only_the_servers_user_may_read_the_file(shelf: SqliteStore, path: Path)
 @pytest.mark.usefixtures("shelf")
 def test_one_server_has_a_file(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from plimsoll_runtime.api.responses.memory_store import USUAL;"
-        "from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf; SqliteShelf(Path(sys.argv[1]), USUAL)"
+        "import sys; from pathlib import Path; from plimsoll_runtime.options.storage import ResponseBounds;"
+        "from plimsoll_runtime.api.responses.sqlite_store import SqliteStore;"
+        "SqliteStore(Path(sys.argv[1]), ResponseBounds())"
     )
     command = [sys.executable, "-c", code, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -196,10 +198,11 @@ def test_one_server_has_a_file(path: Path) -> None:
 
 def test_what_a_crash_leaves_is_read(path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from plimsoll_runtime.api.responses.memory_store import USUAL, Kept;"
-        "from plimsoll_runtime.api.responses.sqlite_store import SqliteShelf;"
-        "shelf = SqliteShelf(Path(sys.argv[1]), USUAL);"
-        "shelf.put(Kept('resp_1', 'a', None, b'{}', b'[]')); os.kill(os.getpid(), 9)"
+        "import os, sys; from pathlib import Path; from plimsoll_runtime.options.storage import ResponseBounds;"
+        "from plimsoll_runtime.api.responses.memory_store import StoredResponse;"
+        "from plimsoll_runtime.api.responses.sqlite_store import SqliteStore;"
+        "shelf = SqliteStore(Path(sys.argv[1]), ResponseBounds());"
+        "shelf.put(StoredResponse('resp_1', 'a', None, b'{}', b'[]')); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60, check=False)
     assert done.returncode == -9
@@ -212,7 +215,7 @@ def test_smaller_bounds_hold_from_the_start(shelf: SqliteStore, path: Path) -> N
     for number in range(4):
         shelf.put(kept(f"resp_{number}"))
     shelf.close()
-    with closing(SqliteStore(path, Bounds(count=1))) as smaller:
+    with closing(SqliteStore(path, ResponseBounds(count=1))) as smaller:
         smaller.check_integrity()
         assert smaller.get("resp_3", "a") is not None
         assert smaller.get("resp_2", "a") is None
@@ -259,7 +262,7 @@ async def test_what_cannot_be_kept_is_said_and_logged(path: Path, caplog: pytest
 
 @pytest.fixture(params=["memory", "file"])
 async def keeper(request: pytest.FixtureRequest, path: Path) -> ResponseStore:
-    return ResponseStore(Bounds(count=4), path if request.param == "file" else None)
+    return ResponseStore(ResponseBounds(count=4), path if request.param == "file" else None)
 
 
 async def test_no_tenant_pushes_out_another(keeper: ResponseStore) -> None:
@@ -282,7 +285,7 @@ async def test_no_tenant_pushes_out_another(keeper: ResponseStore) -> None:
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_what_has_no_room_beside_others_costs_nobody_anything(path: Path, in_file: bool) -> None:
     """Not even its own tenant."""
-    keeper = ResponseStore(Bounds(bytes=8 * OVERHEAD), path if in_file else None)
+    keeper = ResponseStore(ResponseBounds(bytes=8 * OVERHEAD), path if in_file else None)
     for number in range(3):
         await keeper.put(kept(f"resp_{number}", "quiet"))
     await keeper.put(kept("resp_3", "busy"))
@@ -296,7 +299,7 @@ async def test_what_has_no_room_beside_others_costs_nobody_anything(path: Path, 
 
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_a_tenant_has_a_bound_of_its_own(path: Path, in_file: bool) -> None:
-    keeper = ResponseStore(Bounds(count=8, share=0.25), path if in_file else None)
+    keeper = ResponseStore(ResponseBounds(count=8, share=0.25), path if in_file else None)
     for number in range(4):
         await keeper.put(kept(f"resp_{number}", "a"))
     assert [await keeper.get(f"resp_{number}", "a") is not None for number in range(4)] == [False, False, True, True]

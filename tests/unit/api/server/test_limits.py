@@ -10,10 +10,11 @@ import pytest
 
 from plimsoll_runtime.api.batches import upload
 from plimsoll_runtime.api.batches.file_store import FileStore
-from plimsoll_runtime.api.server.limits import BODY_BYTES, KEPT_APART, OPTION, VARIABLE, BatchOptions, limits_with
+from plimsoll_runtime.api.server.limits import BODY_BYTES, KEPT_APART, OPTION, VARIABLE, limits_with
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import UsageError
+from plimsoll_runtime.options.storage import BatchOptions
 
 MOST, FILE, BATCH = 1000, 3 << 20, 700
 LIMITS = limits_with([("/v1/files", FILE), (None, MOST), ("/v1/batches", BATCH)])

@@ -17,7 +17,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from cluster.pki import Authority, Identity
-from plimsoll_runtime.api.server.listener import Certificate, HttpServer, JsonLines, ListenerOptions, listen
+from plimsoll_runtime.api.server.config import ListenerOptions
+from plimsoll_runtime.api.server.listener import Certificate, HttpServer, JsonLines, listen
 from plimsoll_runtime.errors import UsageError
 
 BODY = {"model": "fake", "prompt": "Hi", "max_tokens": 1}

@@ -10,6 +10,7 @@ from plimsoll_runtime.api.server.model_loader import load_model
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
+from plimsoll_runtime.options.serving import ServingOptions
 from plimsoll_runtime.text.generation_config import GenerationConfigSource
 
 SAID = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5}
@@ -64,7 +65,7 @@ async def test_the_server_reads_them_with_the_model(
     source: GenerationConfigSource, expected: dict[str, float], tiny_model: Path, tmp_path: Path, make_engine: Any
 ) -> None:
     copy(tiny_model, tmp_path, '{"temperature": 0.25}')
-    config = ServerConfig(EngineConfig(model=str(tmp_path)), ("m",), generation_config=source)
+    config = ServerConfig(EngineConfig(model=str(tmp_path)), ("m",), ServingOptions(generation_config=source))
 
     async def start(*_: Any) -> Any:
         return make_engine()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def test_tokens_that_judge_are_in_the_image(tmp_path: Path, image: Image) -> Non
     shutil.rmtree(tmp_path)
     assert vectors(made(config, image)) == expected
     with pytest.raises(ModelError, match="its task is score, and embed is asked for; drop it and load"):
-        made(msgspec.structs.replace(config, task="embed"), image)
+        made(replace(config, task="embed"), image)
 
 
 @pytest.mark.parametrize("kind", [ENCODERS[0], DECODERS[0]], ids=str)

@@ -1,0 +1,50 @@
+"""What a host is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from plimsoll_runtime.api.server.config import FrontConfig
+from plimsoll_runtime.residency.spec import ModelName, ModelSpec
+from plimsoll_runtime.utils.option import Option, option
+
+KEEP_ALIVE_SECONDS = 5.0
+TOKENS_VARIABLE = "PLIMSOLL_HOST_TOKENS"
+"""The variable of the environment that may have hashes of tokens, instead of a file that has the tokens."""
+
+HOST_API = Option(("host",), "host API")
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig(FrontConfig):
+    """Options of one host process. `models` are placed at the start."""
+
+    host_address: str = option("", "address of the host API", HOST_API, metavar="ADDRESS", usual="that of --host")
+    host_port: int = option(8100, "its port, 0 for any", HOST_API, metavar="PORT", minimum=0, maximum=65535)
+    host_token_file: Path | None = option(
+        None,
+        "bearer tokens of those who may ask it, one a line; the file is read again when it changes. Or their "
+        "SHA-256 in PLIMSOLL_HOST_TOKENS. Without either the host API is open, and starts on loopback addresses "
+        "only",
+        HOST_API,
+        metavar="FILE",
+    )
+    host_token_hashes: str = option(
+        "", "SHA-256 of bearer tokens of the host API", HOST_API, flag="", variable=TOKENS_VARIABLE
+    )
+    models: tuple[tuple[ModelName, ModelSpec], ...] = ()
+    keep_alive: float = option(
+        KEEP_ALIVE_SECONDS,
+        "a stream that waits for longer begins, and gets a comment as often; what fails from then on is an error event",
+        HOST_API,
+        group="requests for models that sleep",
+        flag="--keep-alive-seconds",
+        unit="seconds",
+        minimum=0.1,
+    )
+
+    @property
+    def inner_address(self) -> str:
+        """The address that the host API listens on."""
+        return self.host_address or self.host

@@ -1,0 +1,92 @@
+"""The command line's side of options: flags from the fields of records, and records from the flags."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, TypeVar
+
+from plimsoll_runtime.utils.option import Declared, Option, fields_of, options_of
+
+Record = TypeVar("Record")
+METAVARS = {"tokens": "TOKENS", "seconds": "S", "bytes": "SIZE", "share": "SHARE", "days": "DAYS", "steps": "STEPS"}
+"""By unit."""
+
+
+def add_options(
+    parser: argparse.ArgumentParser, command: str, *records: type, group: argparse._ArgumentGroup | None = None
+) -> None:
+    """Add the flags that the command has of the records: to `group`, or to a group of each option's heading."""
+    options = [option for record in records for option in options_of(record) if command in option.where and option.flag]
+    for heading in dict.fromkeys(option.group for option in options):
+        headed = group or parser.add_argument_group(heading)
+        for option in options:
+            if option.group == heading:
+                _add(headed, option)
+
+
+def read_options(record: type[Record], args: argparse.Namespace, **given: Any) -> Record:
+    """The record that the command line and the environment describe; `given` are fields that they do not.
+
+    Raises UsageError for values that contradict each other, or that the environment cannot have.
+    """
+    return record(**_values(record, args, given))
+
+
+def from_environment(record: type, name: str) -> Any:
+    """The value of an option that no flag has; its default without its variable. Raises UsageError."""
+    (option,) = (option for option in options_of(record) if option.name == name)
+    return _value(option, argparse.Namespace())
+
+
+def metavar(option: Option) -> str | None:
+    """What stands for the flag's value in a text."""
+    return option.metavar or METAVARS.get(option.unit) or ("N" if option.kind is int else None)
+
+
+def _values(record: type, args: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
+    return given | {
+        name: _declared_value(declared, args) for name, declared in fields_of(record).items() if name not in given
+    }
+
+
+def _declared_value(declared: Declared, args: argparse.Namespace) -> Any:
+    """An option's value, or a record: None if it lacks an option that has no default."""
+    if isinstance(declared, Option):
+        return _value(declared, args)
+    found = _values(declared, args, {})
+    required = [option.name for option in options_of(declared) if option.required]
+    return None if any(found[name] is None for name in required) else declared(**found)
+
+
+def _value(option: Option, args: argparse.Namespace) -> Any:
+    """Of the command line, else of the environment; of both if the option repeats."""
+    value = getattr(args, _dest(option), option.default) if option.flag else option.default
+    text = os.environ.get(option.variable, "").strip() if option.variable else ""
+    if option.repeats:
+        return option.collect([*(option.read_variable(text) if text else ()), *(value or ())])
+    return option.read_variable(text) if text and value == option.default else value
+
+
+def _dest(option: Option) -> str:
+    return (option.flag or "").removeprefix("--").replace("-", "_")
+
+
+def _add(group: argparse._ArgumentGroup, option: Option) -> None:
+    usual = f" (default: {option.usual_text})" if option.usual_text else ""
+    text = (option.help + usual).replace("%", "%%")
+    flag, default = option.flag or "", option.default
+    if option.kind is bool:
+        # argparse would add the default to the help by itself if it knew it here.
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text).default = default
+    elif option.choices and option.parse is None and option.kind is str:
+        group.add_argument(flag, choices=option.choices, default=default, help=text)
+    else:
+        group.add_argument(
+            flag,
+            action="append" if option.repeats else "store",
+            type=option.read,
+            default=default,
+            metavar=metavar(option),
+            help=text,
+        )
