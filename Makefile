@@ -73,9 +73,10 @@ chart: setup ## Make the chart's schema, README and CRD copies anew
 	@$(BIN)/python charts/generate.py
 
 .PHONY: reference
-reference: setup ## Make the API's reference in docs/api.md anew, and the gateway's copy of it
+reference: setup ## Write the references: of the API in docs/api.md, with the gateway's copy; of options in docs/options.md and .json
 	@$(BIN)/python -m plimsoll_runtime.api.openapi.markdown docs/api.md
 	@$(BIN)/python -m plimsoll_runtime.api.openapi.gateway_pages operator/plimsoll_gateway/pages
+	@$(BIN)/python -m plimsoll_runtime.cli.reference docs
 
 .PHONY: constraints
 constraints: setup ## Pin in constraints.txt what .venv holds

@@ -10,15 +10,15 @@ from typing import Any
 import httpx
 import pytest
 from host_support.fake_host import FakeHost
-from plimsoll_operator.failure import failure_of
-from plimsoll_operator.identity import CONTAINER, HOST_PORT, ObjectKey
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.spec import read_pool
-from plimsoll_operator.reasons import Reason
 
 from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_runtime.api.host.server import HostConfig, HostServer, make_guard
+from plimsoll_operator.spec.identity import CONTAINER, HOST_PORT, ObjectKey
+from plimsoll_operator.spec.runtime_pool import read_pool
+from plimsoll_operator.status.pod_failure import failure_of
+from plimsoll_operator.status.reasons import Reason
+from plimsoll_runtime.api.host.config import HostConfig
+from plimsoll_runtime.api.host.server import HostServer, make_guard
 from plimsoll_runtime.api.server.listener import listen
 from plimsoll_runtime.cli.host import host_config, host_settings
 from plimsoll_runtime.cli.main import build_parser

@@ -11,26 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_support.stub_host import StubHost
 from operator_support.verdicts import MEMORY
-from plimsoll_operator.build.pod import build_pod
-from plimsoll_operator.build.revision import user_part
-from plimsoll_operator.identity import GROUP_LABEL
-from plimsoll_operator.names import NameRegistry
-from plimsoll_operator.pools.book import HostPod, Known
-from plimsoll_operator.pools.host_key import HostKey
-from plimsoll_operator.pools.modelhost import build_host as build_model_host
-from plimsoll_operator.pools.modelhost import host_status
-from plimsoll_operator.pools.spec import PoolSpec
-from plimsoll_operator.reasons import CALM, Reason
-from plimsoll_operator.rollout import Rollout
-from plimsoll_operator.stores import read_files, read_responses
-from plimsoll_operator.template import Template
 
 from plimsoll_gateway.discovery.kubernetes_objects import HOSTS, MODELS, PASSING, POD_SELECTOR, PODS, table_of
 from plimsoll_operator.build.arguments import serve_arguments as operator_arguments
 from plimsoll_operator.build.host import HostKey, build_host
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.spec import SpecError, read_spec
-from plimsoll_runtime.api.server.limits import BatchOptions
+from plimsoll_operator.build.model import build_pod
+from plimsoll_operator.build.pod_revision import user_part
+from plimsoll_operator.kube.served_names import NameRegistry
+from plimsoll_operator.pools.hosts.host_registry import HostPod, Known
+from plimsoll_operator.pools.hosts.model_host import build_host as build_model_host
+from plimsoll_operator.pools.hosts.model_host import host_status
+from plimsoll_operator.spec import identity
+from plimsoll_operator.spec.identity import GROUP_LABEL
+from plimsoll_operator.spec.model_deployment import SpecError, read_spec
+from plimsoll_operator.spec.persistence import read_files, read_responses
+from plimsoll_operator.spec.rollout import Rollout
+from plimsoll_operator.spec.runtime_pool import PoolSpec
+from plimsoll_operator.spec.template import Template
+from plimsoll_operator.status.reasons import CALM, Reason
+from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.cli.host import host_config
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.local.manifest.manifest import Document

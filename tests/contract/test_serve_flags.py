@@ -10,10 +10,11 @@ import yaml
 
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
-from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, DTYPES
-from plimsoll_runtime.engine.protocol.pooling import TASKS
-from plimsoll_runtime.engine.scheduler.policies import POLICIES
+from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, POLICIES
+from plimsoll_runtime.engine.scheduler import policies
 from plimsoll_runtime.execution.attention.registry import BACKENDS
+from plimsoll_runtime.options.storage import BatchOptions, ResponseBounds
+from plimsoll_runtime.utils.option import options_of
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 
@@ -24,14 +25,6 @@ SAMPLES = {
 }
 
 
-STORES = {
-    ("responses", "count"): "--max-responses",
-    ("responses", "size"): "--max-response-bytes",
-    ("responses", "tenantShare"): "--response-tenant-share",
-    ("responses", "days"): "--response-days",
-    ("files", "size"): "--files-size",
-    ("files", "batchLines"): "--batch-lines",
-}
 AMOUNTS = ["1Gi", "0.5G", "1.5Ti", "512M", "1048576"]
 
 
@@ -70,12 +63,15 @@ def test_what_is_on_can_be_switched_off(field: str) -> None:
 
 def kept() -> Iterator[tuple[str, str]]:
     """The same of what is kept beyond an answer."""
-    for (part, field), option in STORES.items():
+    for option in (*options_of(ResponseBounds), *options_of(BatchOptions)):
+        if not option.deployment:
+            continue
+        part, _, field = option.deployment.partition(".")
         schema = options(part)[field]
         ends = [schema[end] for end in ("minimum", "maximum") if end in schema]
         samples = {"size": AMOUNTS, "tenantShare": ["1%", "100%"]}.get(field, ends)
         for value in samples:
-            yield option, str(value)
+            yield str(option.flag), str(value)
 
 
 @pytest.mark.parametrize(("option", "value"), list(kept()))
@@ -83,14 +79,7 @@ def test_the_parser_takes_what_the_schema_allows_to_be_kept(option: str, value: 
     server_config(build_parser().parse_args(["serve", "m", option, value, "--files-dir", "d"]))
 
 
-def test_all_that_may_be_kept_has_an_option() -> None:
-    fields = {(part, field) for part in ("responses", "files") for field in options(part)}
-    assert fields - {("responses", "claim"), ("files", "claim")} == STORES.keys()
-
-
-def test_the_schema_knows_the_names_of_the_runtime() -> None:
-    assert options()["dtype"]["enum"] == list(DTYPES)
-    assert options()["policy"]["enum"] == list(POLICIES)
-    assert options()["task"]["enum"] == list(TASKS)
-    assert options()["attentionBackend"]["enum"] == list(ATTENTION_BACKENDS)
+def test_options_name_the_policies_and_backends_that_there_are() -> None:
+    """The option's record imports neither."""
+    assert tuple(policies.POLICIES) == POLICIES
     assert ("auto", *BACKENDS) == ATTENTION_BACKENDS

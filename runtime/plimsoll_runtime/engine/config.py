@@ -60,8 +60,10 @@ class EngineConfig:
 
     `model` is a folder, a .gguf file, demo://NAME or a Hugging Face id (hf://ID too).
     Sizes of memory are texts such as "2GiB" or "40%".
-    `task`: see `engine.protocol.pooling`. `overlap`, `offline` (nobody watches the answers come, so only the last one's
-    time counts): see `overlaps` and `scheduler.token_budget`. `graph_seconds`, `graph_memory`: see `execution.graphs.capture`.
+
+    `task`: see `engine.protocol.pooling`. `overlap`, `offline` (nobody watches the outputs come, so only the last one's
+    time counts): see `overlaps` and `scheduler.token_budget`. `graph_seconds`, `graph_memory`: see
+    `execution.graphs.capture`.
     """
 
     model: str

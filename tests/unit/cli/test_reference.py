@@ -1,0 +1,61 @@
+"""docs/options.json and docs/options.md list every option, as the commands have it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from plimsoll_runtime.cli.main import build_parser
+from plimsoll_runtime.cli.reference import all_options, as_json, renewed
+from plimsoll_runtime.engine.config import EngineConfig
+from plimsoll_runtime.utils.option import options_of
+
+DOCS = Path(__file__).parents[3] / "docs"
+COMMANDS = ("serve", "host", "batch", "profile")
+OF_COMMANDS = {
+    "host": {"--models"},
+    "profile": {"--workload", "--batch", "--prompt-len", "--output-len", "--trace", "--json"},
+}
+"""Flags that say what a command does, and not how an engine or a server works."""
+
+
+def flags(command: str) -> set[str]:
+    (commands,) = (a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    actions = commands.choices[command]._actions
+    return {action.option_strings[0] for action in actions if action.option_strings} - {"-h"}
+
+
+def test_the_files_are_as_new() -> None:
+    page = (DOCS / "options.md").read_text(encoding="utf-8")
+    assert page == renewed(page), "docs/options.md is old: run `make reference`"
+    assert (DOCS / "options.json").read_text(encoding="utf-8") == as_json(), "docs/options.json is old, likewise"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_has_the_flags_that_are_listed(command: str) -> None:
+    listed = {option.flag for option in all_options() if command in option.where and option.flag}
+    assert listed <= flags(command)
+    if command != "batch":
+        assert flags(command) - listed == OF_COMMANDS.get(command, set())
+
+
+def test_every_option_can_be_set_somewhere() -> None:
+    for option in all_options():
+        assert option.flag or option.variable, option
+        assert option.where, option
+        assert set(option.where) <= {*COMMANDS, "LLM", "host API"}, option
+
+
+def test_an_engines_options_are_all_declared() -> None:
+    assert {option.name for option in options_of(EngineConfig)} == {field.name for field in fields(EngineConfig)} - {
+        "model",
+        "offline",
+    }
+
+
+def test_a_page_without_a_mark_is_refused() -> None:
+    with pytest.raises(ValueError, match="no mark"):
+        renewed("# Options\n")
