@@ -17,6 +17,7 @@ from plimsoll_runtime.api.schemas.message_events import (
     BlockStart,
     BlockStop,
     BlockText,
+    BlockThinking,
     BlockToolUse,
     Content,
     Event,
@@ -29,7 +30,6 @@ from plimsoll_runtime.api.schemas.message_events import (
     MoreSignature,
     MoreText,
     Stopped,
-    ThinkingBlock,
     ThinkingDelta,
     ThinkingTokens,
 )
@@ -51,7 +51,7 @@ class _Block:
         match self.begun:
             case BlockText():
                 return MoreText(text)
-            case ThinkingBlock():
+            case BlockThinking():
                 return ThinkingDelta(text)
             case BlockToolUse():
                 return MoreInput(text)
@@ -66,8 +66,8 @@ class _Block:
         match self.begun:
             case BlockText():
                 return BlockText(self.text)
-            case ThinkingBlock():
-                return ThinkingBlock(self.text if tells_thoughts else "", signature_of(self.text))
+            case BlockThinking():
+                return BlockThinking(self.text if tells_thoughts else "", signature_of(self.text))
             case BlockToolUse(id=call_id, name=name):
                 return BlockToolUse(call_id, name, _object(self.text))
 
@@ -110,8 +110,8 @@ class Blocks:
         return [block.whole(tells_thoughts=self._tells_thoughts) for block in self._blocks]
 
     def _thought(self, text: str) -> list[Event]:
-        thinks = self._is_open and isinstance(self._blocks[-1].begun, ThinkingBlock)
-        events = [] if thinks else self._begin(ThinkingBlock("", ""))
+        thinks = self._is_open and isinstance(self._blocks[-1].begun, BlockThinking)
+        events = [] if thinks else self._begin(BlockThinking("", ""))
         more = self._more(text)
         return [*events, more] if self._tells_thoughts else events
 
@@ -139,7 +139,7 @@ class Blocks:
         self._is_open = False
         index, last = len(self._blocks) - 1, self._blocks[-1]
         signed: list[Event] = []
-        if isinstance(last.begun, ThinkingBlock):
+        if isinstance(last.begun, BlockThinking):
             signed.append(BlockDelta(index, MoreSignature(signature_of(last.text))))
         return [*signed, BlockStop(index)]
 

@@ -13,7 +13,7 @@ class BlockText(msgspec.Struct, tag_field="type", tag="text"):
     text: str
 
 
-class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking"):
+class BlockThinking(msgspec.Struct, tag_field="type", tag="thinking"):
     """What the model thought. The signature is for clients that want one; nobody looks at it here."""
 
     thinking: str
@@ -28,7 +28,7 @@ class BlockToolUse(msgspec.Struct, tag_field="type", tag="tool_use"):
     input: dict[str, Any]
 
 
-Content = BlockText | ThinkingBlock | BlockToolUse
+Content = BlockText | BlockThinking | BlockToolUse
 
 
 class ThinkingTokens(msgspec.Struct):
