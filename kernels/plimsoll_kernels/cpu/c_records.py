@@ -70,7 +70,7 @@ Record = TypeVar("Record", bound=type[CRecord])
 @dataclass_transform(kw_only_default=True)
 def c_record(cls: Record) -> Record:
     """Give a record the fields that its annotations name. Those with the default 0 or None may be left out."""
-    cls.c_fields = [(name, c_type(each)) for name, each in get_annotations(cls, eval_str=True).items()]
+    cls.c_fields = [(name, c_type(each)) for name, each in get_annotations(cls).items()]
     cls._fields_ = [(name, field.own) for name, field in cls.c_fields]
     return cls
 

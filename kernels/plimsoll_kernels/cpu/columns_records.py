@@ -1,6 +1,6 @@
 """Records of the ops over columns of rows, and of those that keep a state of each sequence. See op_records.py."""
 
-from __future__ import annotations
+# Without future annotations: those of records are read as types, and evaluating strings takes milliseconds.
 
 from plimsoll_kernels.cpu.c_records import CRecord, Float, Floats, Int, c_record
 from plimsoll_kernels.cpu.op_records import Activation, AnyOp

@@ -4,7 +4,7 @@ A place is the number of one of the step's `PlaceRecord`s. Floats are [rows, wid
 products read (source/element.h). Addresses of floats are those of float32 tensors.
 """
 
-from __future__ import annotations
+# Without future annotations: those of records are read as types, and evaluating strings takes milliseconds.
 
 from enum import IntEnum
 

@@ -4,14 +4,14 @@ Records are declared here, in op_records.py and in columns_records.py, and nowhe
 `interface()`, which is made of them whenever the library is compiled.
 """
 
-from __future__ import annotations
+# Without future annotations: those of records are read as types, and evaluating strings takes milliseconds.
 
 import re
 from collections.abc import Callable
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from plimsoll_kernels.cpu import c_records
 from plimsoll_kernels.cpu.c_records import (
@@ -87,10 +87,10 @@ class OpRecord(CRecord):
     timed: Timed
     any: Annotated[Any, c_records.union(OPS)] = None
 
-    @staticmethod
-    def of(op: AnyOp, timed: Timed) -> OpRecord:
+    @classmethod
+    def of(cls, op: AnyOp, timed: Timed) -> Self:
         """A copy of one of the ops."""
-        found = OpRecord(kind=[*OPS.values()].index(type(op)), timed=timed)
+        found = cls(kind=[*OPS.values()].index(type(op)), timed=timed)
         setattr(found, _name(type(op)), op)
         return found
 

@@ -64,7 +64,7 @@ def test_any_batch(simulation: Simulate, steps: list[dict[int, int]], window: in
 
 
 def test_a_long_context_is_cut_by_heads_and_rows(simulation: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("segments", "tile"):
+    for module in ("plan", "tiles"):
         monkeypatch.setattr(f"plimsoll_runtime.execution.attention.backends.gather.{module}.TILE_SCORES", 2000)
     run = simulation(GatheredBackend, [shape(8, 4, 32)], torch.float32, 16, 100)
     a, b = run.add(), run.add()
