@@ -37,7 +37,7 @@ from plimsoll_runtime.local.manifest.manifest import Document
 from plimsoll_runtime.local.manifest.validation import admit
 from plimsoll_runtime.local.model import read_stores
 from plimsoll_runtime.local.model import serve_arguments as laptop_arguments
-from plimsoll_runtime.options.storage import BatchOptions
+from plimsoll_runtime.options import BatchOptions
 
 SPECS: list[dict[str, Any]] = [
     {"model": {"source": "demo://gemma-3-270m"}},

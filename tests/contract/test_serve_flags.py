@@ -13,7 +13,7 @@ from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import ATTENTION_BACKENDS, POLICIES
 from plimsoll_runtime.engine.scheduler import policies
 from plimsoll_runtime.execution.attention.registry import BACKENDS
-from plimsoll_runtime.options.storage import BatchOptions, ResponseBounds
+from plimsoll_runtime.options import BatchOptions, ResponseBounds
 from plimsoll_runtime.utils.option import options_of
 
 CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))

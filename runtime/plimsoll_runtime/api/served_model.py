@@ -12,7 +12,7 @@ from plimsoll_runtime.engine.limits import check_priority
 from plimsoll_runtime.engine.protocol.messages import AddRequest, EngineInfo, EngineStats, RequestOutput, Vocabulary
 from plimsoll_runtime.engine.protocol.sampling_params import SamplingParams
 from plimsoll_runtime.errors import PlimsollError, UsageError
-from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.options import ServingOptions
 from plimsoll_runtime.text.generation_config import Recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer
 

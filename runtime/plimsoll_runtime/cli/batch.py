@@ -15,7 +15,7 @@ from plimsoll_runtime.api.server.config import default_name
 from plimsoll_runtime.cli.options import add_options, read_options
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UNREADABLE, UsageError
-from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.options import ServingOptions
 from plimsoll_runtime.utils import option_values as values
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.local.manifest import crd
 from plimsoll_runtime.local.manifest.manifest import Document, read_documents
 from plimsoll_runtime.local.manifest.validation import RefusedError, admit
-from plimsoll_runtime.options.storage import BatchOptions, ResponseBounds
+from plimsoll_runtime.options import BatchOptions, ResponseBounds
 from plimsoll_runtime.utils.option import options_of
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.options import ServingOptions
 from plimsoll_runtime.utils.option import options_of
 from plimsoll_runtime.utils.sizes import is_share, parse_size
 

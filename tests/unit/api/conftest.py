@@ -38,7 +38,7 @@ from plimsoll_runtime.engine.protocol.messages import (
 )
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
 from plimsoll_runtime.errors import EngineDeadError, UsageError
-from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.options import ServingOptions
 from plimsoll_runtime.text.chat_template import ChatTemplate
 from plimsoll_runtime.text.detokenizer import byte_of_character
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer

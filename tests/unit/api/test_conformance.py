@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
-from plimsoll_runtime.options.storage import BatchOptions
+from plimsoll_runtime.options import BatchOptions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,7 @@ from plimsoll_runtime.cli.main import build_parser, main
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.serving import MAX_WAITING, ServingOptions
+from plimsoll_runtime.options import MAX_WAITING, ServingOptions
 
 
 def parse(*words: str) -> ServerConfig:

@@ -40,7 +40,7 @@ from plimsoll_runtime.api.model_directory import ModelTable, Route
 from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.server.credentials import is_gateways
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
-from plimsoll_runtime.options.storage import BatchOptions
+from plimsoll_runtime.options import BatchOptions
 
 MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
 """How many entries a list has at most, and how many batches where its request does not say."""

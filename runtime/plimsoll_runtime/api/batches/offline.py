@@ -29,7 +29,7 @@ from plimsoll_runtime.batch.run import Runner
 from plimsoll_runtime.batch.store import Store, discard
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.options import ServingOptions
 from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.utils.heap import seldom_collected
 from plimsoll_runtime.utils.progress import Progress, silent

@@ -47,7 +47,7 @@ from plimsoll_runtime.api.schemas.sampling import invalid
 from plimsoll_runtime.api.schemas.tools import MAX_TOOLS
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
-from plimsoll_runtime.options.serving import ImageParts
+from plimsoll_runtime.options import ImageParts
 
 OWN_NAMES = {
     "stop": "stop_sequences",

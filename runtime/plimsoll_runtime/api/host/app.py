@@ -30,7 +30,7 @@ from plimsoll_runtime.api.host.requests import (
 from plimsoll_runtime.api.http.concurrency import ClientGoneError, unless_gone
 from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import PlimsollError, UsageError
-from plimsoll_runtime.options.serving import serving_options
+from plimsoll_runtime.options import serving_options
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.lifecycle.operations import OperationStatus
 from plimsoll_runtime.residency.spec import ModelName

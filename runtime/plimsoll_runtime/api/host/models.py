@@ -18,7 +18,7 @@ from plimsoll_runtime.api.model_directory import ModelView, task_of, unknown_mod
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.options.serving import serving_options
+from plimsoll_runtime.options import serving_options
 from plimsoll_runtime.residency.engines.base import Resident
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec, served_names

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from plimsoll_runtime.options.storage import ResponseBounds
+from plimsoll_runtime.options import ResponseBounds
 
 OVERHEAD = 512
 """Bytes that a response takes beside its texts."""

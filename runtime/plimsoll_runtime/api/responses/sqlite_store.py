@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plimsoll_runtime.api.responses.memory_store import OVERHEAD, Clock, Shares, StoredResponse
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.storage import ResponseBounds
+from plimsoll_runtime.options import ResponseBounds
 
 FORM = 1
 """The version of the tables. A file of another one is refused."""

@@ -16,7 +16,7 @@ from plimsoll_runtime.api.responses.errors import previous_not_found
 from plimsoll_runtime.api.responses.memory_store import MemoryStore, StoreBackend, StoredResponse
 from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.schemas.sampling import invalid
-from plimsoll_runtime.options.storage import ResponseBounds
+from plimsoll_runtime.options import ResponseBounds
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from plimsoll_runtime.api.schemas.tools import (
     Tools,
 )
 from plimsoll_runtime.engine.protocol.sampling_params import MAX_LOGPROBS
-from plimsoll_runtime.options.serving import ImageParts
+from plimsoll_runtime.options import ImageParts
 
 MAX_MESSAGES = 4096
 

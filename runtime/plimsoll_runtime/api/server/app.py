@@ -38,7 +38,7 @@ from plimsoll_runtime.api.server.listener import HttpServer
 from plimsoll_runtime.api.server.state import Phase, ServerState
 from plimsoll_runtime.api.telemetry.metrics import CONTENT_TYPE, Metrics
 from plimsoll_runtime.api.telemetry.request_record import RequestRecord
-from plimsoll_runtime.options.storage import ResponseBounds
+from plimsoll_runtime.options import ResponseBounds
 from plimsoll_runtime.version import VERSION
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ from typing import Literal
 from plimsoll_runtime.api.server.limits import OPTION, VARIABLE, BodyLimits, limits_with, path_and_size
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.serving import ServingOptions
-from plimsoll_runtime.options.storage import BatchOptions, ResponseBounds
+from plimsoll_runtime.options import BatchOptions, ResponseBounds, ServingOptions
 from plimsoll_runtime.utils import option_values as values
 from plimsoll_runtime.utils.option import Option, declared, option
 

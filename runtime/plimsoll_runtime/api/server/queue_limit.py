@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError
-from plimsoll_runtime.options.serving import MAX_WAITING, MAX_WAITING_TOKENS
+from plimsoll_runtime.options import MAX_WAITING, MAX_WAITING_TOKENS
 
 SECONDS = 10.0
 """What left so long ago counts for 1/e of what leaves now."""

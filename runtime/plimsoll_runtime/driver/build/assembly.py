@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
-from plimsoll_runtime.driver.build import gpu_parts, parts
+from plimsoll_runtime.driver.build import parts
 from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.driver.build.model_facts import Model
@@ -31,7 +31,7 @@ Stages = Mapping[str, Callable[..., object]]
 """By the name of a part what makes it: a function or a class, whose parameters are the names of the parts it needs."""
 
 
-def no_capturing() -> gpu_parts.CaptureGraphs:
+def no_capturing() -> parts.CaptureGraphs:
     """Captures nothing: every step is launched kernel by kernel."""
     return lambda bounds, progress: None
 
@@ -51,14 +51,14 @@ CPU: Stages = {**PLAIN, "sampler": parts.token_sampler, "runner": CpuRunner}
 GPU: Stages = {
     **SHARED,
     "sampler": parts.token_sampler,
-    "state": gpu_parts.device_state,
-    "event": gpu_parts.results_event,
+    "state": parts.device_state,
+    "event": parts.results_event,
     "capture": CudaCapture,
     "graphs": SamplingGraphs,
-    "graphs_of": gpu_parts.step_graphs,
+    "graphs_of": parts.step_graphs,
     "forward_pass": GraphForwardPass,
     "runner": GpuRunner,
-    "capture_graphs": gpu_parts.graph_capturing,
+    "capture_graphs": parts.graph_capturing,
 }
 GPU_WITHOUT_GRAPHS: Stages = {**GPU, "capture_graphs": no_capturing}
 
@@ -88,7 +88,7 @@ class Assembled:
     runner: Runner
     states: SlotStates
     tiers: Tiers | None
-    capture_graphs: gpu_parts.CaptureGraphs
+    capture_graphs: parts.CaptureGraphs
     grammars: Grammars
     engine_timeline: Timeline
     timeline: Timeline

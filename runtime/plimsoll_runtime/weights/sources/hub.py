@@ -6,25 +6,24 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from plimsoll_runtime.errors import FetchError, PlimsollError, SourceError
-from plimsoll_runtime.utils.progress import OnTransfer
+from tqdm.std import tqdm  # type: ignore[import-untyped]
+
+from plimsoll_runtime.errors import FetchError, ModelError, PlimsollError, SourceError
+from plimsoll_runtime.utils.progress import OnTransfer, Transfer
 from plimsoll_runtime.weights.files import check_size, choose_gguf
 from plimsoll_runtime.weights.sources.snapshot import fetch_unlisted, fetch_whole, lacks_files, matching
 
 if TYPE_CHECKING:
     from huggingface_hub import DryRunFileInfo
-from collections.abc import Mapping
-from pathlib import PurePosixPath
-
-from plimsoll_runtime.errors import ModelError
 
 MODULES = "modules.json"
 DENSE_WEIGHTS = "model.safetensors"
@@ -164,7 +163,7 @@ def fetch_snapshot(
 
 def _counted(ask: Callable[..., Any], on_transfer: OnTransfer, **wanted: Any) -> object:
     """Download what is wanted, and report the bytes. Raises as the library does."""
-    from plimsoll_runtime.weights.sources.download_progress import Tally
+    from plimsoll_runtime.weights.sources.hub import Tally
 
     began = time.time()
 
@@ -291,3 +290,53 @@ def _with_token(access: Access | None) -> str:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
+
+
+EVERY_SECONDS = 0.2
+"""Between two reports."""
+
+
+class Tally:
+    """`on_transfer` is called in threads of the library. `total` is asked for once bytes come, and may take a while.
+
+    The library's own total grows with each file that it begins.
+    """
+
+    def __init__(self, on_transfer: OnTransfer, total: Callable[[], int]) -> None:
+        self._on_transfer = on_transfer
+        self._ask_total = total
+        self._total: int | None = None
+        self._done = 0
+        self._reported = -EVERY_SECONDS
+        self._lock = threading.Lock()
+
+    def bars(self) -> type[Any]:
+        """The library's `tqdm_class`. Its bars show nothing.
+
+        There is one for bytes of the network and one for bytes of files; older versions have one for both, or none.
+        """
+        tally = self
+
+        class Bar(tqdm):  # type: ignore[misc]
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **{**options, "disable": True})
+                self.counts_bytes = options.get("unit") == "B"
+
+            def update(self, n: float | None = 1) -> bool | None:
+                if self.counts_bytes and n:
+                    with tally._lock:
+                        self.n += n
+                        tally._count(int(self.n))
+                return None
+
+        return Bar
+
+    def _count(self, done: int) -> None:
+        """One of the bars has come so far. The lock is held."""
+        self._done = max(self._done, done)
+        if self._total is None:
+            self._total = self._ask_total()
+        now = time.monotonic()
+        if now - self._reported >= EVERY_SECONDS or 0 < self._total <= self._done:
+            self._reported = now
+            self._on_transfer(Transfer(min(self._done, self._total or self._done), self._total))

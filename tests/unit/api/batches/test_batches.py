@@ -24,7 +24,7 @@ from plimsoll_runtime.batch.job import Tally
 from plimsoll_runtime.batch.journal import Journal, Mark
 from plimsoll_runtime.batch.store import JOURNAL
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo
-from plimsoll_runtime.options.storage import BatchOptions
+from plimsoll_runtime.options import BatchOptions
 
 CHAT = "/v1/chat/completions"
 KEYS = ("one", "other")

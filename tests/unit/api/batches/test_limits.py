@@ -19,7 +19,7 @@ from plimsoll_runtime.api.batches import job
 from plimsoll_runtime.api.batches import limits as module
 from plimsoll_runtime.api.batches.limits import MINUTE, Allowance, KeyTerms, expected_tokens, read_terms
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.options.storage import BatchOptions
+from plimsoll_runtime.options import BatchOptions
 
 from .test_batches import begin, ended, line, lines_of
 

@@ -33,7 +33,7 @@ from plimsoll_runtime.batch.reader import PromptRule
 from plimsoll_runtime.batch.store import Store
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.serving import ImageParts, ServingOptions
+from plimsoll_runtime.options import ImageParts, ServingOptions
 
 SUPPORT = Path(__file__).parents[3] / "support"
 PLAIN = [{"prompt": f"text {number}"} for number in range(10)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
-from plimsoll_runtime.options.storage import ResponseBounds
+from plimsoll_runtime.options import ResponseBounds
 
 if TYPE_CHECKING:
     from tests.unit.api.responses.conftest import Talk

@@ -25,7 +25,7 @@ from plimsoll_runtime.api.responses.memory_store import OVERHEAD, MemoryStore, S
 from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.responses.store import ResponseStore
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.storage import DAY_SECONDS, ResponseBounds
+from plimsoll_runtime.options import DAY_SECONDS, ResponseBounds
 
 BOUNDS = ResponseBounds(count=4, bytes=4 * OVERHEAD + 60, days=100 / DAY_SECONDS)
 OWNERS = st.sampled_from(["a", "b", "c"])
@@ -185,7 +185,7 @@ def test_only_the_servers_user_may_read_the_file(shelf: SqliteStore, path: Path)
 @pytest.mark.usefixtures("shelf")
 def test_one_server_has_a_file(path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from plimsoll_runtime.options.storage import ResponseBounds;"
+        "import sys; from pathlib import Path; from plimsoll_runtime.options import ResponseBounds;"
         "from plimsoll_runtime.api.responses.sqlite_store import SqliteStore;"
         "SqliteStore(Path(sys.argv[1]), ResponseBounds())"
     )
@@ -198,7 +198,7 @@ def test_one_server_has_a_file(path: Path) -> None:
 
 def test_what_a_crash_leaves_is_read(path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from plimsoll_runtime.options.storage import ResponseBounds;"
+        "import os, sys; from pathlib import Path; from plimsoll_runtime.options import ResponseBounds;"
         "from plimsoll_runtime.api.responses.memory_store import StoredResponse;"
         "from plimsoll_runtime.api.responses.sqlite_store import SqliteStore;"
         "shelf = SqliteStore(Path(sys.argv[1]), ResponseBounds());"

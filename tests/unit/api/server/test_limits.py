@@ -14,7 +14,7 @@ from plimsoll_runtime.api.server.limits import BODY_BYTES, KEPT_APART, OPTION, V
 from plimsoll_runtime.cli.main import build_parser
 from plimsoll_runtime.cli.serve import server_config
 from plimsoll_runtime.errors import UsageError
-from plimsoll_runtime.options.storage import BatchOptions
+from plimsoll_runtime.options import BatchOptions
 
 MOST, FILE, BATCH = 1000, 3 << 20, 700
 LIMITS = limits_with([("/v1/files", FILE), (None, MOST), ("/v1/batches", BATCH)])

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from plimsoll_runtime.api.server.config import ServerConfig
-from plimsoll_runtime.api.server.model_loader import load_model
+from plimsoll_runtime.api.server.server import load_model
 from plimsoll_runtime.api.server.state import ServerState
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.errors import ModelError
-from plimsoll_runtime.options.serving import ServingOptions
+from plimsoll_runtime.options import ServingOptions
 from plimsoll_runtime.text.generation_config import GenerationConfigSource
 
 SAID = {"temperature": 0.25, "top_p": 0.5, "top_k": 7, "min_p": 0.125, "repetition_penalty": 1.5}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from kernel_support.recorder import Recorder
 
-from plimsoll_runtime.driver.build import gpu_parts
+from plimsoll_runtime.driver.build import parts
 from plimsoll_runtime.driver.build.assembly import (
     CPU,
     GPU,
@@ -67,14 +67,14 @@ def test_kinds_of_graphs(
 ) -> None:
     made: list[tuple[str, dict[str, Any]]] = []
     for name in (DECODES, PIECES):
-        monkeypatch.setattr(gpu_parts, name, partial(Kind, made, name))
+        monkeypatch.setattr(parts, name, partial(Kind, made, name))
     decoder: Any = TorchDecoder.__new__(TorchDecoder)
     decoder.program = Program.__new__(Program) if ours else object()
-    parts = StepParts(decoder, cache=SimpleNamespace(), states=states.__new__(states))  # type: ignore[arg-type]
+    step_parts = StepParts(decoder, cache=SimpleNamespace(), states=states.__new__(states))  # type: ignore[arg-type]
     config = EngineConfig(model="m", max_sequences=7, max_batch_tokens=99)
     budget: Any = SimpleNamespace(kv=SimpleNamespace(max_model_len=1000))
     state: Any = object()
-    graphs = gpu_parts.step_graphs(config, budget, parts, state, CAPTURE)(backend.__new__(backend))
+    graphs = parts.step_graphs(config, budget, step_parts, state, CAPTURE)(backend.__new__(backend))
     assert [name for name, _ in made] == expected
     assert len(graphs.wanted()) == len(expected)
     limits = {DECODES: {"max_sequences": 7, "max_model_len": 1000}, PIECES: {"max_rows": 99}}
@@ -87,7 +87,7 @@ def test_where_sampling_is_captured(ours: bool) -> None:
     decoder: Any = SimpleNamespace(outline=Program.__new__(Program) if ours else object())
     forward_pass: Any = SimpleNamespace(capture_graphs=lambda *args, beside: (args, beside))
     sampling: Any = object()
-    captured: Any = gpu_parts.graph_capturing(decoder, forward_pass, CAPTURE, sampling)("bounds", "progress")  # type: ignore[arg-type]
+    captured: Any = parts.graph_capturing(decoder, forward_pass, CAPTURE, sampling)("bounds", "progress")  # type: ignore[arg-type]
     assert captured == ((CAPTURE, "bounds", "progress"), sampling if ours else NO_GRAPHS)
 
 

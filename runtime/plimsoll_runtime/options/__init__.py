@@ -1,1 +1,0 @@
-"""Records of options that several layers read: how one model is served, and where responses and files are stored."""
