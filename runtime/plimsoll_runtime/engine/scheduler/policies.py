@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from plimsoll_runtime.engine.sequence import SequenceState
-from plimsoll_runtime.errors import UsageError
 
 ENOUGH = 8
 """Answers of a kind that must have ended before their mean is believed."""
@@ -199,7 +198,5 @@ POLICIES: dict[str, type[Policy]] = {
 
 
 def new_policy(name: str) -> Policy:
-    """The policy of this name. Raises UsageError."""
-    if name not in POLICIES:
-        raise UsageError(f"unknown scheduling policy {name!r}; there are {', '.join(sorted(POLICIES))}")
+    """The policy of a name that `EngineConfig.policy` allows."""
     return POLICIES[name]()
