@@ -7,6 +7,8 @@ import importlib.util
 import logging
 import platform
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,14 +208,8 @@ def test_an_install_goes_on_without(machine: str, compiler: str, told: str, monk
     spec.loader.exec_module(hooks)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setenv("CXX", compiler)
-    load = hooks._load
-
-    def not_built(path: Path) -> Any:
-        module = load(path)
-        monkeypatch.setattr(module, "is_whole", lambda library: False)
-        return module
-
-    monkeypatch.setattr(hooks, "_load", not_built)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("plimsoll_kernels.cpu.compile.is_whole", lambda library: False)
     warnings: list[str] = []
     hook = hooks.CpuKernels(
         str(ROOT), {}, None, None, "", "wheel", app=SimpleNamespace(display_warning=warnings.append)
@@ -224,6 +220,11 @@ def test_an_install_goes_on_without(machine: str, compiler: str, told: str, monk
     assert "the CPU kernels are left out, stock torch will compute instead" in warning
     assert told in warning
     assert data == {"artifacts": []}
+
+
+def test_a_build_needs_the_standard_library_alone() -> None:
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'kernels')!r}); import plimsoll_kernels.cpu.compile"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 
 def test_what_was_chosen_is_used_without_a_trial(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
