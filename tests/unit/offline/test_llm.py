@@ -72,7 +72,7 @@ def test_without_parameters_the_models_files_say_how_to_sample(tmp_path: Path) -
 def test_the_policy_is_an_option_of_the_engine(llm: LLM) -> None:
     assert llm.info.policy == "priority"
     assert len(llm.generate([[1]], params(priority=-1))[0].outputs[0].token_ids) == 4
-    with pytest.raises(UsageError, match=r"'best'.*there are deadline, fcfs"):
+    with pytest.raises(UsageError, match=r"policy must be one of fcfs, priority, .*, not best"):
         load(llm.info.model, policy="best")
 
 
