@@ -72,6 +72,7 @@ def test_what_a_gpus_engine_needs_has_it(folder: Path, monkeypatch: pytest.Monke
     files, config = resolve(str(folder)), config_of(folder, graph_memory="100MiB")
     needs, found = measure(config), fit(files, config)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     needed, fitted = measure(config), fit(files, config)
     assert needed.workspace - needs.workspace == 100 * MIB
     assert (found.graphs, fitted.graphs) == (0, 100 * MIB)
@@ -87,6 +88,7 @@ def test_an_engine_captures_within_the_grant_that_its_headers_asked_for(
     """A step that is smaller than predicted leaves graphs what they may have; a larger one takes of theirs."""
     config = config_of(folder, graph_memory="100MiB")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     needs = measure(config)
     outline = program_of(describe(resolve(str(folder)).config))
     model: Any = SimpleNamespace(outline=outline, device=GPU)

@@ -150,7 +150,7 @@ def touched(*_): raise AssertionError("a device is looked for")
 for module in (torch.cuda, torch.accelerator):
     for name in ("is_available", "device_count", "init", "current_accelerator"):
         if hasattr(module, name): setattr(module, name, touched)
-from plimsoll_runtime.driver import warm
+from plimsoll_runtime.driver.process import preload
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
