@@ -101,8 +101,8 @@ def fork():
         raise OSError(11, "Resource temporarily unavailable")
     return forks()
 os.fork = fork
-from plimsoll_runtime.driver import forking
-sys.exit(forking.main())
+from plimsoll_runtime.driver.process import fork_server
+sys.exit(fork_server.main())
 """
     ours, theirs = socket.socketpair()
     end, other = socket.socketpair()
