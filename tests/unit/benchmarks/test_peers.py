@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,13 @@ def llama(tmp_path: Path) -> Path:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     layer = "model.layers.0"
+    # Of a seed: half precision does not hold every bfloat16 near 0.
+    random = partial(torch.randn, generator=torch.Generator().manual_seed(0))
     tensors = {
-        "model.embed_tokens.weight": torch.randn(SHAPE.vocab, SHAPE.hidden),
-        "model.norm.weight": torch.randn(SHAPE.hidden),
-        f"{layer}.self_attn.q_proj.weight": torch.randn(16, 16),
-        f"{layer}.mlp.down_proj.weight": torch.randn(16, 24),
+        "model.embed_tokens.weight": random(SHAPE.vocab, SHAPE.hidden),
+        "model.norm.weight": random(SHAPE.hidden),
+        f"{layer}.self_attn.q_proj.weight": random(16, 16),
+        f"{layer}.mlp.down_proj.weight": random(16, 24),
     }
     save_file({name: t.bfloat16() for name, t in tensors.items()}, tmp_path / "model.safetensors")
     return tmp_path
