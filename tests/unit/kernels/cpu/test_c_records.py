@@ -1,6 +1,6 @@
 """Records are declared in Python alone: C++ gets them as a header, and its compiler checks where their fields are."""
 
-from __future__ import annotations
+# Without future annotations: those of records are read as types.
 
 import ctypes
 import shutil
