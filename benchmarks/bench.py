@@ -6,11 +6,7 @@ Every question runs in a process of its own. `--only` takes workloads (W1 to W4,
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,7 @@ import options
 import tables
 from options import Options
 from provenance import processor_kind
+from question import QuestionFailed, ask
 from serving.run import LINES
 
 HERE = Path(__file__).resolve().parent
@@ -39,10 +36,6 @@ QUESTIONS = (
 )
 
 
-class QuestionFailed(RuntimeError):
-    """A bench ended badly; what it printed is above."""
-
-
 def main() -> int:
     """Run, print, write: 0 when no goal is missed, 1 when one is, 2 when a bench failed."""
     parser = options.parser(__doc__)
@@ -54,6 +47,10 @@ def main() -> int:
     )
     args = parser.parse_args()
     if args.against is not None:
+        if args.record:
+            parser.error(
+                "--record keeps the figures beside the peers: give --against without it, and --json for a file"
+            )
         return against.run.run(args.against, options.from_arguments(args), tables.console())
     if args.record and (args.only or args.scale < 1 or args.json):
         parser.error("--record keeps whole runs, in a place of its own: give it without --only, --scale and --json")
@@ -71,7 +68,7 @@ def main() -> int:
     for name, only in _plan(chosen.only):
         console.rule(" ".join((name, *only)))
         try:
-            result = _ask(name, only, chosen)
+            result = ask(name, only, chosen)
         except QuestionFailed as error:
             console.print(str(error))
             failed.append(" ".join((name, *only)))
@@ -104,22 +101,6 @@ def _plan(only: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
     """The benches to run, each with the workload it is asked for: one after the other, so that none is lost."""
     serving = [("serving", (name,)) for name in LINES if name in only or not only]
     return serving + [(name, ()) for name in QUESTIONS if name in only or not only]
-
-
-def _ask(name: str, only: Sequence[str], chosen: Options) -> dict[str, Any]:
-    """One bench in its own process. Raises QuestionFailed."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        command = [sys.executable, "-W", "ignore", "-m", f"{name}.run", "--json", str(answer)]
-        command += ["--rounds", str(chosen.rounds), "--threads", str(chosen.threads), "--scale", str(chosen.scale)]
-        command += [part for workload in only for part in ("--only", workload)]
-        status = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(HERE)}, check=False).returncode
-        if status or not answer.is_file():
-            raise QuestionFailed(f"{name} ended with {status}")
-        result: dict[str, Any] = json.loads(answer.read_text())
-        # The whole run states once where it comes from.
-        del result["run"]
-        return result
 
 
 if __name__ == "__main__":

@@ -1,8 +1,14 @@
-"""What every bench does when it is run by itself: measure, print its table, leave its result."""
+"""What every bench does when it is run by itself (measure, print its table, leave its result), and who runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import options
@@ -11,6 +17,11 @@ from options import Options
 from tables import Sheet
 
 Result = dict[str, Any]
+HERE = Path(__file__).resolve().parent
+
+
+class QuestionFailed(RuntimeError):
+    """A bench ended badly; what it printed is above."""
 
 
 def main(doc: str | None, measure: Callable[[Options], Result], table: Callable[[Result], Sheet]) -> int:
@@ -20,3 +31,22 @@ def main(doc: str | None, measure: Callable[[Options], Result], table: Callable[
     tables.console().print(table(result).rich())
     options.write(chosen, result)
     return 0
+
+
+def ask(name: str, only: Sequence[str], chosen: Options, environment: Mapping[str, str] | None = None) -> Result:
+    """The result of one bench in its own process, without its provenance: who asks states that once.
+
+    `environment`: variables that name another tree's sources. Raises QuestionFailed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-P", "-W", "ignore", "-m", f"{name}.run", "--json", str(answer)]
+        command += ["--rounds", str(chosen.rounds), "--threads", str(chosen.threads), "--scale", str(chosen.scale)]
+        command += [part for workload in only for part in ("--only", workload)]
+        environment = os.environ | {"PYTHONPATH": str(HERE)} if environment is None else environment
+        status = subprocess.run(command, env=environment, check=False).returncode
+        if status or not answer.is_file():
+            raise QuestionFailed(f"{name} ended with {status}")
+        result: Result = json.loads(answer.read_text())
+        del result["run"]
+        return result

@@ -1,4 +1,4 @@
-"""`python -m against.run COMMIT`: the working tree and a commit take turns, and ratios with intervals come of it.
+"""The working tree and a commit take turns, and ratios with their intervals come of it: `bench.py --against COMMIT`.
 
 Each serving workload has one process a tree, which stays loaded; the overhead of a step is a process each round. A
 ratio is the commit's time over the working tree's: above 1 the working tree is faster.
@@ -6,46 +6,46 @@ ratio is the commit's time over the working tree's: above 1 the working tree is 
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import tempfile
+import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from rich.console import Console
 
 import options
 import tables
-from against.interval import Interval, interval_of
-from against.tree import Tree, UnknownCommit, other_dependencies, tree_of, working_tree
+from against.tree import WORKING_TREE, Tree, UnknownCommit, other_dependencies, tree_of
 from options import Options
+from question import QuestionFailed, ask
 from serving import quiet
+from serving.pool import Pool
 from serving.run import LINES
-from serving.worker import Worker
+from serving.worker import SystemFailed
 from serving.workloads import workload
 
 OVERHEAD = "overhead"
 USUAL = ("W1", "W2", "W4", "D1", OVERHEAD)
 LEAST = 0.97
 """What the lower end of a ratio's interval must reach: no workload may have become slower by more than this."""
-WARM_UP_SCALE, WARM_UP_ROUND = 0.1, 0
+CONFIDENCE = 0.95
 Round = Callable[[int], float]
 """Seconds or milliseconds of a round, by its number."""
 
 
-def main() -> int:
-    """0 where no workload is slower than `LEAST` allows, else 1; 2 for wrong arguments."""
-    parser = options.parser(__doc__)
-    parser.add_argument("commit", metavar="COMMIT", help="what git knows it by")
-    args = parser.parse_args()
-    return run(args.commit, options.from_arguments(args), tables.console())
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Geometric mean of ratios, and the ends of its confidence interval."""
+
+    ratio: float
+    lower: float
+    upper: float
 
 
 def run(commit: str, chosen: Options, console: Console) -> int:
-    """See `main`."""
+    """0 if no workload is slower than `LEAST` allows, 1 if one is; 2 for wrong arguments or a bench that failed."""
     known = (*LINES, OVERHEAD)
     names = chosen.only or USUAL
     if unknown := sorted(set(names) - set(known)):
@@ -56,70 +56,82 @@ def run(commit: str, chosen: Options, console: Console) -> int:
         return 2
     try:
         before = tree_of(commit)
-    except UnknownCommit as error:
+        for file in other_dependencies(before):
+            console.print(f"{file} differs: both trees run with the packages that are installed now")
+        found = dict(_measured(names, (before, WORKING_TREE), chosen, console))
+    except (UnknownCommit, QuestionFailed, SystemFailed) as error:
         console.print(str(error))
         return 2
-    for file in other_dependencies(before):
-        console.print(f"{file} differs: both trees run with the packages that are installed now")
-    found = {}
+    console.print(_table(before, found).rich())
+    return 1 if any(each.lower < LEAST for each in found.values()) else 0
+
+
+def _measured(
+    names: Sequence[str], trees: tuple[Tree, Tree], chosen: Options, console: Console
+) -> Iterator[tuple[str, Interval]]:
+    """Workload by workload; the file of results grows with each, as a run that is broken off leaves what it found."""
+    written: dict[str, Any] = {}
     for name in names:
         console.rule(name)
-        found[name] = _measure(name, (before, working_tree()), chosen, console)
-        options.write(chosen, {"against": before.commit, "least": LEAST, "workloads": found})
-    console.print(_table(before, found).rich())
-    return 1 if any(each["lower"] < LEAST for each in found.values()) else 0
+        rounds = _rounds(name, trees, chosen, console)
+        found = interval_of([each["before"] / each["now"] for each in rounds])
+        written[name] = {**asdict(found), "rounds": rounds}
+        options.write(chosen, {"against": trees[0].commit, "least": LEAST, "workloads": written})
+        yield name, found
 
 
-def _measure(name: str, trees: tuple[Tree, Tree], chosen: Options, console: Console) -> dict[str, Any]:
+def _rounds(name: str, trees: tuple[Tree, Tree], chosen: Options, console: Console) -> list[dict[str, float]]:
     """Rounds of one workload, the trees in turns; who goes first changes from round to round."""
-    rounds, ratios = [], []
+    rounds = []
     with ExitStack() as stack:
-        ask = [stack.enter_context(_asked(name, tree, chosen)) for tree in trees]
+        timed = [stack.enter_context(_timed(name, tree, chosen)) for tree in trees]
         for number in range(1, chosen.rounds + 1):
             cores = quiet.cores_in_use()
             if (complaint := quiet.complaint(cores)) is not None:
                 console.print(complaint)
-            order = (0, 1) if number % 2 else (1, 0)
-            taken = {index: ask[index](number) for index in order}
-            ratios.append(taken[0] / taken[1])
+            taken = {index: timed[index](number) for index in ((0, 1) if number % 2 else (1, 0))}
             rounds.append({"before": taken[0], "now": taken[1], "cores_used_by_others": round(cores, 2)})
-            console.print(f"{name} round {number}: {ratios[-1]:.3f}")
-    found = interval_of(ratios)
-    return {"ratio": found.mean, "lower": found.lower, "upper": found.upper, "rounds": rounds}
+            console.print(f"{name} round {number}: {taken[0] / taken[1]:.3f}")
+    return rounds
 
 
 @contextmanager
-def _asked(name: str, tree: Tree, chosen: Options) -> Iterator[Round]:
+def _timed(name: str, tree: Tree, chosen: Options) -> Iterator[Round]:
     if name == OVERHEAD:
         yield lambda number: _overhead(tree, chosen)
         return
-    work = workload(name, chosen.scale, 1)
-    with closing(Worker(LINES[name][0], work.shape, chosen.threads, tree.environment)) as worker:
-        worker.run(name, min(chosen.scale, WARM_UP_SCALE), WARM_UP_ROUND)
-        yield lambda number: float(worker.run(name, chosen.scale, number)["seconds"])
+    work, [us, *_] = workload(name, chosen.scale, 1), LINES[name]
+    with Pool(chosen.threads, tree.environment) as pool:
+        yield lambda number: float(pool.run(us, work, chosen.scale, number)["seconds"])
 
 
 def _overhead(tree: Tree, chosen: Options) -> float:
     """Milliseconds of a greedy step of 64 sequences besides the model."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer.json"
-        command = [sys.executable, "-P", "-W", "ignore", "-m", "overhead.run", "--rounds", "1", "--json", str(answer)]
-        command += ["--scale", str(chosen.scale), "--threads", str(chosen.threads)]
-        subprocess.run(command, env=tree.environment, check=True, stdout=subprocess.DEVNULL)
-        return float(json.loads(answer.read_text())["ms"]["greedy"]["overhead"])
+    return float(ask("overhead", (), replace(chosen, rounds=1), tree.environment)["ms"]["greedy"]["overhead"])
 
 
-def _table(before: Tree, found: dict[str, dict[str, Any]]) -> tables.Sheet:
-    def row(name: str, each: dict[str, Any]) -> Sequence[str]:
-        span = Interval(each["ratio"], each["lower"], each["upper"])
-        verdict = "met" if span.lower >= LEAST else "missed"
-        return [name, f"{span.mean:.3f}", f"{span.lower:.3f}", f"{span.upper:.3f}", verdict]
+def interval_of(ratios: Sequence[float]) -> Interval:
+    """Student's interval of the logarithms, at 95 %. Raises ValueError for fewer than two ratios."""
+    if len(ratios) < 2:
+        raise ValueError(f"{len(ratios)} ratio has no interval: measure two rounds or more")
+    from scipy import stats
 
+    logs = [math.log(ratio) for ratio in ratios]
+    mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
+    half = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, len(logs) - 1))
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+
+
+def _table(before: Tree, found: dict[str, Interval]) -> tables.Sheet:
+    rows = [
+        [
+            name,
+            f"{each.ratio:.3f}",
+            f"{each.lower:.3f}",
+            f"{each.upper:.3f}",
+            "met" if each.lower >= LEAST else "missed",
+        ]
+        for name, each in found.items()
+    ]
     title = f"How many times as fast as {before.commit[:12]} (goal: the lower end is {LEAST} or more)"
-    return tables.Sheet(
-        title, ["workload", "ratio", "lower end", "upper end", "goal"], [row(*item) for item in found.items()]
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return tables.Sheet(title, ["workload", "ratio", "lower end", "upper end", "goal"], rows)

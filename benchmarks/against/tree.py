@@ -32,9 +32,7 @@ class Tree:
         return os.environ | {"PYTHONPATH": os.pathsep.join(str(self.root / folder) for folder in SOURCES)}
 
 
-def working_tree() -> Tree:
-    """The tree that this file is in."""
-    return Tree(ROOT, "working tree")
+WORKING_TREE = Tree(ROOT, "working tree")
 
 
 def tree_of(commit: str) -> Tree:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,8 +18,10 @@ WARM_UP_SCALE, WARM_UP_ROUND = 0.1, 0
 class Pool:
     """Workers by system, for workloads of one shape. `absent` says why a system takes no part (any more)."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, environment: Mapping[str, str] | None = None) -> None:
+        """`environment`: see Worker."""
         self._threads = threads
+        self._environment = environment
         self._workers: dict[str, Worker] = {}
         self.absent = {name: reason for name, entry in SYSTEMS.items() if (reason := entry.absent()) is not None}
 
@@ -26,7 +29,7 @@ class Pool:
         """One round. Raises SystemFailed, and from then on the system is absent."""
         try:
             if system not in self._workers:
-                self._workers[system] = Worker(system, work.shape, self._threads)
+                self._workers[system] = Worker(system, work.shape, self._threads, self._environment)
                 self._workers[system].run(work.name, min(scale, WARM_UP_SCALE), WARM_UP_ROUND)
             return self._workers[system].run(work.name, scale, number)
         except SystemFailed as error:

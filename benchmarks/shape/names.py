@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "design" / "names.md"
 OLD, NEW = "b46b5233", "HEAD"
 FOLDERS = ("runtime/plimsoll_runtime", "kernels/plimsoll_kernels", "operator")
 _CODE = re.compile(r"`([^`]+)`")
-_RENAMED = re.compile(r"`(\w+)` -> (?:`([\w.]+)`|gone)")
+_RENAMED = re.compile(r"`(\w+)` -> (?:`(\w+)`|gone)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +69,8 @@ def complaints_of(rows: dict[str, Row], old: str, new: str) -> Iterator[str]:
         found = {name for each in row.paths if each in there for name in public_names(new, each)}
         for name in public_names(old, path):
             now = row.names.get(name, name)
-            elsewhere = now is not None and now not in found and not _is_elsewhere(new, now, there)
-            if elsewhere or (now is not None and not row.paths and name not in row.names):
+            if now is not None and now not in found:
                 yield f"{path}: {name} is not there as {now}"
-
-
-def _is_elsewhere(commit: str, name: str, files: set[str]) -> bool:
-    """Whether `name` is a path and a name in it, with a dot between: `engine/core.EngineCore`."""
-    module, _, last = name.rpartition(".")
-    return bool(module) and any(
-        last in public_names(commit, file) for file in files if file.endswith(f"{module.replace('.', '/')}.py")
-    )
 
 
 @cache

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from against import run as module
-from against.interval import interval_of
-from against.run import LEAST, run
+from against.run import LEAST, interval_of, run
 from against.tree import Tree, UnknownCommit, tree_of
 from options import Options
 from tables import console
@@ -23,7 +22,7 @@ def test_an_interval_is_students() -> None:
     logs = [-0.1, 0.0, 0.1]
     found = interval_of([math.exp(log) for log in logs])
     half = 4.302653 * 0.1 / math.sqrt(3)  # Student's t for two degrees of freedom, from a table
-    assert found.mean == pytest.approx(1.0)
+    assert found.ratio == pytest.approx(1.0)
     assert (math.log(found.lower), math.log(found.upper)) == pytest.approx((-half, half), rel=1e-6)
 
 
