@@ -169,6 +169,22 @@ def _parser() -> argparse.ArgumentParser:
         "--cors-origin", type=_origin, action="append", default=[], metavar="ORIGIN",
         help="an origin (https://chat.example.com) whose web pages may use the API (repeatable; * is all)",
     )  # fmt: skip
+    _add_keys_and_peers(parser)
+    _add_limits(parser)
+    parser.add_argument(
+        "--lame-duck-seconds", type=_seconds, default=5.0, metavar="S",
+        help="serve on after SIGTERM with /health failing (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--drain-seconds", type=_seconds, default=30.0, metavar="S",
+        help="then let running answers finish (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
+    return parser
+
+
+def _add_keys_and_peers(parser: argparse.ArgumentParser) -> None:
+    """Options of who may ask, and of the gateways that share the limits of keys."""
     parser.add_argument(
         "--keys", type=Path, metavar="FOLDER",
         help="API keys, one JSON file each (plimsoll-gateway-key makes them); read again when they change. Without it "
@@ -191,6 +207,10 @@ def _parser() -> argparse.ArgumentParser:
         "--peer-secret-file", type=Path, metavar="FILE",
         help="the secret by which gateways know each other; further lines are those that are taken beside the first",
     )  # fmt: skip
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    """Options of how much is held, and for how long."""
     parser.add_argument(
         "--max-body-bytes", type=_body_bytes, action="append", default=[], metavar="[PATH=]N",
         help="largest request of all paths that ask a model, or of one path (repeatable; 8388608, 4194304 where no "
@@ -221,16 +241,6 @@ def _parser() -> argparse.ArgumentParser:
         help="how long a request may wait for a replica of a model that scales from zero, or is moved; 503 with "
         "Retry-After beyond (%(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--lame-duck-seconds", type=_seconds, default=5.0, metavar="S",
-        help="serve on after SIGTERM with /health failing (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drain-seconds", type=_seconds, default=30.0, metavar="S",
-        help="then let running answers finish (%(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--log-level", choices=["debug", "info", "warning", "error"], default="info")
-    return parser
 
 
 def _body_bytes(text: str) -> tuple[str | None, int]:

@@ -51,11 +51,52 @@ class Options:
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
     """Read a command line; exits with 2 and a usage message when it is wrong."""
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if args.namespace and args.all_namespaces:
+        parser.error("give either --namespace or --all-namespaces")
+    if args.external_scaler_port is not None and args.gateways is None:
+        parser.error("--external-scaler-port needs --gateways: they know what models are asked for")
+    return Options(
+        image=Image(
+            args.runtime_image,
+            args.image_pull_policy,
+            tuple(args.allowed_image),
+            fixed_user=not args.no_fixed_user,
+        ),
+        remote_code=args.trust_remote_code,
+        max_rolling=args.max_rolling_models,
+        namespaces=tuple(args.namespace) if args.namespace else None,
+        name_rules=NameRules(args.name_rules),
+        name_record=args.name_record,
+        name_grace=timedelta(seconds=args.name_grace_seconds),
+        lease=ObjectKey(args.lease_namespace, args.lease_name),
+        deployment=args.deployment,
+        health_port=args.health_port,
+        budgets=not args.no_disruption_budgets,
+        host_keys=args.host_keys,
+        gateways=args.gateways,
+        external_scaler_port=args.external_scaler_port,
+        log_level=args.log_level,
+        profiles=args.profiles,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="plimsoll-operator",
         description="Turns ModelDeployments into runtime pods, and reports what came of it.",
         allow_abbrev=False,
     )
+    _add_pods(parser)
+    _add_cluster(parser)
+    _add_pools_and_scaling(parser)
+    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
+    return parser
+
+
+def _add_pods(parser: argparse.ArgumentParser) -> None:
+    """Options of the pods that the operator makes."""
     parser.add_argument("--runtime-image", required=True, metavar="IMAGE", help="image of the runtime pods")
     parser.add_argument(
         "--image-pull-policy", choices=PULL_POLICIES, default="IfNotPresent", help="when the kubelet pulls it"
@@ -84,6 +125,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         metavar="N",
         help="models that take a new runtime image at a time (default: %(default)s)",
     )
+
+
+def _add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Options of what the operator watches, and of its own objects."""
     parser.add_argument(
         "--namespace", action="append", metavar="NS", help="watch this namespace; repeat for more (default: all)"
     )
@@ -107,6 +152,10 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         action="store_true",
         help="make no PodDisruptionBudgets; delete ours",
     )
+
+
+def _add_pools_and_scaling(parser: argparse.ArgumentParser) -> None:
+    """Options of features that need more than the API server: RuntimePools, scaling, KEDA, profiles."""
     parser.add_argument(
         "--host-keys",
         type=Path,
@@ -134,35 +183,6 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         metavar="FILE",
         help="JSON with defaults for the pods of models and pools, and the profiles that resources.profile may name; "
         "read once (default: none)",
-    )
-    parser.add_argument("--log-level", choices=("DEBUG", "INFO", "WARNING", "ERROR"), default="INFO")
-    args = parser.parse_args(arguments)
-    if args.namespace and args.all_namespaces:
-        parser.error("give either --namespace or --all-namespaces")
-    if args.external_scaler_port is not None and args.gateways is None:
-        parser.error("--external-scaler-port needs --gateways: they know what models are asked for")
-    return Options(
-        image=Image(
-            args.runtime_image,
-            args.image_pull_policy,
-            tuple(args.allowed_image),
-            fixed_user=not args.no_fixed_user,
-        ),
-        remote_code=args.trust_remote_code,
-        max_rolling=args.max_rolling_models,
-        namespaces=tuple(args.namespace) if args.namespace else None,
-        name_rules=NameRules(args.name_rules),
-        name_record=args.name_record,
-        name_grace=timedelta(seconds=args.name_grace_seconds),
-        lease=ObjectKey(args.lease_namespace, args.lease_name),
-        deployment=args.deployment,
-        health_port=args.health_port,
-        budgets=not args.no_disruption_budgets,
-        host_keys=args.host_keys,
-        gateways=args.gateways,
-        external_scaler_port=args.external_scaler_port,
-        log_level=args.log_level,
-        profiles=args.profiles,
     )
 
 
