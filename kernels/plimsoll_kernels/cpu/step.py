@@ -133,9 +133,8 @@ class PagedStep:
         own = array("i", rows)
         if len(own) != self.record.sequences or len(set(rows)) < len(own):
             raise ValueError(f"{self.record.sequences} sequences keep their states in the rows {list(rows)}")
-        found = pointers(states)
-        self._held = (found, own, states)
-        self.record.states = ctypes.cast(found, ctypes.c_void_p)
+        self._held = (own, states)
+        self.record.states = pointers(states)
         self.record.state_rows, _ = own.buffer_info()
 
 

@@ -61,7 +61,7 @@ class GatedRecurrence(Op):
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
-        state, decay = self.state, -SHARPNESS * functional.softplus(weights.read(self.decay).float())
+        state, decay = self.state, self._decay(weights)
         recurrent, inputs = weights.read(self.recurrent).float(), weights.read(self.inputs).float()
         biases = [weights.read(each).float() for each in (self.recurrent_bias, self.inputs_bias)]
         heads = inputs.shape[0]
@@ -79,6 +79,10 @@ class GatedRecurrence(Op):
 
         return run
 
+    def _decay(self, weights: Weights) -> Tensor:
+        """float32 [width], for a gate that is open."""
+        return -SHARPNESS * functional.softplus(weights.read(self.decay).float())
+
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
         """See Op."""
         [width] = self.decay.shape
@@ -86,7 +90,7 @@ class GatedRecurrence(Op):
         [source], target = values.over_columns(self, (width,), width, in_place=False)
 
         def record(weights: CpuWeights) -> GatedRecurrenceRecord:
-            decay = -SHARPNESS * functional.softplus(weights.reader.read(self.decay).float())
+            decay = self._decay(weights.reader)
             return GatedRecurrenceRecord(
                 decay=weights.keep(decay),
                 recurrent=weights.floats(self.recurrent),
