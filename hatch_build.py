@@ -23,7 +23,9 @@ class CpuKernels(BuildHookInterface):  # type: ignore[type-arg]
         sys.path.insert(0, str(Path(self.root) / PACKAGES))
         compiling = importlib.import_module("plimsoll_kernels.cpu.compile")
         try:
-            library = compiling.current_library()
+            library = compiling.library_path()
+            if not compiling.is_whole(library):
+                library = compiling.compile_library()
         except (compiling.CompileError, OSError) as error:
             self.app.display_warning(f"the CPU kernels are left out, stock torch will compute instead: {error}")
             return

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from urllib.parse import quote
 
@@ -31,7 +30,6 @@ from plimsoll_gateway.errors.refusals import (
     Refusal,
     internal_error,
     shutting_down,
-    two_lengths,
     unknown_path,
 )
 from plimsoll_gateway.keys.credential import Credential
@@ -40,11 +38,12 @@ from plimsoll_gateway.pages.operations import Operations
 from plimsoll_gateway.pages.own_paths import OwnPaths
 from plimsoll_gateway.proxy.body import Body, ClientGone, Message, Receive, discard_unread
 from plimsoll_gateway.proxy.cancellation import Cancellations
-from plimsoll_gateway.proxy.exchange import Exchange, fields_of
+from plimsoll_gateway.proxy.exchange import Exchange
 from plimsoll_gateway.proxy.files import FileReplicas, check_batch, filed_at
 from plimsoll_gateway.proxy.headers import Voucher, request_id
 from plimsoll_gateway.proxy.keepalive_comments import KeepaliveComments
 from plimsoll_gateway.proxy.replica_proxy import ReplicaProxy, allowed_model
+from plimsoll_gateway.proxy.request_head import check_host, path_of
 from plimsoll_gateway.proxy.request_peek import CpuTimeSlices, RequestFields, read_fields
 from plimsoll_gateway.proxy.response_observer import ResponseObserver
 from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
@@ -142,12 +141,12 @@ class Gateway:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request (uvicorn is configured to send nothing but HTTP)."""
-        headers = fields_of(scope)
-        dialect = dialect_of(scope["path"], headers)
+        headers, path = dict(scope["headers"]), path_of(scope)
+        dialect = dialect_of(path, headers)
         stream = ResponseStream(send, request_id(headers.get(b"x-request-id")), dialect)
         if self._cors is not None:
             stream.extra = self._cors.fields(headers.get(b"origin"))
-        exchange = Exchange(scope, headers, receive, stream)
+        exchange = Exchange(scope, path, headers, receive, stream)
         try:
             await self._answer(exchange)
         except Refusal as refusal:
@@ -176,8 +175,7 @@ class Gateway:
     async def _lead(self, exchange: Exchange) -> None:
         """To what is at its path."""
         path = exchange.path
-        if b"content-length" in exchange.headers and b"transfer-encoding" in exchange.headers:
-            raise two_lengths()
+        check_host(exchange.scope)
         if self._cors is not None and is_preflight(exchange.scope["method"], exchange.headers):
             await exchange.stream.nothing(self._cors.preflight(exchange.headers))
         elif path in MODEL_PATHS:
@@ -209,9 +207,9 @@ class Gateway:
             call = self._call(exchange, body, fields)
             with (
                 self._demand.asking(exchange.model.key),
-                self._metrics.of(exchange.model.key, self._metrics.in_flight),
+                self._metrics.of(exchange.model.key, self._metrics.in_flight).track_inprogress(),
                 self._queue_limit.enter(exchange.model, fields.model) as ticket,
-                self._running.hold(exchange.receive, exchange.connection),
+                self._running.hold(exchange.receive),
             ):
                 comments = self._comments(exchange, fields)
                 forward = partial(self._proxy.forward, call, exchange.stream, ticket, comments)
@@ -251,17 +249,14 @@ class Gateway:
             if not with_body:
                 body.drop()
             call = self._call(exchange, body, RequestFields(model.served_names[0]))
-            with self._running.hold(exchange.receive, exchange.connection):
+            with self._running.hold(exchange.receive):
                 await self._proxy.fetch(call, model, replica, exchange.stream)
 
     async def _pass_on(self, upload: Upload, call: Call, exchange: Exchange, replica: Replica) -> None:
-        """Send a file on as it comes. A server that does not tell of a client's end is told of it by the file's."""
+        """Send a file on as it comes."""
         assert exchange.model is not None
-        held: AbstractContextManager[None] = nullcontext()
-        if exchange.connection is not None:
-            held = self._running.hold(exchange.receive, exchange.connection)
         try:
-            with held:
+            with self._running.hold(upload.behind):
                 await self._proxy.fetch(call, exchange.model, replica, exchange.stream)
         except Refusal:
             await upload.discard()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plimsoll_gateway.server.http1.request_target import plain_path as of_the_gateway
+from plimsoll_gateway.proxy.request_head import plain_path as of_the_gateway
 from plimsoll_runtime.api.server.access import plain_path as of_the_runtime
 
 PARTS = st.sampled_from(["/", "//", "v1", "models", "m", "%2F", "..", "chat", "completions", "v1/models/"])

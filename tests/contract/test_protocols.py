@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.server.http1 import protocol as of_gateway
+from plimsoll_gateway.server import connection_guard as of_gateway
 from plimsoll_runtime.api.server import listener as of_runtime
 
-Protocol = type[of_gateway.PatientProtocol] | type[of_runtime.PatientProtocol]
+Protocol = type[of_gateway.ConnectionGuard] | type[of_runtime.PatientProtocol]
 HEAD_SECONDS = 20
 REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
@@ -69,6 +69,9 @@ class Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return self.closed
 
+    def is_reading(self) -> bool:
+        return not self.closed
+
     def get_write_buffer_size(self) -> int:
         return 0
 
@@ -114,10 +117,10 @@ async def release() -> asyncio.Event:
     return made
 
 
-@pytest.fixture(params=[of_gateway, of_runtime], ids=["gateway", "runtime"])
+@pytest.fixture(params=[of_gateway.ConnectionGuard, of_runtime.PatientProtocol], ids=["gateway", "runtime"])
 async def client(request: pytest.FixtureRequest, release: asyncio.Event) -> Client:
-    assert request.param.HEAD_SECONDS == HEAD_SECONDS
-    return Client(request.param.PatientProtocol, release)
+    assert of_gateway.HEAD_SECONDS == of_runtime.HEAD_SECONDS == HEAD_SECONDS
+    return Client(request.param, release)
 
 
 async def test_a_fresh_connection_that_says_nothing_is_closed_without_a_word(client: Client) -> None:

@@ -17,7 +17,7 @@ from model_support.tiny import VOCAB, prompts
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.families.common.variants import with_layers, with_mixers
 from plimsoll_runtime.models.registry.registry import FAMILIES, describe
 from plimsoll_runtime.models.spec.decoder import DecoderSpec
@@ -344,7 +344,7 @@ def test_the_cpu_kernels_compute_what_transformers_computes(name: str, tmp_path:
     case = CASES[name]
     wide = {key: value for key, value in WIDE.items() if key in case.values}
     replace(case, values={**case.values, **wide}).write(tmp_path, hidden_size=64)
-    if reason := why_unsupported(program_of(describe(resolve(str(tmp_path)).config))):
+    if reason := why_not_fused(program_of(describe(resolve(str(tmp_path)).config))):
         pytest.skip(f"the CPU kernels {reason}")
     expected = of_transformers(loaded_by_transformers(tmp_path), PROMPTS)
     actual = of_engine(str(tmp_path), PROMPTS, attention_backend="cpu", max_batch_tokens=24, **case.options)

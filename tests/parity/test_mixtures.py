@@ -16,7 +16,7 @@ from model_support.tiny import prompts
 
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.families.common.variants import with_layers, with_mixers
 from plimsoll_runtime.models.registry import registry
 from plimsoll_runtime.models.spec.attention import LatentAttention
@@ -385,7 +385,7 @@ LACKING = {
 def test_the_kernels_compute_each(name: str, saved: Saved) -> None:
     """So that it is they who are compared above, wherever they were built, but for what they do not have."""
     files = resolve(str(saved(name)[0]))
-    lacking = why_unsupported(program_of(registry.describe(files.config)))
+    lacking = why_not_fused(program_of(registry.describe(files.config)))
     assert lacking == next((reason for kind, reason in LACKING.items() if name.startswith(kind)), None)
     chosen = backend_of(files, torch.float32)
     assert (chosen.name == "cpu") == (kernels(torch.float32) is not None and lacking is None)

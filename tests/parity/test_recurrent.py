@@ -19,7 +19,7 @@ from torch import Tensor
 from plimsoll_kernels.cpu.library import kernels
 from plimsoll_runtime import LLM, SamplingParams
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.sources.resolve import resolve
@@ -263,7 +263,7 @@ def test_what_is_found_again_goes_on_from_its_states(name: str, saved: Saved) ->
 
 @pytest.mark.parametrize("name", [f"{name}-walked" for name in WALKED])
 def test_the_kernels_walk_them(name: str, saved: Saved) -> None:
-    assert why_unsupported(program_of(describe(resolve(str(saved(name)[0])).config))) is None
+    assert why_not_fused(program_of(describe(resolve(str(saved(name)[0])).config))) is None
 
 
 def facts_of(folder: Path) -> Facts:

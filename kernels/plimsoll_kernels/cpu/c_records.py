@@ -71,7 +71,6 @@ Record = TypeVar("Record", bound=type[CRecord])
 def c_record(cls: Record) -> Record:
     """Give a record the fields that its annotations name. Those with the default 0 or None may be left out."""
     cls.c_fields = [(name, c_type(each)) for name, each in get_annotations(cls).items()]
-    assert not any(vars(cls).get(name) for name, _ in cls.c_fields), "ctypes begins with zeros"
     cls._fields_ = [(name, field.own) for name, field in cls.c_fields]
     return cls
 
@@ -114,7 +113,7 @@ def _declare(kind: type, declared: dict[type, str]) -> None:
         _declare(used, declared)
     lines = [f"struct {name} {{", *(f"  {field.declared.format(each)};" for each, field in kind.c_fields), "};"]
     lines += [f"static_assert(sizeof({name}) == {ctypes.sizeof(kind)});"]
-    for each, _ in kind.c_fields:
-        if each not in getattr(kind, "_anonymous_", ()):
+    for each, field in kind.c_fields:
+        if "{}" in field.declared:
             lines.append(f"static_assert(offsetof({name}, {each}) == {getattr(kind, each).offset});")
     declared[kind] = "\n".join([*lines, ""])

@@ -128,16 +128,11 @@ def _call(command: Sequence[str]) -> None:
         raise CompileError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
 
 
-def current_library() -> Path:
-    """The library, compiled unless it is there and whole. Raises CompileError, OSError."""
-    library = library_path()
-    return library if is_whole(library) else compile_library()
-
-
 def main() -> int:
-    """Make the library unless it is there and whole; 1 if it cannot be made."""
+    """Make the library unless it is there and whole; 1 where it cannot be made."""
     try:
-        current_library()
+        if not is_whole(library_path()):
+            compile_library()
     except (CompileError, OSError) as error:
         sys.stderr.write(f"No CPU kernels, stock torch will compute instead: {error}\n")
         return 1

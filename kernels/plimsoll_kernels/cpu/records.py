@@ -31,11 +31,12 @@ from plimsoll_kernels.cpu.c_records import (
     pointer,
 )
 from plimsoll_kernels.cpu.columns_records import MAX_KEY_DIM, MAX_STATES, MAX_TAPS
-from plimsoll_kernels.cpu.op_records import RESULT, WIDEST, AnyOp, LinearRecord, ShapeRecord
+from plimsoll_kernels.cpu.op_records import RESULT, SCORE_ROWS, WIDEST, AnyOp, LinearRecord, ShapeRecord
 
 MAX_PLACES = 32
 CONSTANTS = {
     "RESULT": RESULT,
+    "SCORE_ROWS": SCORE_ROWS,
     "WIDEST": WIDEST,
     "TAPS": MAX_TAPS,
     "KEY_DIM": MAX_KEY_DIM,
@@ -49,6 +50,7 @@ Double = Annotated[float, CType("double {}", c_double)]
 Groups = Annotated[Any, CType("const int32_t *{}", POINTER(c_int32))]
 Turns = Annotated[Any, CType("const float *const *{}", POINTER(c_void_p))]
 Seconds = Annotated[Any, CType("double *{}", POINTER(c_double))]
+States = Annotated[Any, CType("void *const *{}", c_void_p)]
 
 
 def _name(op: type[AnyOp]) -> str:
@@ -152,7 +154,7 @@ class StepRecord(CRecord):
     hidden: OutMemory = None  # elements [rows, hidden]: the result, normed
     workspace: OutMemory = None  # as many bytes as `KernelsRecord.workspace` says, aligned to 64
     seconds: Seconds = None  # of each `Timed`, to which each op's time is added; None: nothing is timed
-    states: Addresses = None  # of each state a tensor, with a row for each sequence that may keep one
+    states: States = None  # of each state a tensor, with a row for each sequence that may keep one
     state_rows: Integers = None  # [sequences] the row of each
 
 

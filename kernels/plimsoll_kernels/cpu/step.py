@@ -133,8 +133,9 @@ class PagedStep:
         own = array("i", rows)
         if len(own) != self.record.sequences or len(set(rows)) < len(own):
             raise ValueError(f"{self.record.sequences} sequences keep their states in the rows {list(rows)}")
-        self._held = (own, states)
-        self.record.states = pointers(states)
+        found = pointers(states)
+        self._held = (found, own, states)
+        self.record.states = ctypes.cast(found, ctypes.c_void_p)
         self.record.state_rows, _ = own.buffer_info()
 
 

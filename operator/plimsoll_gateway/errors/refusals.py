@@ -152,25 +152,14 @@ def head_too_slow(seconds: float) -> Refusal:
     return _too_slow(f"The headers of the request did not end within {seconds:g} s.")
 
 
-def head_too_large(limit: int, fields: int) -> Refusal:
+def head_too_large(limit: int) -> Refusal:
     """431: a request has more headers than it may, or larger ones."""
-    message = f"The request has more headers than this gateway allows: {fields} headers, {limit} bytes in all."
+    message = f"The request has more headers than this gateway allows: {limit} bytes in all."
     return Refusal(431, message, code="headers_too_large", headers=[("connection", "close")])
-
-
-def bad_head() -> Refusal:
-    """400: what came is not HTTP, and where it ends nobody can tell."""
-    return Refusal(400, "The request is not valid HTTP.", code="invalid_request", headers=[("connection", "close")])
 
 
 def _too_slow(message: str) -> Refusal:
     return Refusal(408, message, code="request_timeout", headers=[("connection", "close")])
-
-
-def two_lengths() -> Refusal:
-    """400: both headers that tell where a body ends, a trick to smuggle a second request (RFC 9112 section 6.3)."""
-    message = "The request has both Content-Length and Transfer-Encoding. Send one of them."
-    return Refusal(400, message, code="invalid_request", headers=[("connection", "close")])
 
 
 def wrong_host(hosts: int) -> Refusal:

@@ -12,7 +12,6 @@ from plimsoll_gateway.demand.counters import DemandCounters
 from plimsoll_gateway.errors.refusals import Refusal, bad_request, too_many_questions, unknown_path, wrong_method
 from plimsoll_gateway.proxy.body import ClientGone, Message, Receive
 from plimsoll_gateway.proxy.cancellation import Cancellations
-from plimsoll_gateway.proxy.exchange import connection_of
 from plimsoll_gateway.proxy.headers import request_id
 from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
 from plimsoll_gateway.telemetry.metrics import CONTENT_TYPE, Metrics
@@ -94,6 +93,6 @@ class Operations:
             return
         if len(self._questions) >= MOST_QUESTIONS:
             raise too_many_questions(MOST_QUESTIONS)
-        with self._questions.hold(receive, connection_of(scope)):
+        with self._questions.hold(receive):
             text = await demand_page(self._demand, scope["query_string"])
         await stream.whole(200, b"application/json", text)

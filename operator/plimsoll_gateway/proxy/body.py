@@ -68,11 +68,9 @@ async def read_body(
     limit: int,
     memory: BodyMemory,
     clock: Callable[[], float] = time.monotonic,
-    all_here: Callable[[], bool] = lambda: False,
     option: str = MOST_OPTION,
 ) -> Body:
-    """The whole body, at most `limit` bytes, as `option` says; more than that is never held. `all_here`: whether the
-    last of it has come.
+    """The whole body, at most `limit` bytes, as `option` says; more than that is never held.
 
     Raises Refusal (413, 408, 415, 503) or ClientGone. `headers` have lower-case names.
     """
@@ -84,7 +82,7 @@ async def read_body(
         raise
     body = Body(memory)
     try:
-        await _fill(body, receive, limit, clock, all_here, option)
+        await _fill(body, receive, limit, clock, option)
     except BaseException:
         body.drop()
         raise
@@ -112,13 +110,11 @@ def _check_declared(length: bytes, limit: int, memory: BodyMemory, option: str) 
     memory.check(int(length), int(length))
 
 
-async def _fill(
-    body: Body, receive: Receive, limit: int, clock: Callable[[], float], all_here: Callable[[], bool], option: str
-) -> None:
+async def _fill(body: Body, receive: Receive, limit: int, clock: Callable[[], float], option: str) -> None:
     began = clock()
     more = True
     while more:
-        piece, more = _piece_of(await receive()) if all_here() else await next_piece(receive)
+        piece, more = await next_piece(receive)
         try:
             if len(body) + len(piece) > limit:
                 raise body_too_large(limit, option)
@@ -139,10 +135,6 @@ async def next_piece(receive: Receive) -> tuple[bytes, bool]:
             message = await receive()
     except TimeoutError:
         raise body_stalled(IDLE_SECONDS) from None
-    return _piece_of(message)
-
-
-def _piece_of(message: Message) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise ClientGone
     return message.get("body", b""), message.get("more_body", False)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import TracebackType
 
 from plimsoll_gateway.proxy.body import ClientGone, Receive
-from plimsoll_gateway.proxy.exchange import ClientConnection
 
 Cause = Callable[[], Exception]
 """Makes the exception where it is raised. One kept anywhere would keep, by its traceback, all that its frames hold."""
@@ -22,9 +21,9 @@ class Cancellations:
     def __len__(self) -> int:
         return len(self._active)
 
-    def hold(self, receive: Receive, connection: ClientConnection | None) -> Cancellation:
-        """A context for the work on one request whose body has been read; see `Cancellation`."""
-        return Cancellation(receive, connection, self._active)
+    def hold(self, receive: Receive) -> Cancellation:
+        """A context for the work on one request; `receive` has nothing more of its body. See `Cancellation`."""
+        return Cancellation(receive, self._active)
 
     def cut_all(self, cause: Cause) -> None:
         """End all work now; each context raises what `cause` makes."""
@@ -35,13 +34,12 @@ class Cancellations:
 class Cancellation:
     """Runs its block in the current task and raises there what ended it: ClientGone, or the cause given to `cut`.
 
-    The block is cancelled at its next await, so that everything it holds upstream is released at once. Where there is
-    no `connection` to tell of the client's end, a task waits for it.
+    The block is cancelled at its next await, so that everything it holds upstream is released at once. A task waits for
+    the client's end.
     """
 
-    def __init__(self, receive: Receive, connection: ClientConnection | None, active: set[Cancellation]) -> None:
+    def __init__(self, receive: Receive, active: set[Cancellation]) -> None:
         self._receive = receive
-        self._connection = connection
         self._active = active
         self._cause: Cause | None = None
         self._task: asyncio.Task[object] | None = None
@@ -59,25 +57,15 @@ class Cancellation:
         self.cut(ClientGone)
 
     def __enter__(self) -> None:
-        if self._connection is None:
-            self._watcher = asyncio.create_task(self._watch())
-        elif self._connection.gone:
-            raise ClientGone
-        else:
-            self._connection.tell(self._client_gone)
+        self._watcher = asyncio.create_task(self._watch())
         self._task = asyncio.current_task()
         self._active.add(self)
-
-    def _client_gone(self) -> None:
-        self.cut(ClientGone)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._active.discard(self)
         task, self._task = self._task, None
-        if self._connection is not None:
-            self._connection.tell(None)
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             watcher.cancel()

@@ -64,7 +64,7 @@ async def _send_whole(response: Response, call: Call, stream: ResponseStream) ->
     if call.meter is not None:
         call.meter.begin(response.status)
         call.meter.read(body, events=False)
-    await stream.start(response.status, response_headers(response.headers, call.request_id), whole=True)
+    await stream.start(response.status, response_headers(response.headers, call.request_id))
     await stream.finish(body)
 
 

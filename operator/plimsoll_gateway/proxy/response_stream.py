@@ -9,8 +9,6 @@ from plimsoll_gateway.errors.refusals import Refusal
 from plimsoll_gateway.proxy.body import Message
 from plimsoll_gateway.proxy.sse import EventAligner
 
-WHOLE = "plimsoll.whole"
-"""In the message that begins an answer: its body is one more message, which follows without a wait."""
 Send = Callable[[Message], Awaitable[None]]
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -34,10 +32,9 @@ class ResponseStream:
         value = self.request_id.encode("ascii")
         return [(name, value) for name in self.dialect.id_names]
 
-    async def start(self, status: int, headers: Headers, *, events: bool = False, whole: bool = False) -> None:
-        """Send status and headers; `events` marks a body of server-sent events, `whole` one that follows at once."""
-        fields = [*headers, *self.extra]
-        await self._send({"type": "http.response.start", "status": status, "headers": fields, WHOLE: whole})
+    async def start(self, status: int, headers: Headers, *, events: bool = False) -> None:
+        """Send status and headers; `events` marks a body of server-sent events."""
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, *self.extra]})
         self._aligner = EventAligner() if events else None
         self.status = status
 
@@ -61,7 +58,7 @@ class ResponseStream:
             (b"content-length", b"%d" % len(body)),
             *self.id_headers,
         ]
-        await self.start(status, [*own, *headers], whole=True)
+        await self.start(status, [*own, *headers])
         await self.finish(body)
 
     async def nothing(self, headers: Headers) -> None:

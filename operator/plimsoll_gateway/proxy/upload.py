@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 
 from plimsoll_gateway.errors.refusals import body_too_large
-from plimsoll_gateway.proxy.body import MOST_OPTION, Receive, check_encoding, check_pace, discard_unread, next_piece
+from plimsoll_gateway.proxy.body import (
+    MOST_OPTION,
+    Message,
+    Receive,
+    check_encoding,
+    check_pace,
+    discard_unread,
+    next_piece,
+)
 
 
 class Upload:
@@ -24,43 +33,41 @@ class Upload:
         self._limit = limit
         self._clock = clock
         declared = headers.get(b"content-length", b"")
-        self._declared = int(declared) if declared.isdigit() else None
+        self.declared = int(declared) if declared.isdigit() else None
+        """Its length in bytes, where its client says it."""
         self._came = 0
-        self._whole = False
-
-    @property
-    def framing(self) -> tuple[bytes, bytes]:
-        """The header that tells a replica where it ends."""
-        if self._declared is None:
-            return b"transfer-encoding", b"chunked"
-        return b"content-length", b"%d" % self._declared
+        self._whole = asyncio.Event()
 
     async def check(self) -> None:
         """Raises Refusal (413, 415) for what certainly cannot be passed on, before anybody is asked."""
         check_encoding(self._headers)
-        if self._declared is not None and self._declared > self._limit:
+        if self.declared is not None and self.declared > self._limit:
             await self.discard()
             raise body_too_large(self._limit, MOST_OPTION)
 
     async def discard(self) -> None:
         """Let its client send what is left, within bounds, so that it sees the answer."""
-        if not self._whole:
-            self._whole = True
+        if not self._whole.is_set():
+            self._whole.set()
             await discard_unread(self._receive, self._headers)
 
-    async def wire(self) -> AsyncGenerator[bytes, None]:
-        """It, piece by piece and framed. Raises Refusal (408, 413) or ClientGone."""
+    async def behind(self) -> Message:
+        """What its client does once all of it has come."""
+        await self._whole.wait()
+        return await self._receive()
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """It, piece by piece. Raises Refusal (408, 413) or ClientGone."""
         began = self._clock()
-        while not self._whole:
+        while not self._whole.is_set():
             piece, more = await next_piece(self._receive)
-            self._whole = not more
+            if not more:
+                self._whole.set()
             self._came += len(piece)
             if self._came > self._limit:
                 await self.discard()
                 raise body_too_large(self._limit, MOST_OPTION)
             if piece:
-                yield b"%x\r\n%s\r\n" % (len(piece), piece) if self._declared is None else piece
+                yield piece
             if more:
                 check_pace(self._came, self._clock() - began)
-        if self._declared is None:
-            yield b"0\r\n\r\n"

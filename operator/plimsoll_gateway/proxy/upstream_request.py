@@ -56,7 +56,7 @@ async def is_alive(pool: Pool, replica: Replica) -> bool:
     """Whether the replica answers its /health in time, with whatever status: one that loads or drains is alive."""
     try:
         async with asyncio.timeout(HEALTH_SECONDS):
-            response = await pool.ask(replica.url, b"GET /health", b"")
+            response = await pool.ask(replica.url, "GET", "/health")
     except (UpstreamError, TimeoutError):
         return False
     response.close()
@@ -69,17 +69,16 @@ async def send(pool: Pool, replica: Replica, call: Call) -> Response:
     Raises UpstreamError, and what an upload raises as it comes. Closing the answer ends the request upstream.
     """
     path = call.path if _PLAIN.fullmatch(call.path) else quote(call.path)  # decoded it may hold the end of a line too
-    target = f"{call.method} {path}"
-    if call.query:
-        target += f"?{call.query}"
+    target = f"{path}?{call.query}" if call.query else path
     fields = request_headers(call.headers, call.request_id, call.voucher)
     if call.path == RESPONSES:
         fields.append((PLACE, place_of(replica.keeps_as).encode()))
     if (call.method, call.path) == MAKES_BATCH and call.key is not None and call.key.batch is not None:
         fields.append((BATCH, call.key.batch.header(call.key.name)))
     upload = call.upload
-    fields.append((b"content-length", b"%d" % len(call.body)) if upload is None else upload.framing)
-    lines = b"\r\n".join([*map(b": ".join, fields), b""])
+    length = len(call.body) if upload is None else upload.declared
+    if length is not None:
+        fields.append((b"content-length", b"%d" % length))
     return await pool.ask(
-        replica.url, target.encode("ascii"), lines, call.body.view if upload is None else upload.wire()
+        replica.url, call.method, target, fields, call.body.view if upload is None else upload.pieces()
     )

@@ -75,7 +75,7 @@ class ModelCards:
 
     async def _response(self, name: str, replica: Replica) -> Card:
         try:
-            response = await self._pool.ask(replica.url, f"GET /v1/models/{quote(name)}".encode("ascii"), b"")
+            response = await self._pool.ask(replica.url, "GET", f"/v1/models/{quote(name)}")
         except UpstreamError:
             return UNTOLD
         try:

@@ -14,9 +14,7 @@ from types import FrameType
 import uvicorn
 
 from plimsoll_gateway.app import Gateway
-from plimsoll_gateway.server.connection_limit import ConnectionLimit
-from plimsoll_gateway.server.http1.protocol import PatientProtocol
-from plimsoll_gateway.server.http1.task_pool import Workers
+from plimsoll_gateway.server.connection_guard import ConnectionGuard, guarded
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +37,11 @@ class GatewayServer(uvicorn.Server):
     """Runs a gateway on an open socket until SIGTERM or SIGINT; a second signal stops at once."""
 
     def __init__(self, gateway: Gateway, times: StopTimes) -> None:
-        self._workers = workers = Workers()
         super().__init__(
             uvicorn.Config(
                 gateway,
                 access_log=False,
-                http=serving(gateway.connection_limit, workers),
+                http=guarded(gateway.connection_limit),
                 lifespan="off",
                 log_config=None,
                 proxy_headers=False,
@@ -62,10 +59,7 @@ class GatewayServer(uvicorn.Server):
     async def run_on(self, sock: socket.socket) -> None:
         """Serve; returns once stopped. Closes the socket."""
         self._loop = asyncio.get_running_loop()
-        try:
-            await self.serve(sockets=[sock])
-        finally:
-            self._workers.end()
+        await self.serve(sockets=[sock])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal (replaces uvicorn's own handler, which would stop accepting at once)."""
@@ -86,11 +80,6 @@ class GatewayServer(uvicorn.Server):
         self._loop.call_later(self._times.lame_duck + self._times.grace, self._gateway.cut)
 
 
-def serving(connection_limit: ConnectionLimit, workers: Workers) -> type[PatientProtocol]:
-    """The protocol of a server whose connections are counted, and whose requests are answered by those workers."""
-    return type("GatewayProtocol", (PatientProtocol,), {"bound": connection_limit, "workers": workers})
-
-
 class MetricsServer(uvicorn.Server):
     """Serves what operators are told on an open socket until `should_exit` is set; signals are the other's."""
 
@@ -99,7 +88,7 @@ class MetricsServer(uvicorn.Server):
             uvicorn.Config(
                 gateway.operations,
                 access_log=False,
-                http=PatientProtocol,
+                http=ConnectionGuard,
                 interface="asgi3",
                 lifespan="off",
                 log_config=None,

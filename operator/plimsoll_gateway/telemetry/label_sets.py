@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-ChildT = TypeVar("ChildT")
-ChildT_co = TypeVar("ChildT_co", covariant=True)
+from prometheus_client import Counter, Gauge, Histogram
+
+FamilyT = TypeVar("FamilyT", Counter, Gauge, Histogram)
+"""The series of one name, and each of them: prometheus_client has one class for both."""
 OwnerT = TypeVar("OwnerT", bound=Hashable)
 
 MOST_GONE = 256
 """Owners that are gone and whose series wait for a scrape to see them a last time."""
-
-
-class FamilyOf(Protocol[ChildT_co]):
-    """The series of one name: one of prometheus_client's, or of ours (`counts`)."""
-
-    def labels(self, *values: str) -> ChildT_co:
-        """The one with these values."""
-
-    def remove(self, *values: str) -> None:
-        """It ends."""
 
 
 class Series:
@@ -28,11 +20,11 @@ class Series:
 
     def __init__(self, labels: tuple[str, ...]) -> None:
         self._labels = labels
-        self._made: dict[tuple[FamilyOf[Any], tuple[str, ...]], Any] = {}
+        self._made: dict[tuple[Counter | Gauge | Histogram, tuple[str, ...]], Any] = {}
 
-    def of(self, family: FamilyOf[ChildT], *more: str) -> ChildT:
+    def of(self, family: FamilyT, *more: str) -> FamilyT:
         """The one of a family, with these labels behind ours."""
-        found: ChildT | None = self._made.get((family, more))
+        found: FamilyT | None = self._made.get((family, more))
         if found is None:
             found = self._made[family, more] = family.labels(*self._labels, *more)
         return found

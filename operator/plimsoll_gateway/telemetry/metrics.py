@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -15,8 +14,7 @@ from prometheus_client.registry import Collector
 
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, RoutingTable, TableStore
 from plimsoll_gateway.keys.keyring import Keyring
-from plimsoll_gateway.telemetry.fast_series import Count, Family, Level, Spans
-from plimsoll_gateway.telemetry.label_sets import MOST_GONE, ChildT, FamilyOf, Owners, Series
+from plimsoll_gateway.telemetry.label_sets import MOST_GONE, FamilyT, Owners, Series
 
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 CLIENT_GONE = 499  # the code under which a request is counted whose client hung up first
@@ -24,124 +22,78 @@ LABELS = ("namespace", "model")
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
-class Metrics:
-    """All series of one gateway, on a registry of their own."""
+class Families:
+    """All series of one gateway by their names, on a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, buckets=SECONDS, registry=registry)
+        self.requests = counter(
+            "plimsoll_gateway_requests",
+            "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
+            (*LABELS, "code"),
+        )
+        self.in_flight = gauge("plimsoll_gateway_requests_in_flight", "Requests being answered.", LABELS)
+        self.retries = counter(
+            "plimsoll_gateway_retries", "Second attempts, by what the first ended in.", (*LABELS, "reason")
+        )
+        self.held = gauge(
+            "plimsoll_gateway_held", "Requests that wait for a replica of their model to be there.", LABELS
+        )
+        text = "From the first request that found no replica until one was ready, and until an answer began."
+        self.cold_start = histogram("plimsoll_gateway_cold_start_seconds", text, (*LABELS, "until"))
+        text = "Requests refused because too many of the model waited already."
+        self.refused = counter("plimsoll_gateway_refused", text, LABELS)
+        text = "Requests refused because the bodies held left no room for theirs."
+        self.refused_bodies = counter("plimsoll_gateway_refused_bodies", text)
+        self.body_bytes = gauge("plimsoll_gateway_body_bytes", "Bytes of request bodies held until an answer begins.")
+        self.connections = gauge("plimsoll_gateway_connections", "Connections of clients, and of probes.")
+        text = "Connections closed because there were too many: idle ones gave way, or new ones were refused."
+        self.connections_closed = counter("plimsoll_gateway_connections_closed", text, ("why",))
+        self.ejections = counter(
+            "plimsoll_gateway_ejections", "Times that a replica was found to answer nothing.", LABELS
+        )
+        self.broken_streams = counter("plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS)
+        text = "From the arrival of a request to the headers of the replica's answer."
+        self.first_byte = histogram("plimsoll_gateway_upstream_first_byte_seconds", text, LABELS)
+        text = "From the arrival of a request to the end of the replica's answer."
+        self.duration = histogram("plimsoll_gateway_upstream_seconds", text, LABELS)
+        text = "Answers of replicas that took all API keys for one tenant."
+        self.unbelieved = counter("plimsoll_gateway_unbelieved", text, LABELS)
+        text = "How long requests with an API key waited for their turn."
+        self.turn = histogram("plimsoll_gateway_turn_seconds", text, LABELS)
+        text = "Requests answered, by API key and status code."
+        self.key_requests = counter("plimsoll_gateway_key_requests", text, ("key", "code"))
+        text = "Tokens used by each API key, as far as answers told."
+        self.key_tokens = counter("plimsoll_gateway_key_tokens", text, ("key",))
+
+
+class Metrics(Families):
+    """Those of models and keys are found by whose they are, and end with them."""
 
     def __init__(self, store: TableStore, keyring: Keyring | None = None) -> None:
+        super().__init__()
         keyring = keyring or Keyring(None)
-        self.registry = CollectorRegistry()
         self._store = store
         self._keyring = keyring
         self._models: Owners[ObjectKey] = Owners()
         self._keys: Owners[str] = Owners()
         self._nobody = Series(("", ""))  # of requests for none of our models
-        # What was found of models and keys, by whose, of what, and further labels: one look instead of three.
-        self._found: dict[tuple[ObjectKey | str, FamilyOf[Any], tuple[str, ...]], Any] = {}
-        self.requests = Family(
-            "plimsoll_gateway_requests",
-            "Requests answered, by status code (499: the client hung up). Unknown models share an empty label.",
-            (*LABELS, "code"),
-            Count,
-            self.registry,
-        )
-        self.in_flight = Family(
-            "plimsoll_gateway_requests_in_flight", "Requests being answered.", LABELS, Level, self.registry
-        )
-        self.retries = Counter(
-            "plimsoll_gateway_retries", "Second attempts, by what the first ended in.", (*LABELS, "reason"),
-            registry=self.registry,
-        )  # fmt: skip
-        self.held = Gauge(
-            "plimsoll_gateway_held", "Requests that wait for a replica of their model to be there.", LABELS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.cold_start = Histogram(
-            "plimsoll_gateway_cold_start_seconds",
-            "From the first request that found no replica until one was ready, and until an answer began.",
-            (*LABELS, "until"),
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self.refused = Counter(
-            "plimsoll_gateway_refused", "Requests refused because too many of the model waited already.", LABELS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.refused_bodies = Counter(
-            "plimsoll_gateway_refused_bodies", "Requests refused because the bodies held left no room for theirs.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.body_bytes = Gauge(
-            "plimsoll_gateway_body_bytes", "Bytes of request bodies held until an answer begins.",
-            registry=self.registry,
-        )  # fmt: skip
-        self.connections = Gauge(
-            "plimsoll_gateway_connections", "Connections of clients, and of probes.", registry=self.registry
-        )
-        self.connections_closed = Counter(
-            "plimsoll_gateway_connections_closed",
-            "Connections closed because there were too many: idle ones gave way, or new ones were refused.",
-            ("why",),
-            registry=self.registry,
-        )
-        self.ejections = Counter(
-            "plimsoll_gateway_ejections", "Times that a replica was found to answer nothing.", LABELS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.broken_streams = Counter(
-            "plimsoll_gateway_broken_streams", "Answers that ended early.", LABELS, registry=self.registry
-        )
-        spans = partial(Spans, SECONDS)
-        self.first_byte = Family(
-            "plimsoll_gateway_upstream_first_byte_seconds",
-            "From the arrival of a request to the headers of the replica's answer.",
-            LABELS,
-            spans,
-            self.registry,
-        )
-        self.duration = Family(
-            "plimsoll_gateway_upstream_seconds",
-            "From the arrival of a request to the end of the replica's answer.",
-            LABELS,
-            spans,
-            self.registry,
-        )
-        self.unbelieved = Counter(
-            "plimsoll_gateway_unbelieved", "Answers of replicas that took all API keys for one tenant.", LABELS,
-            registry=self.registry,
-        )  # fmt: skip
-        self.turn = Family(
-            "plimsoll_gateway_turn_seconds", "How long requests with an API key waited for their turn.", LABELS,
-            spans, self.registry,
-        )  # fmt: skip
-        self.key_requests = Family(
-            "plimsoll_gateway_key_requests", "Requests answered, by API key and status code.", ("key", "code"),
-            Count, self.registry,
-        )  # fmt: skip
-        self.key_tokens = Family(
-            "plimsoll_gateway_key_tokens", "Tokens used by each API key, as far as answers told.", ("key",),
-            Count, self.registry,
-        )  # fmt: skip
         self.registry.register(_ReplicaCollector(store))
         self.registry.register(_KeyCollector(keyring))
         store.listen(lambda table: self._keep_models(table, MOST_GONE))
 
-    def of(self, model: ObjectKey, family: FamilyOf[ChildT], *more: str) -> ChildT:
+    def of(self, model: ObjectKey, family: FamilyT, *more: str) -> FamilyT:
         """The series of a family that is a model's; `more`: values of the labels behind its own two."""
-        found: ChildT | None = self._found.get((model, family, more))
-        if found is None:
-            found = self._found[model, family, more] = self._models.of(model, model).of(family, *more)
-        return found
+        return self._models.of(model, model).of(family, *more)
 
-    def _of_key(self, key: str, family: FamilyOf[ChildT], *more: str) -> ChildT:
+    def _of_key(self, key: str, family: FamilyT, *more: str) -> FamilyT:
         """The same of a key."""
-        found: ChildT | None = self._found.get((key, family, more))
-        if found is None:
-            found = self._found[key, family, more] = self._keys.of(key, (key,)).of(family, *more)
-        return found
+        return self._keys.of(key, (key,)).of(family, *more)
 
     def _keep_models(self, table: RoutingTable | None, most_gone: int = 0) -> None:
         self._models.keep(_keys_of(table), most_gone)
-        self._found.clear()
 
     def answered(self, model: Model | None, code: int) -> None:
         """A request has been answered so."""

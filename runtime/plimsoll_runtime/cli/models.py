@@ -86,7 +86,7 @@ def list_models(args: argparse.Namespace) -> int:
 
 def show(args: argparse.Namespace) -> int:
     """Print a model's program, and what computes it on a CPU."""
-    from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+    from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
     from plimsoll_runtime.models.program import Program, summary
 
     program = _outline(args)
@@ -94,7 +94,7 @@ def show(args: argparse.Namespace) -> int:
         print(program)
         return 0
     print(program if args.all else summary(program))
-    reason = why_unsupported(program)
+    reason = why_not_fused(program)
     print(
         "\non a CPU: "
         + ("whole steps in our own kernels" if reason is None else f"op by op in torch: the backend cpu {reason}")

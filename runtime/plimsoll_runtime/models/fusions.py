@@ -13,11 +13,14 @@ from plimsoll_runtime.models.layers.attention import RotatingAttention
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attention import Attend, attended
 from plimsoll_runtime.models.ops.cost import OpKind
-from plimsoll_runtime.models.ops.heads import HeadTurn, NormHeads, OfQueryKey, QueryKeyNorm, Rotate, split_heads
+from plimsoll_runtime.models.ops.heads import NormHeads, OfQueryKey, QueryKeyNorm, Rotate, ScaleQueries, split_heads
 from plimsoll_runtime.models.ops.norm import Normalise, read
 from plimsoll_runtime.models.ops.op import Op, Run, Step, Values
 from plimsoll_runtime.models.ops.weight import Weights
 from plimsoll_runtime.models.spec.attention import RopeSpec
+
+Turn = NormHeads | Rotate | ScaleQueries
+"""What is done to heads of queries and keys before attention."""
 
 
 class OpGroup(Protocol):
@@ -71,7 +74,7 @@ class NormedSum:
 class TurnedAttention:
     """Norms over heads and their rotation, then attention: values are not copied, and a backend may do all in one."""
 
-    turns: tuple[HeadTurn, ...]
+    turns: tuple[Turn, ...]
     attend: Attend
     reads: Values
     kind: OpKind = OpKind.ROPE
@@ -134,15 +137,17 @@ def group_ops(ops: Sequence[Op]) -> Iterator[OpGroup]:
 
 def _first(ops: Sequence[Op]) -> tuple[OpGroup, int]:
     """What the first of them becomes, together with how many after it."""
+    first = ops[0]
     match ops:
         case [Add(scale=1.0) as add, Normalise() as norm, *_] if norm.reads == add.writes != norm.writes:
             return NormedSum(add, norm), 2
-    turns = tuple(op for op in takewhile(_is_turn, ops) if isinstance(op, HeadTurn))
-    match ops[len(turns) :]:
-        case [Attend() as attend, *_] if turns:
-            return TurnedAttention(turns, attend, ops[0].reads), len(turns) + 1
-    return ops[0], 1
+    if _turns(first):
+        turns = tuple(op for op in takewhile(_turns, ops) if isinstance(op, Turn))
+        match ops[len(turns) :]:
+            case [Attend() as attend, *_]:
+                return TurnedAttention(turns, attend, first.reads), len(turns) + 1
+    return first, 1
 
 
-def _is_turn(op: Op) -> bool:
-    return isinstance(op, HeadTurn)
+def _turns(op: Op) -> bool:
+    return isinstance(op, Turn)

@@ -16,14 +16,14 @@ from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.pages.operations import Operations
 from plimsoll_gateway.routing.pick import Picker
-from plimsoll_gateway.server.http1.protocol import PatientProtocol
+from plimsoll_gateway.server.connection_guard import ConnectionGuard
 
 
 @asynccontextmanager
 async def serve_asgi(
-    app: Gateway | Operations, protocol: type[PatientProtocol] = PatientProtocol
+    app: Gateway | Operations, protocol: type[ConnectionGuard] = ConnectionGuard
 ) -> AsyncIterator[str]:
-    """The URL of an application that uvicorn's own protocol serves, without its process machinery."""
+    """The URL of an application that uvicorn serves, without its process machinery."""
     config = uvicorn.Config(app, access_log=False, log_config=None, server_header=False, ws="none", lifespan="off")
     config.load()
     state = ServerState()

@@ -49,6 +49,7 @@ from plimsoll_runtime.models.ops.attention import Attend
 from plimsoll_runtime.models.ops.cost import OpKind
 from plimsoll_runtime.models.ops.cpu_values import CpuOp, activation_of
 from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
+from plimsoll_runtime.models.ops.experts import Experts, Gate
 from plimsoll_runtime.models.ops.heads import NormHeads, Rotate
 from plimsoll_runtime.models.ops.matmul import GatedProduct, Product
 from plimsoll_runtime.models.ops.multiply import Multiply
@@ -341,6 +342,7 @@ def _name(op: Op) -> Any:
         return ("together", op.key)
     if isinstance(op, Product | GatedProduct):
         return ("product", op.parts, op.biases, op.activation, getattr(op, "clip", None))
-    if isinstance(op, Normalise):
-        return ("norm", op.norm, op.weight, op.bias)
-    return replace(op, reads=(), writes=())  # type: ignore[type-var]
+    if isinstance(op, NormHeads | Rotate | Attend | Route | Experts | Gate):
+        return replace(op, reads=(), writes=())
+    found = getattr(op, "norm", None)
+    return ("norm", found, op.weight, op.bias) if found is not None else replace(op, reads=(), writes=())  # type: ignore

@@ -16,7 +16,7 @@ from plimsoll_runtime.execution.attention.selection import select
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.registry.registry import describe
@@ -61,7 +61,7 @@ def backend_of(
 ) -> type[AttentionBackend]:
     """The attention backend for a model on a device."""
     program = program_of(describe(files.config))
-    return select(wanted, Target(device, dtype, program.facts.attention, BLOCK, why_unsupported(program)))
+    return select(wanted, Target(device, dtype, program.facts.attention, BLOCK, why_not_fused(program)))
 
 
 def of_decoder(

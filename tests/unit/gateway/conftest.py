@@ -19,8 +19,7 @@ from plimsoll_gateway.app import Gateway
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, TableStore, build_table
 from plimsoll_gateway.routing.pick import Picker
-from plimsoll_gateway.server.http1.task_pool import Workers
-from plimsoll_gateway.server.server import serving
+from plimsoll_gateway.server.connection_guard import guarded
 
 MAX_BODY = 1 << 20
 MAX_WAITING = 3
@@ -197,9 +196,8 @@ async def running_world(
         gateway = Gateway(upstreams, store, Picker(), limits, **options)
         if bounded is not None:
             gateway.connection_limit._clock = bounded
-        workers = Workers()
         async with (
-            serve_asgi(gateway, serving(gateway.connection_limit, workers)) as url,
+            serve_asgi(gateway, guarded(gateway.connection_limit)) as url,
             serve_asgi(gateway.operations) as inside_url,
         ):
             made = World(gateway, store, url, inside_url, client)
@@ -207,7 +205,6 @@ async def running_world(
                 yield made
             finally:
                 await made.close()
-                workers.end()
 
 
 @pytest.fixture

@@ -260,5 +260,4 @@ async def test_two_lengths_are_refused_and_the_connection_closed(
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert answer.count(b"HTTP/1.1") == 1
     assert b"connection: close" in answer.lower()
-    assert b"both Content-Length and Transfer-Encoding" in answer
     assert upstream.requests == []

@@ -216,7 +216,7 @@ class Chaos:
         for model in gateway._demand.report().models:
             assert (model.held, model.in_flight) == (0, 0)
         assert gateway._metrics.held.labels("ns", "m")._value.get() == 0
-        assert gateway._metrics.in_flight.labels("ns", "m").value == 0
+        assert gateway._metrics.in_flight.labels("ns", "m")._value.get() == 0
         gc.collect()
         assert not [one for one in gc.get_objects() if type(one) is Body], "a body outlives its request"
 

@@ -14,7 +14,7 @@ from plimsoll_runtime.engine.kv.cache_groups import Full, SlidingWindow
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.layout import kv_layout
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.ops.attention import Attend, AttendShared
 from plimsoll_runtime.models.ops.cost import OpCost, StepRows
 from plimsoll_runtime.models.ops.op import Step
@@ -102,14 +102,14 @@ def test_the_cpu_kernels_do_not_compute_it() -> None:
     spec = describe(
         {**E4B, "vocab_size": 64, "vocab_size_per_layer_input": 64, "num_hidden_layers": 10, "num_kv_shared_layers": 5}
     )
-    assert why_unsupported(program_of(spec)) == "has no JoinInputs"
+    assert why_not_fused(program_of(spec)) == "has no JoinInputs"
     plain = [
         replace(layer, laurel=None, mixer=replace(layer.mixer, value_norm=None))
         for layer in spec.layers
         if isinstance(layer.mixer, SelfAttention)
     ]
     alone = replace(spec, layers=tuple(plain), inputs=None, altup=None)
-    assert why_unsupported(program_of(alone)) == "has no AttendShared"
+    assert why_not_fused(program_of(alone)) == "has no AttendShared"
 
 
 @pytest.mark.parametrize(

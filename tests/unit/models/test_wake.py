@@ -17,7 +17,7 @@ from model_support.tiny import make_model, prompts, save_model
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.load import image_bytes, imagined_decoder, load_decoder, wake_decoder
 from plimsoll_runtime.models.registry.registry import describe
 from plimsoll_runtime.weights.image import Image
@@ -77,7 +77,7 @@ def image() -> Iterator[Image]:
 def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dtype: torch.dtype) -> None:
     files = resolve(str(folder))
     program = program_of(describe(files.config))
-    if backend == "cpu" and (reason := why_unsupported(program)):
+    if backend == "cpu" and (reason := why_not_fused(program)):
         pytest.skip(f"the CPU kernels {reason}")
     chosen = backend_of(files, dtype, backend)
     predicted = image_bytes(program, dtype, fused=chosen.fused)
@@ -99,7 +99,7 @@ def test_the_same_bits_from_no_file(folder: Path, image: Image, backend: str, dt
 def test_a_decoder_without_weights_takes_the_same_places(folder: Path, image: Image) -> None:
     files = resolve(str(folder))
     program = program_of(describe(files.config))
-    if reason := why_unsupported(program):
+    if reason := why_not_fused(program):
         pytest.skip(f"the CPU kernels {reason}")
     arena = FillingArena(image)
     loaded = load_decoder(files, program, torch.float32, device=CPU, fused=True, places=arena)

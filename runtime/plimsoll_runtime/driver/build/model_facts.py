@@ -26,7 +26,7 @@ from plimsoll_runtime.execution.kv.layout import KvLayout, kv_layout, uniform_la
 from plimsoll_runtime.execution.kv.states import snapshot_rows
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.compose.pooling import pooled_program, pooling_info, served_as
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.program import Outline, Program
 from plimsoll_runtime.models.registry.tasks import TOLD, by_tokens, task_of
 from plimsoll_runtime.models.transformers_code.outline import transformers_outline
@@ -229,7 +229,7 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
 
 
 def _target(config: EngineConfig, outline: Outline, device: torch.device, dtype: torch.dtype) -> Target:
-    unfused = why_unsupported(outline) if isinstance(outline, Program) else "computes no model on Transformers' code"
+    unfused = why_not_fused(outline) if isinstance(outline, Program) else "computes no model on Transformers' code"
     facts = outline.facts
     return Target(device, dtype, facts.attention, config.block_size, unfused, facts.whole)
 

@@ -30,7 +30,7 @@ Head = Callable[[Tensor], Tensor]
 """Hidden states to logits, or pooled vectors to what becomes of them."""
 
 
-def _read_head(
+def read_head(
     kernels: KernelsRecord, reader: WeightReader, places: Places, program: Program
 ) -> tuple[Head, Tensor | PackedLinear]:
     """The head, and the embedding: the packed output layer if they are tied."""
@@ -70,13 +70,13 @@ class _Kept:
 FIRST_POSITIONS = 2048
 
 
-class CpuStep(Attention, Protocol):
+class FusedStep(Attention, Protocol):
     """A step's attention that the CPU executor computes by itself, from `paged`."""
 
     paged: PagedStep
 
 
-class CpuStates(States, Protocol):
+class FusedStates(States, Protocol):
     """A step's states that the CPU executor reads and writes where they lie: a tensor each, at the slots' rows."""
 
     tensors: Sequence[Tensor]
@@ -96,7 +96,7 @@ class CpuExecutor:
         self.program = program
         self.dtype = reader.dtype
         self._turns = _Turns(program.ropes)
-        self._head, embedding = _read_head(found, reader, places, program)
+        self._head, embedding = read_head(found, reader, places, program)
         weights = CpuWeights(found, reader, places, reader.dtype, embedding)
         ops = []
         for number, op in enumerate(lowered.ops, 1):
@@ -121,12 +121,12 @@ class CpuExecutor:
         self, token_ids: Tensor, positions: Tensor, attention: Attention, states: States | None = None
     ) -> Tensor:
         """token_ids and positions int64 [T] -> final hidden states [T, hidden], normed."""
-        # isinstance with a protocol takes ten calls a step.
+        # To ask for the protocol would take ten calls a step.
         paged = getattr(attention, "paged", None)
         if not isinstance(paged, PagedStep):
             raise TypeError(f"a fused decoder needs a step of the backend cpu, not {type(attention).__name__}")
         if self.program.facts.states:
-            held: CpuStates | None = states  # type: ignore[assignment]
+            held: FusedStates | None = states  # type: ignore[assignment]
             if held is None:
                 raise ValueError("a decoder with recurrent layers is called without the states of its sequences")
             paged.hold(held.tensors, held.slots)

@@ -36,7 +36,7 @@ def lowered_program(program: Program) -> CpuProgram:
     return CpuProgram(tuple(ops), values.places())
 
 
-def why_unsupported(program: Program) -> str | None:
+def why_not_fused(program: Program) -> str | None:
     """Why the kernels do not compute a program; None: they do."""
     try:
         lowered_program(program)

@@ -49,13 +49,6 @@ class Add(Op):
         dead = all(name in self.writes or not values.lives(name, ops) for name in (x, y))
         return (y,) == added and y != x and dead and values.are_floats(x)
 
-    def in_place(self, values: CpuValues, width: int) -> int:
-        """Pass the op that makes a value of this width, and this sum of it behind: the place of x, where it is made."""
-        target = values.floats(self.reads[0], width)
-        values.at += 2
-        values.changed(self.writes[0], self.width, target)
-        return target
-
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
         """See Op."""
         source, added = (values.floats(name, self.width) for name in self.reads)

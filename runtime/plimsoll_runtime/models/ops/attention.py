@@ -87,7 +87,7 @@ class Attend(OfHeads):
             turns = turns._replace(norm=None)
         queries = values.scratch("queries", width)
         yield CpuOp(OpKind.ROPE, lambda weights: self._heads_record(weights, turns, values.ropes, source, queries))
-        target = values.written(name, width, operands=True, avoid=[queries])
+        target = values.written(name, width, operands=True, apart=[queries])
 
         def record(weights: CpuWeights) -> AttendRecord:
             slopes = slopes_of(self.shape)

@@ -59,7 +59,7 @@ class Convolve(Op):
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
         state, taps = self.state, self.weight.shape[1]
-        kernel = self._kernel(weights)
+        kernel = weights.read(self.weight).float().t().contiguous()
         bias = read(self.bias, weights)
         activation = None if self.activation is None else ACTIVATIONS[self.activation]
 
@@ -69,10 +69,6 @@ class Convolve(Op):
             return (y if activation is None else activation(y)).to(x.dtype)
 
         return run
-
-    def _kernel(self, weights: Weights) -> Tensor:
-        """float32 [K, width]."""
-        return weights.read(self.weight).float().t().contiguous()
 
     def check_cpu(self) -> None:
         """See Op."""
@@ -87,7 +83,7 @@ class Convolve(Op):
 
         def record(weights: CpuWeights) -> ConvolveRecord:
             return ConvolveRecord(
-                weight=weights.keep(self._kernel(weights.reader)),
+                weight=weights.keep(weights.reader.read(self.weight).float().t().contiguous()),
                 bias=weights.floats(self.bias),
                 source=source,
                 state=self.state,

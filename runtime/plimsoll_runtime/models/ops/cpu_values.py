@@ -101,17 +101,7 @@ class CpuValues:
 
     def lives(self, name: str, after: int = 0) -> bool:
         """Whether a value is read, `after` ops from here on, before it is written again."""
-        return any(True for _ in self.readers(name, after))
-
-    def readers(self, name: str, after: int = 0) -> Iterator[Reader | None]:
-        """Each op that reads a value, `after` ops from here on, before it is written again; None: the step's result."""
-        for op in self.ops[self.at + after :]:
-            if name in op.reads:
-                yield op
-            if name in op.writes:
-                return
-        if name in self.ops[-1].writes[:1]:
-            yield None
+        return any(True for _ in self._readers(name, after))
 
     def is_multiplied(self, name: str) -> bool:
         """Whether all that read a value, from here on, are products."""
@@ -119,7 +109,7 @@ class CpuValues:
 
     def is_read_by(self, name: str, *ways: CpuReads) -> bool:
         """Whether a value is read from here on, and in these ways alone."""
-        readers = [*self.readers(name)]
+        readers = [*self._readers(name)]
         return bool(readers) and all(op is not None and op.cpu_reads in ways for op in readers)
 
     def are_floats(self, name: str) -> bool:
@@ -158,36 +148,36 @@ class CpuValues:
         begins with its place's first column.
         """
         sources = [self.part(name, each) for name, each in zip(op.reads, widths, strict=True)]
-        for number, name in enumerate(op.reads):
-            if not self.are_floats(name) and (number or op.cpu_reads is not CpuReads.GATED):
+        for number, (name, source) in enumerate(zip(op.reads, sources, strict=True)):
+            if self._places[source.place].operands and (number or op.cpu_reads is not CpuReads.GATED):
                 raise UnsupportedOpError(f"gives {name} to products alone")
         self.at += 1
         [name] = op.writes
-        avoid = [source.place for source in sources if source.first or not in_place]
-        return sources, self.written(name, width, operands=self.is_multiplied(name), avoid=avoid)
+        apart = [source.place for source in sources if source.first or not in_place]
+        return sources, self.written(name, width, operands=self.is_multiplied(name), apart=apart)
 
     def split(self, name: str, parts: Sequence[tuple[str, int]]) -> None:
         """These names and widths are side by side in a value, which nothing reads as a whole any more."""
         whole = self.part(name, sum(width for _, width in parts))
         first = whole.first
         for part, width in parts:
-            self._forget(part)
+            self.forget(part)
             self._columns[part] = _Columns(whole.place, width, first)
             first += width
 
-    def written(self, name: str, width: int, *, operands: bool, avoid: Collection[int] = ()) -> int:
-        """The place of a value that is written: none of those to `avoid`, nor that of a value that is still read."""
-        self._forget(name)
-        place = self._take(name, width, self._taken().union(avoid), operands=operands)
+    def written(self, name: str, width: int, *, operands: bool, apart: Collection[int] = ()) -> int:
+        """The place of a value that is written: neither one of these, nor that of a value that is still read."""
+        self.forget(name)
+        place = self._take(name, width, self._taken().union(apart), operands=operands)
         self._columns[name] = _Columns(place, width)
         return place
 
     def changed(self, name: str, width: int, place: int) -> None:
         """A value was made of what was in a place, there."""
-        self._forget(name)
+        self.forget(name)
         self._columns[name] = _Columns(place, width)
 
-    def _forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:
         """A value is no longer what it was."""
         self._columns.pop(name, None)
         self._copies.pop(name, None)
@@ -219,6 +209,16 @@ class CpuValues:
             *(self._columns[name].place for name in lives),
             *(self._copies[name] for name in lives & self._copies.keys()),
         }
+
+    def _readers(self, name: str, after: int = 0) -> Iterator[Reader | None]:
+        """Each op that reads a value; None for the result of the step."""
+        for op in self.ops[self.at + after :]:
+            if name in op.reads:
+                yield op
+            if name in op.writes:
+                return
+        if name in self.ops[-1].writes[:1]:
+            yield None
 
 
 def copied(width: int, source: int, target: int) -> CpuOp:

@@ -140,10 +140,12 @@ class Experts(Op):
         shares, numbers = (values.floats(name, self.chosen) for name in chosen)
         match values.following(1):
             case [Add() as add] if add.is_in_place(values, self.writes, 2):
-                target, adds, scale = add.in_place(values, self.hidden), True, add.scale
+                target, adds, scale = values.floats(add.reads[0], self.hidden), True, add.scale
+                values.at += 2
+                values.changed(add.writes[0], add.width, target)
             case _:
                 values.at += 1
-                target = values.written(self.writes[0], self.hidden, operands=False, avoid=[source])
+                target = values.written(self.writes[0], self.hidden, operands=False, apart=[source])
                 adds, scale = False, 1.0
 
         def record(weights: CpuWeights) -> ExpertsRecord:

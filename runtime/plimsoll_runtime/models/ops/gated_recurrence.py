@@ -61,7 +61,7 @@ class GatedRecurrence(Op):
 
     def compiled(self, weights: Weights) -> Run:
         """See Op."""
-        state, decay = self.state, self._decay(weights)
+        state, decay = self.state, -SHARPNESS * functional.softplus(weights.read(self.decay).float())
         recurrent, inputs = weights.read(self.recurrent).float(), weights.read(self.inputs).float()
         biases = [weights.read(each).float() for each in (self.recurrent_bias, self.inputs_bias)]
         heads = inputs.shape[0]
@@ -79,10 +79,6 @@ class GatedRecurrence(Op):
 
         return run
 
-    def _decay(self, weights: Weights) -> Tensor:
-        """float32 [width], for a gate that is open."""
-        return -SHARPNESS * functional.softplus(weights.read(self.decay).float())
-
     def lower(self, values: CpuValues) -> Iterator[CpuOp]:
         """See Op."""
         [width] = self.decay.shape
@@ -90,7 +86,7 @@ class GatedRecurrence(Op):
         [source], target = values.over_columns(self, (width,), width, in_place=False)
 
         def record(weights: CpuWeights) -> GatedRecurrenceRecord:
-            decay = self._decay(weights.reader)
+            decay = -SHARPNESS * functional.softplus(weights.reader.read(self.decay).float())
             return GatedRecurrenceRecord(
                 decay=weights.keep(decay),
                 recurrent=weights.floats(self.recurrent),

@@ -79,7 +79,10 @@ class Product(Op):
         match values.following(2):
             case [Add() as add, *_] if plain and add.is_in_place(values, self.writes, 2):
                 source = yield from values.operands(self.reads[0], self.inputs)
-                yield self._cpu_op(source, add.in_place(values, self.outputs), Into.SUM, add.scale)
+                target = values.floats(add.reads[0], self.outputs)
+                values.at += 2
+                values.changed(add.writes[0], add.width, target)
+                yield self._cpu_op(source, target, Into.SUM, add.scale)
             case [Normalise() as norm, Add() as add] if (
                 plain and norm.reads == norm.writes == self.writes and add.is_in_place(values, self.writes, 3)
             ):
@@ -95,7 +98,7 @@ class Product(Op):
         into = Into.OPERANDS if values.is_multiplied(name) else Into.FLOATS
         if (self.activation if into is Into.FLOATS else self.clip) is not None:
             raise UnsupportedOpError("activates what goes to products alone, and cuts what does not")
-        target = values.written(name, self.outputs, operands=into is not Into.FLOATS, avoid=[source])
+        target = values.written(name, self.outputs, operands=into is not Into.FLOATS, apart=[source])
         yield self._cpu_op(source, target, into)
 
     def _cpu_op(self, source: int, target: int, into: Into, scale: float = 1.0) -> CpuOp:
@@ -173,7 +176,7 @@ class GatedProduct(Op):
         [name] = self.writes
         if not values.is_multiplied(name):
             raise UnsupportedOpError("gives what gates open to products alone")
-        target = values.written(name, self.outputs, operands=True, avoid=[source])
+        target = values.written(name, self.outputs, operands=True, apart=[source])
 
         def record(weights: CpuWeights) -> ProductRecord:
             return ProductRecord(

@@ -21,10 +21,11 @@ from plimsoll_kernels.cpu.op_records import (
     ExpandRecord,
     LatentRecord,
     Normed,
+    ShapeRecord,
 )
 from plimsoll_kernels.cpu.threads import thread_count
 from plimsoll_runtime.models.layers.rope import rotate
-from plimsoll_runtime.models.ops.attention import seen, shape_record
+from plimsoll_runtime.models.ops.attention import seen
 from plimsoll_runtime.models.ops.cost import FLOAT32, OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.cpu_values import CpuOp, CpuValues, UnsupportedOpError, check_known
 from plimsoll_runtime.models.ops.cpu_weights import CpuWeights
@@ -113,11 +114,15 @@ class Latent(LatentOp):
 
     def _layer(self, values: CpuValues) -> int:
         """The layer of the one op that reads the vectors."""
-        match [*values.readers(self.writes[0], 1)]:
+        rest = values.ops[values.at + 1 :]
+        readers = [each for each in rest if set(self.writes) & set(each.reads)]
+        match readers[:1]:
             case [AttendLatent() as attend] if (
                 self.reads == self.writes == attend.reads[1:] and attend.attention == self.attention
             ):
-                return attend.layer
+                again = next((n for n, each in enumerate(rest) if set(self.writes) & set(each.writes)), len(rest))
+                if not any(set(self.writes) & set(each.reads) for each in rest[rest.index(attend) + 1 : again + 1]):
+                    return attend.layer
         raise UnsupportedOpError("keeps vectors that one op attends to")
 
 
@@ -230,11 +235,16 @@ class AttendLatent(LatentOp):
         own, shape, apart = self.attention, self.attention.shape, head_stride(self.attention.rank)
         source = yield from values.operands(self.reads[0], own.heads * shape.head_dim)
         values.at += 1
-        target = values.written(self.writes[0], own.heads * apart, operands=True, avoid=[source])
+        target = values.written(self.writes[0], own.heads * apart, operands=True, apart=[source])
         summed = -(-own.rank // WIDEST) * WIDEST
-        found = shape_record(shape)
-        found.latent, found.apart = summed, apart
-        record = AttendRecord(shape=found, layer=self.layer, source=source, target=target)
+        record = AttendRecord(
+            shape=ShapeRecord(
+                heads=shape.heads, kv_heads=1, head_dim=shape.head_dim, scale=shape.scale, latent=summed, apart=apart
+            ),
+            layer=self.layer,
+            source=source,
+            target=target,
+        )
         yield CpuOp(self.kind, lambda weights: record)
 
 
@@ -277,7 +287,7 @@ class Expand(LatentOp):
         values.at += 1
         if not values.is_multiplied(name):
             raise UnsupportedOpError("gives values of vectors to products alone")
-        target = values.written(name, own.heads * own.value, operands=True, avoid=[source])
+        target = values.written(name, own.heads * own.value, operands=True, apart=[source])
 
         def record(weights: CpuWeights) -> ExpandRecord:
             return ExpandRecord(

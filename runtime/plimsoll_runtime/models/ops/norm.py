@@ -79,8 +79,10 @@ class Normalise(Op):
         yield CpuOp(OpKind.NORM, lambda weights: self.cpu_record(weights, source, target))
 
     def added(self, values: CpuValues, add: Add) -> CpuOp:
-        """Pass it and the sum behind it, which is made where x is."""
-        source, target = values.floats(self.reads[0], self.width), add.in_place(values, self.width)
+        """It and the sum behind it, made where x is. `values` is at neither."""
+        source, target = (values.floats(name, self.width) for name in (self.reads[0], add.reads[0]))
+        values.at += 2
+        values.changed(add.writes[0], add.width, target)
         return CpuOp(OpKind.NORM, lambda weights: self.cpu_record(weights, source, target, adds=True, scale=add.scale))
 
     def cpu_record(

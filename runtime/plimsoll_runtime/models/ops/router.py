@@ -91,7 +91,7 @@ class Route(Op):
         source = values.floats(self.reads[0], hidden)
         values.at += 1
         scores = values.scratch("scores", SCORE_ROWS * -(-experts // WIDEST) * WIDEST, operands=False)
-        shares, numbers = (values.written(name, self.chosen, operands=False, avoid=[source]) for name in self.writes)
+        shares, numbers = (values.written(name, self.chosen, operands=False, apart=[source]) for name in self.writes)
 
         def record(weights: CpuWeights) -> RouteRecord:
             found = RouteRecord(

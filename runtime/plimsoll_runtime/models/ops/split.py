@@ -58,7 +58,7 @@ class Split(Op):
 
     def _copied(self, values: CpuValues, name: str, width: int) -> CpuOp:
         source = values.part(name, width)
-        target = values.written(name, width, operands=values.is_multiplied(name), avoid=[source.place])
+        target = values.written(name, width, operands=values.is_multiplied(name), apart=[source.place])
         record = ScaleRecord(factors=None, source=source, target=target, width=width)
         return CpuOp(self.kind, lambda weights: record)
 

@@ -1,203 +1,118 @@
-"""Whatever becomes of connections, each serves one request at a time, and none is kept that is of no use."""
+"""Answers arrive whole or tell that they are not, and each way in which asking fails has its name."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from plimsoll_gateway.client import pool as pools
-from plimsoll_gateway.client.connection import Connection
-from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, UpstreamError
-from plimsoll_gateway.client.pool import KEEP_ALIVE_SECONDS, Origin, Pool, dial, read_origin
+from plimsoll_gateway.client.errors import (
+    BrokenResponseError,
+    ConnectError,
+    ConnectTimeoutError,
+    InvalidResponseError,
+    ResetError,
+    UpstreamError,
+)
+from plimsoll_gateway.client.pool import MOST_LINE_BYTES, Pool, probed_socket
 from plimsoll_gateway.client.response import Response
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
 
-URLS = ("http://one:1", "http://two:2/base")
-OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
-LAST = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+Replica = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Wire(asyncio.Transport):
-    """Ends as a real one does: its protocol hears of it in the next round."""
+@contextlib.asynccontextmanager
+async def serving(replica: Replica) -> AsyncIterator[str]:
+    """The URL of a server whose every connection is handled so, and then closed."""
+    tasks: set[asyncio.Task[None]] = set()
 
-    def __init__(self, connection: Connection) -> None:
-        super().__init__()
-        self.connection = connection
-        self.asked = 0
-        self.closing = False
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await replica(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closing, "a request is sent into a connection that is closed"
-        self.asked += 1
-
-    def is_closing(self) -> bool:
-        return self.closing
-
-    def abort(self) -> None:
-        if not self.closing:
-            self.closing = True
-            asyncio.get_running_loop().call_soon(self.connection.connection_lost, None)
-
-    close = abort
-
-    def resume_reading(self) -> None:
-        pass
-
-
-class Pooled(RuleBasedStateMachine):
-    """Requests on wires that the test holds the other end of."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.now = 100.0
-        self.wires: list[Wire] = []
-        self.pending: list[tuple[asyncio.Task[Response], Wire]] = []
-        self.pool = Pool(lambda: self.now, self.dial)
-
-    async def dial(self, origin: Origin, made: Callable[[], Connection]) -> Connection:
-        connection = made()
-        wire = Wire(connection)
-        connection.connection_made(wire)
-        self.wires.append(wire)
-        return connection
-
-    def run(self, act: Callable[[], object]) -> None:
-        async def acted() -> None:
-            act()
-            for _ in range(4):
-                await asyncio.sleep(0)
-
-        self.loop.run_until_complete(acted())
-
-    @rule(url=st.sampled_from(URLS))
-    def ask(self, url: str) -> None:
-        before = {wire: wire.asked for wire in self.wires}
-        idle = sum(len(several) for several in self.pool._idle.values())
-        stale = [wire for wire in self.wires if self.now - wire.connection.rested >= KEEP_ALIVE_SECONDS]
-
-        def act() -> None:
-            self.task = asyncio.ensure_future(self.pool.ask(url, b"GET /", b""))
-
-        self.run(act)
-        (wire,) = [wire for wire in self.wires if wire.asked != before.get(wire, 0)]
-        assert wire not in [busy for _, busy in self.pending], "two requests share a connection"
-        assert wire not in before or idle, "a connection was used that was not idle"
-        assert wire not in stale or wire not in before, "a connection was used that its replica may be closing"
-        self.pending.append((self.task, wire))
-
-    @precondition(lambda self: self.pending)
-    @rule(index=st.integers(0, 9), text=st.sampled_from([OK, LAST, OK + OK, b"what?"]))
-    def response(self, index: int, text: bytes) -> None:
-        task, wire = self.pending.pop(index % len(self.pending))
-        self.run(lambda: wire.connection.data_received(text))
-        assert task.done()
-        if text == b"what?":
-            assert isinstance(task.exception(), UpstreamError)
-        else:
-            assert task.result().status == 200
-        assert wire.closing is (text != OK)
-
-    @precondition(lambda self: self.pending)
-    @rule(index=st.integers(0, 9))
-    def give_up(self, index: int) -> None:
-        task, wire = self.pending.pop(index % len(self.pending))
-        self.run(task.cancel)
-        assert task.cancelled()
-        assert wire.closing
-
-    @precondition(lambda self: self.wires)
-    @rule(index=st.integers(0, 99))
-    def lose(self, index: int) -> None:
-        wire = self.wires[index % len(self.wires)]
-        self.run(wire.abort)
-        lost = [task for task, busy in self.pending if busy is wire]
-        self.pending = [(task, busy) for task, busy in self.pending if busy is not wire]
-        assert all(isinstance(task.exception(), UpstreamError) for task in lost)
-
-    @precondition(lambda self: self.wires)
-    @rule(index=st.integers(0, 99))
-    def speak_unasked(self, index: int) -> None:
-        wire = self.wires[index % len(self.wires)]
-        if not wire.closing and wire not in [busy for _, busy in self.pending]:
-            self.run(lambda: wire.connection.data_received(OK))
-            assert wire.closing
-
-    @rule(seconds=st.floats(0.0, 2 * KEEP_ALIVE_SECONDS))
-    def pass_time(self, seconds: float) -> None:
-        self.now += seconds
-
-    @rule()
-    def sweep(self) -> None:
-        if self.pool._sweep is not None:
-            self.pool._sweep.cancel()
-            self.run(self.pool._close_old)
-            kept = [one for several in self.pool._idle.values() for one in several]
-            assert all(self.now - one.rested < KEEP_ALIVE_SECONDS for one in kept)
-
-    @invariant()
-    def records(self) -> None:
-        self.pool.check_integrity()
-        busy = [wire for _, wire in self.pending]
-        idle = [one for several in self.pool._idle.values() for one in several]
-        for wire in self.wires:
-            assert (wire.connection in self.pool._open) is not wire.closing
-            assert (wire.connection in idle) is (not wire.closing and wire not in busy)
-
-    def teardown(self) -> None:
-        async def leave() -> None:
-            async with self.pool:
-                pass
-            await asyncio.gather(*(task for task, _ in self.pending), return_exceptions=True)
-
-        self.loop.run_until_complete(leave())
-        assert all(wire.closing for wire in self.wires)
-        assert self.pool._open == {}
-        self.loop.close()
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-TestPool = Pooled.TestCase
-TestPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+def saying(text: bytes, cuts: tuple[int, ...] = ()) -> Replica:
+    """Answers so, in pieces that end there."""
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        places = [0, *sorted(cut % (len(text) + 1) for cut in cuts), len(text)]
+        for begin, end in pairwise(places):
+            writer.write(text[begin:end])
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    return replica
 
 
-def test_an_origin_is_what_its_url_says() -> None:
-    assert read_origin("http://a:8000") == Origin("a", 8000, False, b"a:8000", b"")
-    assert read_origin("https://a/b") == Origin("a", 443, True, b"a", b"/b")
-    assert read_origin("http://u:p@[::1]:80") == Origin("::1", 80, False, b"[::1]:80", b"")
+async def whole(response: Response) -> bytes:
+    text = b""
+    while piece := await response.read():
+        text += piece
+    return text
 
 
-@pytest.mark.parametrize("url", ["http://", "http://a:b", "http://a:99999", "http://[::1", "http://a..b"])
-async def test_a_url_that_names_no_host_is_an_error_that_quotes_it(url: str) -> None:
-    async with Pool() as pool:
-        with pytest.raises(ConnectError):
-            await pool.ask(url, b"GET /", b"")
+async def answer(pool: Pool, url: str) -> bytes:
+    """A whole one. Raises UpstreamError."""
+    response = await pool.ask(url, "GET", "/")
+    try:
+        text = await whole(response)
+        assert response.is_whole
+        return text
+    except UpstreamError:
+        assert not response.is_whole
+        raise
+    finally:
+        response.close()
 
 
 async def test_a_path_of_the_url_comes_before_that_of_the_request(world: World, ok: Behaviour) -> None:
     upstream = await world.upstream(ok)
     async with Pool() as pool:
-        response = await pool.ask(f"http://127.0.0.1:{upstream.port}/base", b"POST /v1/x?y", b"content-length: 2\r\n",
-                                memoryview(b"{}"))  # fmt: skip
+        url, fields = f"http://127.0.0.1:{upstream.port}/base/", [(b"content-length", b"2"), (b"x-a", "ü".encode())]
+        response = await pool.ask(url, "POST", "/v1/x?y=%2F", fields, memoryview(b"{}"))
         assert await response.read() == b'{"ok": true}'
-    assert upstream.requests[0].line == "POST /base/v1/x?y HTTP/1.1"
-    assert upstream.requests[0].headers == {"host": f"127.0.0.1:{upstream.port}", "content-length": "2"}
-    assert upstream.requests[0].body == b"{}"
+    [asked] = upstream.requests
+    assert asked.line == "POST /base/v1/x?y=%2F HTTP/1.1"
+    own = {"host": f"127.0.0.1:{upstream.port}", "content-length": "2", "x-a": "ü".encode().decode("latin-1")}
+    assert asked.headers == own
+    assert asked.body == b"{}"
 
 
 async def test_requests_one_after_the_other_share_a_connection(world: World, ok: Behaviour) -> None:
     upstream = await world.upstream(ok)
     async with Pool() as pool:
         for _ in range(3):
-            response = await pool.ask(f"http://127.0.0.1:{upstream.port}", b"GET /", b"")
+            response = await pool.ask(f"http://127.0.0.1:{upstream.port}", "GET", "/")
             assert await response.read() == b'{"ok": true}'
+            response.close()
     assert len({request.writer for request in upstream.requests}) == 1
 
 
@@ -208,26 +123,199 @@ async def test_a_large_body_and_its_answer_pass_a_real_socket(world: World) -> N
     upstream = await world.upstream(echo)
     body = b"0123456789" * 300_000
     async with Pool() as pool:
-        length = b"content-length: %d\r\n" % len(body)
-        response = await pool.ask(f"http://127.0.0.1:{upstream.port}", b"POST /", length, memoryview(body))
-        text = b""
-        while piece := await response.read():
-            text += piece
-    assert text == body
+        length = [(b"content-length", b"%d" % len(body))]
+        response = await pool.ask(f"http://127.0.0.1:{upstream.port}", "POST", "/", length, memoryview(body))
+        assert await whole(response) == body
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
+SIZED = b"HTTP/1.1 200 OK\r\nX-Name: a\r\ncontent-length: 11\r\n\r\nhello world"
+EARLY = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + SIZED
+OPEN = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhello world"
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=st.sampled_from([CHUNKED, SIZED, EARLY, OPEN]), cuts=st.tuples(*[st.integers(0, 200)] * 3))
+def test_an_answer_is_the_same_however_it_is_cut(text: bytes, cuts: tuple[int, ...]) -> None:
+    async def story() -> None:
+        async with serving(saying(text, cuts)) as url, Pool() as pool:
+            assert await answer(pool, url) == b"hello world"
+
+    asyncio.run(story())
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=st.sampled_from([CHUNKED, SIZED]), place=st.integers(1, 200))
+def test_an_answer_that_is_cut_off_is_never_whole(text: bytes, place: int) -> None:
+    async def story() -> None:
+        async with serving(saying(text[: place % len(text)])) as url, Pool() as pool:
+            with pytest.raises(UpstreamError):
+                await answer(pool, url)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"what?\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * (MOST_LINE_BYTES + 1) + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nbad name: 1\r\ncontent-length: 0\r\n\r\n",
+    ],
+)
+async def test_what_is_no_answer_is_told(text: bytes) -> None:
+    async with serving(saying(text)) as url, Pool() as pool:
+        with pytest.raises(InvalidResponseError):
+            await pool.ask(url, "GET", "/")
+
+
+async def test_a_replica_that_goes_away_before_its_answer_is_told() -> None:
+    async with serving(saying(b"")) as url, Pool() as pool:
+        with pytest.raises(ResetError):
+            await pool.ask(url, "POST", "/", [(b"content-length", b"2")], memoryview(b"{}"))
+
+
+async def test_garbage_within_a_body_breaks_it() -> None:
+    async with serving(saying(CHUNKED[:-13] + b"garbage\r\n")) as url, Pool() as pool:
+        with pytest.raises(UpstreamError):
+            await answer(pool, url)
 
 
 async def test_nobody_there_is_an_error_at_once(refused_port: int) -> None:
     async with Pool() as pool:
         with pytest.raises(ConnectError) as found:
-            await pool.ask(f"http://127.0.0.1:{refused_port}", b"GET /", b"")
+            await pool.ask(f"http://127.0.0.1:{refused_port}", "GET", "/")
         assert not isinstance(found.value, ConnectTimeoutError)
 
 
-async def test_a_connection_that_is_never_made_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def never(*_: object, **__: object) -> None:
-        await asyncio.get_running_loop().create_future()
+@pytest.mark.parametrize("url", ["http://", "http://a:b", "http://a:99999", "http://[::1", "http://a..b", "ftp://a"])
+async def test_a_url_that_names_no_host_is_an_error(url: str) -> None:
+    async with Pool() as pool:
+        with pytest.raises(ConnectError):
+            await pool.ask(url, "GET", "/")
 
-    monkeypatch.setattr(pools, "CONNECT_SECONDS", 0.0)
-    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", never)
-    with pytest.raises(ConnectTimeoutError):
-        await dial(read_origin("http://127.0.0.1:1"), lambda: Connection(lambda _: None, lambda _: None))
+
+async def test_a_connection_that_is_never_made_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where as many wait to be accepted as may, Linux answers no more."""
+    monkeypatch.setattr(pools, "CONNECT_SECONDS", 0.2)
+    with socket.socket() as full, contextlib.ExitStack() as stack:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(3):
+            waits = stack.enter_context(socket.socket())
+            waits.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waits.connect(full.getsockname())
+        async with Pool() as pool:
+            with pytest.raises(ConnectTimeoutError, match=r"no connection within 0\.2 s"):
+                await pool.ask(f"http://127.0.0.1:{full.getsockname()[1]}", "GET", "/")
+
+
+async def test_an_answer_that_nobody_reads_stops_its_replica() -> None:
+    written = 0
+
+    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            writer.write(b"x" * 65536)
+            await writer.drain()
+            written += 65536
+
+    async with serving(endless) as url, Pool() as pool:
+        response = await pool.ask(url, "GET", "/")
+        before = -1
+        while before < written or not written:
+            before = written
+            await asyncio.sleep(0.2)
+        assert written < 32 << 20, "what sockets take, and no more"
+        assert await response.read()
+        response.close()
+
+
+async def test_closing_an_answer_ends_its_request_and_no_other() -> None:
+    ended = asyncio.Event()
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n")
+        if b"/other" in head:
+            await ended.wait()
+            writer.write(b"0\r\n\r\n")
+            return
+        await reader.read()
+        ended.set()
+
+    async with serving(replica) as url, Pool() as pool:
+        response, other = await pool.ask(url, "GET", "/"), await pool.ask(url, "GET", "/other")
+        response.close()
+        await asyncio.wait_for(ended.wait(), 30)
+        assert await whole(other) == b"x"
+
+
+async def test_a_request_that_is_given_up_ends_its_connection() -> None:
+    arrived, ended = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        arrived.set()
+        await reader.read()
+        ended.set()
+
+    async with serving(silent) as url, Pool() as pool:
+        asking = asyncio.create_task(pool.ask(url, "GET", "/"))
+        await arrived.wait()
+        asking.cancel()
+        await asyncio.wait_for(ended.wait(), 30)
+
+
+async def test_a_replica_that_takes_no_more_of_a_large_request_is_heard() -> None:
+    async def full(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Full\r\ncontent-length: 4\r\n\r\nfull")
+        await reader.read(100)
+        await asyncio.sleep(0.5)
+
+    body = memoryview(b"x" * 20_000_000)
+    async with serving(full) as url, Pool() as pool:
+        response = await pool.ask(url, "POST", "/", [(b"content-length", b"%d" % len(body))], body)
+        assert (response.status, await whole(response)) == (413, b"full")
+        response.close()
+
+
+async def test_what_a_body_raises_is_raised() -> None:
+    class Stop(Exception):
+        pass
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        yield b"begin"
+        raise Stop
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with serving(silent) as url, Pool() as pool:
+        with pytest.raises(Stop):
+            await pool.ask(url, "POST", "/", [(b"content-length", b"99")], pieces())
+
+
+async def test_what_was_peeked_at_is_still_read() -> None:
+    async with serving(saying(SIZED)) as url, Pool() as pool:
+        response = await pool.ask(url, "GET", "/")
+        assert response.header(b"x-name") == b"a"
+        assert await response.peek(3) == b"hello world"
+        assert await whole(response) == b"hello world"
+    async with serving(saying(SIZED[:-1], (len(SIZED) - 4,))) as url, Pool() as pool:
+        response = await pool.ask(url, "GET", "/")
+        assert b"hello worl".startswith(await response.peek(100)), "what came before it broke"
+        with pytest.raises(BrokenResponseError):
+            await whole(response)
+        response.close()
+
+
+def test_connections_to_replicas_are_probed() -> None:
+    with probed_socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 1))) as made:
+        assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == pools.PROBE_AFTER_SECONDS

@@ -160,6 +160,9 @@ async def sessionless() -> AsyncIterator[Gateway]:
         yield Gateway(session, store, Picker(), Limits())
 
 
+HEAD: Message = {"type": "http", "http_version": "1.0", "method": "POST", "query_string": b""}
+
+
 async def test_a_request_takes_its_body_and_little_more(sessionless: Gateway) -> None:
     """Whatever is in it: here as many lists as fit, which as Python's objects would be 28 times as large."""
     size = BODY_BYTES[CHAT]
@@ -174,7 +177,7 @@ async def test_a_request_takes_its_body_and_little_more(sessionless: Gateway) ->
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": CHAT, "headers": [], "query_string": b""}
+    scope = {**HEAD, "path": CHAT, "raw_path": CHAT.encode(), "headers": []}
     tracemalloc.start()
     try:
         await sessionless(scope, receive, send)
@@ -199,7 +202,7 @@ async def test_each_path_has_its_limit(world: World, ok: Behaviour, sessionless:
 
         for length, status in ((limit, 400), (limit + 1, 413)):
             headers = [(b"content-length", b"%d" % length)]
-            scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
+            scope = {**HEAD, "path": path, "raw_path": path.encode(), "headers": headers}
             await sessionless(scope, receive, send)
             assert sent[-2]["status"] == status, path
         assert f"({limit} bytes, --max-body-bytes)" in json.loads(sent[-1]["body"])["error"]["message"]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from plimsoll_gateway.admission.limits import BATCHES, BODY_BYTES, FILES, Limits
-from plimsoll_gateway.client.connection import Connection
+from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.discovery.routing_table import Model, ObjectKey, Replica, build_table
 from plimsoll_gateway.errors.refusals import Refusal
 from plimsoll_gateway.keys.api_key import ApiKey, KeyFileError, KeyLimits, read_key
@@ -349,54 +349,40 @@ async def test_a_replica_that_refuses_a_file_early_is_heard(run_world: RunWorld)
 
 
 async def test_no_more_of_a_file_is_asked_for_than_its_replica_takes() -> None:
-    """What waits for the replica stays with the client."""
-    asked = 0
+    """What waits for the replica stays with the client, but for what sockets take."""
+    asked, count, size = 0, 2000, 64 << 10
+    reads, closed = asyncio.Event(), asyncio.Event()
 
     async def receive() -> Message:
         nonlocal asked
         asked += 1
-        return {"type": "http.request", "body": b"x" * 1000, "more_body": asked < 100}
+        return {"type": "http.request", "body": b"x" * size, "more_body": asked < count}
 
-    wire = Narrow()
-    connection = Connection(lambda _: None, lambda _: None)
-    wire.connection = connection
-    connection.connection_made(wire)
-    upload = Upload(receive, {b"content-length": b"100000"}, 1 << 20)
-    sending = asyncio.create_task(connection.ask(b"POST / HTTP/1.1\r\n\r\n", upload.wire()))
-    for step in range(1, 5):
-        await asyncio.wait_for(wire.full.wait(), 30)
-        assert asked == step
-        wire.full.clear()
-        connection.resume_writing()
-    wire.narrow = False
-    connection.resume_writing()
-    connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-    assert (await sending).status == 200
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reads.wait()
+        for _ in range(count):
+            await reader.readexactly(size)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+        closed.set()
 
-
-class Narrow(asyncio.Transport):
-    """Takes one piece of a body at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.connection: Connection | None = None
-        self.narrow = True
-        self.full = asyncio.Event()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self.narrow and not bytes(data).startswith(b"POST"):
-            assert self.connection is not None
-            self.connection.pause_writing()
-            self.full.set()
-
-    def is_closing(self) -> bool:
-        return False
-
-    def abort(self) -> None:
-        """Nothing is left of it."""
-
-    def resume_reading(self) -> None:
-        """It never stopped."""
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    upload = Upload(receive, {b"content-length": b"%d" % (count * size)}, count * size)
+    async with server, Pool() as pool:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        fields = [(b"content-length", b"%d" % (count * size))]
+        sending = asyncio.create_task(pool.ask(url, "POST", "/", fields, upload.pieces()))
+        before = -1
+        while before < asked or asked == 0:
+            before = asked
+            await asyncio.sleep(0.2)
+        assert asked * size < (count * size) // 4
+        reads.set()
+        assert (await sending).status == 200
+        assert asked == count
+        await closed.wait()
 
 
 async def test_a_client_that_leaves_ends_its_file(run_world: RunWorld) -> None:

@@ -376,6 +376,7 @@ async def test_what_is_refused_unread_is_taken_before_it_is_told(
         headers = [(b"content-length", b"3000")]
         if code == 404:
             headers.append((b"authorization", keys.header("team")["authorization"].encode()))
-        scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
+        head: Message = {"type": "http", "http_version": "1.0", "method": method, "query_string": b""}
+        scope = {**head, "path": path, "raw_path": path.encode(), "headers": headers}
         await world.gateway(scope, receive, send)
         assert seen == ["piece"] * 3 + ["http.response.start", "http.response.body"]

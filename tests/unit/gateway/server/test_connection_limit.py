@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from plimsoll_gateway.admission.limits import CONNECTION_BYTES, Limits, connections_for
 from plimsoll_gateway.discovery.routing_table import TableStore
 from plimsoll_gateway.server.connection_limit import MOST_EXTRA, YOUNG_SECONDS, ConnectionLimit
-from plimsoll_gateway.server.http1.protocol import PatientProtocol
 from plimsoll_gateway.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -189,21 +188,7 @@ async def test_an_idle_connection_gives_way_and_a_busy_one_does_not(run_world: R
         assert world.gateway._metrics.connections_closed.labels("idle")._value.get() == 1
 
 
-@pytest.mark.parametrize("amid_another_error", [False, True])
-async def test_beyond_the_bound_only_probes_are_answered(
-    run_world: RunWorld, connect: Connect, amid_another_error: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where somebody further up handles an error of his own, which the parser's then has for its context."""
-    if amid_another_error:
-        read = PatientProtocol.data_received
-
-        def data_received(own: PatientProtocol, data: bytes) -> None:
-            try:
-                raise KeyError(len(data))
-            except KeyError:
-                read(own, data)
-
-        monkeypatch.setattr(PatientProtocol, "data_received", data_received)
+async def test_beyond_the_bound_only_probes_are_answered(run_world: RunWorld, connect: Connect) -> None:
     arrived: asyncio.Queue[Request] = asyncio.Queue()
     async with run_world(limits=Limits(connections=1), bounded=lambda: 0.0) as world:
         upstream = await world.model(arrived.put)

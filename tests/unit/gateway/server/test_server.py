@@ -1,14 +1,13 @@
-"""The server's sockets. Nagle's algorithm must be off on both sides: with it, answers wait 40 ms to be acknowledged."""
+"""The server's sockets. Nagle's algorithm must be off: with it, answers wait 40 ms to be acknowledged."""
 
 from __future__ import annotations
 
 import socket
 from types import SimpleNamespace
 
-from plimsoll_gateway.client.pool import Pool, read_origin
 from plimsoll_gateway.discovery.routing_table import TableStore
+from plimsoll_gateway.server.connection_guard import ConnectionGuard
 from plimsoll_gateway.server.connection_limit import ConnectionLimit
-from plimsoll_gateway.server.http1.protocol import PatientProtocol
 from plimsoll_gateway.server.server import GatewayServer, StopTimes, listen
 from plimsoll_gateway.telemetry.metrics import Metrics
 
@@ -20,19 +19,10 @@ def test_what_is_accepted_is_known_to_be_tcp() -> None:
             assert accepted.proto == socket.IPPROTO_TCP  # asyncio's condition for switching it off
 
 
-async def test_connections_to_replicas_send_at_once_and_are_probed() -> None:
-    with listen("127.0.0.1", 0) as server:
-        async with Pool() as pool:
-            connection = await pool._connect(read_origin("http://{}:{}".format(*server.getsockname())))
-            made = connection.transport.get_extra_info("socket")
-            assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
-            assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
-
-
 def test_the_server_has_an_end_to_its_patience_and_counts_its_connections() -> None:
     connections = ConnectionLimit(1, Metrics(TableStore()))
     app = SimpleNamespace(connection_limit=connections)
     protocol = GatewayServer(app, StopTimes(0, 0)).config.http  # type: ignore[arg-type]
     assert isinstance(protocol, type)
-    assert issubclass(protocol, PatientProtocol)
-    assert protocol.bound is connections
+    assert issubclass(protocol, ConnectionGuard)
+    assert protocol.limit is connections

@@ -47,7 +47,7 @@ def test_a_scrape_sees_the_last_figures_of_a_model_and_the_next_one_nothing() ->
     kept, gone = model("kept"), model("gone")
     store.replace(build_table([kept, gone]))
     for one in (kept, gone):
-        metrics.of(one.key, metrics.in_flight).value += 1
+        metrics.of(one.key, metrics.in_flight).inc()
         metrics.of(one.key, metrics.retries, "connect").inc()
         metrics.of(one.key, metrics.cold_start, "ready").observe(1)
         metrics.answered(one, 200)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.load import load_decoder
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind, StepRows
 from plimsoll_runtime.models.ops.experts import Experts
@@ -132,7 +132,7 @@ class Noisy(TopK):
 )
 def test_routing_that_the_cpu_kernels_do_not_have_is_refused(routing: Routing, reason: str | None) -> None:
     layer = LayerSpec(ATTENTION, replace(MIXTURE, routing=routing), NORM)
-    assert why_unsupported(program_of(replace(SPEC, layers=(layer,)))) == reason
+    assert why_not_fused(program_of(replace(SPEC, layers=(layer,)))) == reason
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

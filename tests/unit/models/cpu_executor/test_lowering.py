@@ -13,7 +13,7 @@ from model_support.cpu_walk import NotedWeights, said, walked
 from plimsoll_kernels.activation.kinds import Activation
 from plimsoll_kernels.cpu.op_records import AddRecord, AnyOp, EmbedRecord, ExpertsRecord, ProductRecord
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import lowered_program, why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import lowered_program, why_not_fused
 from plimsoll_runtime.models.ops.add import Add
 from plimsoll_runtime.models.ops.attention import Attend
 from plimsoll_runtime.models.ops.causal_conv import Convolve
@@ -155,7 +155,7 @@ def programs(draw: st.DrawFn) -> Program:
 @settings(max_examples=300)
 @given(program=programs())
 def test_values_that_are_still_read_are_not_written_over(program: Program) -> None:
-    if why_unsupported(program) is None:
+    if why_not_fused(program) is None:
         assert walked(program) == said(program)
 
 
@@ -196,7 +196,7 @@ def test_values_share_places_however_many_layers_there_are() -> None:
     ],
 )
 def test_what_the_kernels_do_not_have_is_said(layer: LayerSpec, reason: str) -> None:
-    assert why_unsupported(program_of(spec_of(layer))) == reason
+    assert why_not_fused(program_of(spec_of(layer))) == reason
 
 
 def test_experts_add_to_the_states_where_nothing_comes_between() -> None:
@@ -214,8 +214,8 @@ def test_experts_add_to_the_states_where_nothing_comes_between() -> None:
 
 def test_positions_beyond_a_table_are_not_read() -> None:
     program = program_of(spec_of(LAYER, embedding=Embedding(positions=65, first_position=2)))
-    assert why_unsupported(program) == "has no row in positions.weight for each of 64 positions"
-    assert why_unsupported(program_of(spec_of(LAYER, embedding=Embedding(positions=66, first_position=2)))) is None
+    assert why_not_fused(program) == "has no row in positions.weight for each of 64 positions"
+    assert why_not_fused(program_of(spec_of(LAYER, embedding=Embedding(positions=66, first_position=2)))) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,14 +232,14 @@ def test_a_field_that_nobody_knows_is_refused_where_it_says_something(forgets: b
         Forgetful(op.layer, op.shape, op.reads, op.writes, forgets=forgets) if isinstance(op, Attend) else op
         for op in program.ops
     )
-    assert why_unsupported(replace(program, ops=ops)) == ("knows no forgets of Forgetful" if forgets else None)
+    assert why_not_fused(replace(program, ops=ops)) == ("knows no forgets of Forgetful" if forgets else None)
 
 
 def test_a_row_of_ops_that_makes_no_sense_is_refused() -> None:
     program = program_of(spec_of(LAYER))
-    assert why_unsupported(replace(program, ops=program.ops[1:])) == "begins with an embedding, and the model does not"
+    assert why_not_fused(replace(program, ops=program.ops[1:])) == "begins with an embedding, and the model does not"
     without = tuple(op for op in program.ops if not isinstance(op, Attend))
     assert (
-        why_unsupported(replace(program, ops=without))
+        why_not_fused(replace(program, ops=without))
         == "norms heads once and turns them once, on their way to attention"
     )

@@ -21,7 +21,7 @@ from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.models.compose.decoder import program_of
 from plimsoll_runtime.models.cpu_executor.decoder import CpuExecutor
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
 from plimsoll_runtime.models.spec.decoder import DecoderSpec, LayerSpec
@@ -171,4 +171,4 @@ def test_a_decoder_that_is_called_without_states_says_so() -> None:
     ids=lambda value: type(value).__name__,
 )
 def test_what_is_too_large_is_said(mixer: Recurrent, reason: str) -> None:
-    assert why_unsupported(program_with(mixer)) == reason
+    assert why_not_fused(program_with(mixer)) == reason

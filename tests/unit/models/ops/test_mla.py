@@ -12,7 +12,7 @@ from torch import Tensor
 from plimsoll_kernels.paged_attention.reference import attention_reference
 from plimsoll_runtime.engine.protocol.plan import ScheduledSequence, StepPlan
 from plimsoll_runtime.models.compose.decoder import program_of
-from plimsoll_runtime.models.cpu_executor.lowering import why_unsupported
+from plimsoll_runtime.models.cpu_executor.lowering import why_not_fused
 from plimsoll_runtime.models.layers.rope import RopeTable, rotate
 from plimsoll_runtime.models.ops.cost import OpCost, OpKind
 from plimsoll_runtime.models.ops.mla import Absorb, AttendLatent, Expand, Latent
@@ -94,7 +94,7 @@ def dense(layer: int, query: Tensor, key: Tensor | None, value: Tensor | None, s
 
 
 def test_the_cpu_kernels_compute_it() -> None:
-    assert why_unsupported(program_of(SPEC)) is None
+    assert why_not_fused(program_of(SPEC)) is None
 
 
 def test_vectors_that_others_read_as_well_are_refused() -> None:
@@ -103,4 +103,4 @@ def test_vectors_that_others_read_as_well_are_refused() -> None:
     at = next(i for i, op in enumerate(program.ops) if isinstance(op, AttendLatent))
     again = Normalise(NORM, 8, ("latent",), ("other",), None)
     read = replace(program, ops=(*program.ops[: at + 1], again, *program.ops[at + 1 :]))
-    assert why_unsupported(read) == "keeps vectors that one op attends to"
+    assert why_not_fused(read) == "keeps vectors that one op attends to"

@@ -20,7 +20,7 @@ from plimsoll_runtime.execution.attention.backends.bidirectional import check_wh
 from plimsoll_runtime.execution.attention.base import AttentionBatch, BlockTables
 from plimsoll_runtime.execution.attention.capabilities import SCORES, Capabilities, Target, dtypes_text, multiples
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.models.cpu_executor.decoder import CpuStep
+from plimsoll_runtime.models.cpu_executor.decoder import FusedStep
 from plimsoll_runtime.models.layers.attention import slopes_of
 from plimsoll_runtime.models.ops.attention import shape_record
 from plimsoll_runtime.models.spec.attention import AttentionShape
@@ -52,7 +52,7 @@ class CpuBackend:
         self._shapes = [*map(shape_record, cache.shapes, self._slopes)]
         self._workspace = Buffer()
 
-    def begin(self, batch: AttentionBatch) -> CpuStep:
+    def begin(self, batch: AttentionBatch) -> FusedStep:
         """The batch's tables as the kernels read them."""
         step = PagedStep(self._paged, batch.query_lens, batch.groups, batch.longest)
         return CpuAttention(self._kernels, self._shapes, step, self._workspace)
@@ -112,7 +112,7 @@ class CpuBidirectionalBackend:
         self._paged = _laid(self._shapes, 1, self._dtype)
         self._blocks = 1
 
-    def begin(self, batch: AttentionBatch) -> CpuStep:
+    def begin(self, batch: AttentionBatch) -> FusedStep:
         """See AttentionBackend. Raises ValueError where a prompt is not in the step as a whole."""
         check_whole(batch)
         counts = [-(-length // SUB_BLOCK) for length in batch.query_lens]

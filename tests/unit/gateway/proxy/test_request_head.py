@@ -1,4 +1,4 @@
-"""Targets of requests: slashes too many change no path, and a model's name is left as it is."""
+"""Heads of requests: slashes too many change no path, a model's name is left as it is, and there is one host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from plimsoll_gateway.admission.limits import MODEL_PATHS
-from plimsoll_gateway.server.http1.request_target import SHORT, parts_of, plain_path
+from plimsoll_gateway.errors.refusals import Refusal
+from plimsoll_gateway.proxy.request_head import check_host, path_of, plain_path
 
 if TYPE_CHECKING:
     from tests.unit.gateway.conftest import Behaviour, Request, World
@@ -38,8 +39,7 @@ def test_slashes_too_many_change_no_path(data: st.DataObject, path: str) -> None
 def test_a_models_name_keeps_its_slashes(data: st.DataObject, name: str) -> None:
     prefix = data.draw(more_slashes("/v1/models")).rstrip("/") + "/" * data.draw(st.integers(1, 3))
     for written in (name, quote(name, safe="")):
-        path, _, _ = parts_of(f"{prefix}{written}/?limit=1".encode())
-        assert path == f"/v1/models/{name}"
+        assert path_of({"raw_path": f"{prefix}{written}/".encode()}) == f"/v1/models/{name}"
 
 
 @given(path=st.from_regex(r"/[a-z/%0-9.]{0,100}", fullmatch=True))
@@ -49,10 +49,15 @@ def test_a_plain_path_is_plain(path: str) -> None:
     assert once == "/" or not once.endswith("/")
 
 
-def test_long_targets_are_read_alike() -> None:
-    for count in (1, SHORT):
-        query = b"x" * count
-        assert parts_of(b"/v1//models/?" + query) == ("/v1/models", b"/v1//models/", query)
+@given(hosts=st.integers(0, 3), others=st.integers(0, 3), version=st.sampled_from(["1.0", "1.1"]))
+def test_a_head_has_one_host(hosts: int, others: int, version: str) -> None:
+    """Among whatever other fields that come twice. HTTP/1.0 may have none."""
+    scope = {"headers": [(b"x-same", b"1")] * others + [(b"host", b"a")] * hosts, "http_version": version}
+    if hosts == 1 or (not hosts and version == "1.0"):
+        check_host(scope)
+    else:
+        with pytest.raises(Refusal, match=f"has {hosts} Host headers"):
+            check_host(scope)
 
 
 @pytest.mark.parametrize("path", ["/v1//chat/completions", "/v1/chat/completions/", "//v1//chat//completions//"])

@@ -1,0 +1,263 @@
+"""uvicorn's HTTP protocol behind the bounds that it has none for: a guard passes on what a client sends.
+
+Each bound has an attack that succeeds without it (benchmarks/abuse/connections.py). uvicorn waits for ever for a head
+that has begun, and for one that never does on a fresh connection; its parser takes heads of any length, and all
+requests that come in one read; and it waits for ever for a client that reads nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any, ClassVar
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from plimsoll_gateway.errors.refusals import Refusal, head_too_large, head_too_slow, too_many_connections
+from plimsoll_gateway.proxy.body import Message, Receive
+from plimsoll_gateway.proxy.headers import request_id
+from plimsoll_gateway.proxy.response_stream import ResponseStream, Send
+from plimsoll_gateway.server.connection_limit import ConnectionLimit
+from plimsoll_gateway.server.stall_watch import StallWatch
+
+HEAD_SECONDS = 20.0
+MOST_IDLE_BYTES = 64 << 10
+"""Of a head, and of a trailer or whatever else is no body: the parser keeps each field until its end."""
+SLICE = 4 << 10
+"""Bytes that are parsed at once, and none while requests of the last ones wait for the answer to another: uvicorn makes
+some 3 KiB of each, and has no bound. A slice may have 150 of them, and a single read ten thousand."""
+MOST_UNREAD_BYTES = 64 << 10
+"""Behind a request that waits for its answer."""
+PROBES = frozenset(["/health", "/live"])
+_OFFER = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_NO_OFFER = b"\r\nno-offer:"
+
+
+class ConnectionGuard(asyncio.Protocol):
+    """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
+
+    limit: ClassVar[ConnectionLimit | None] = None
+    """All connections of the server; None where nobody counts them."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._http = HttpToolsProtocol(config, server_state, app_state, _loop)
+        self._app, self._http.app = self._http.app, self._run
+        self._loop = self._http.loop
+        self._unread = b""  # has come, and waits until there is room for it
+        self._idle_bytes = 0  # since the end of a head, or the last of a body
+        self._timer: asyncio.TimerHandle | None = None
+        self._answered: RequestResponseCycle | None = None
+        self._extra = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A new client."""
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]
+        self._stall = StallWatch(self._transport, self._loop)
+        self._wire = GuardedTransport(self._transport, self._read_on, self._stall)
+        self._http.connection_made(self._wire)
+        self._wait()
+        if self.limit is not None:
+            self._extra = not self.limit.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of requests."""
+        if not self._answering and not self._idle_bytes:
+            data = _without_offer(data.lstrip(b"\r\n"))  # a line that is empty begins no head
+        self._unread += data
+        self._feed()
+
+    def eof_received(self) -> None:
+        """The client sends nothing more, and the connection ends."""
+        self._http.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end, whoever wanted it."""
+        self._stop()
+        if self.limit is not None:
+            self.limit.closed(self)
+        self._http.connection_lost(exc)
+        if self._answered is not None:  # uvicorn tells the last one that has come, which may wait behind this one
+            self._answered.disconnected = True
+            self._answered.message_event.set()
+        self._stall.end()
+
+    def pause_writing(self) -> None:
+        """The client takes less than is written."""
+        self._http.pause_writing()
+        self._stall.begin()
+
+    def resume_writing(self) -> None:
+        """It has taken it."""
+        self._http.resume_writing()
+        if not self._transport.is_closing():
+            self._stall.end()
+
+    def give_way(self) -> None:
+        """End it now: another one needs its place, and counts instead of it."""
+        self._stop()
+        self._transport.abort()
+
+    def _feed(self) -> None:
+        """Pass on what has come, while uvicorn wants it."""
+        http, wire, data, at = self._http, self._wire, self._unread, 0
+        while at < len(data) and not (http.pipeline or wire.paused or wire.is_closing()):
+            piece = data[at : at + SLICE]
+            at += SLICE
+            before = self._progress()
+            http.data_received(piece)
+            self._idle_bytes = 0 if self._progress() != before else self._idle_bytes + len(piece)
+            if not self._answering:
+                self._wait()
+            else:
+                self._stop()
+                if self.limit is not None:
+                    self.limit.busy(self)
+            if self._idle_bytes > MOST_IDLE_BYTES:
+                self._refuse(head_too_large(MOST_IDLE_BYTES))
+        self._unread = data[at:]
+        if wire.paused or len(self._unread) > MOST_UNREAD_BYTES:
+            self._transport.pause_reading()
+        else:  # if only to see that the client goes
+            self._transport.resume_reading()
+
+    def _progress(self) -> tuple[object, int]:
+        """Changes with the end of a head, and with each byte of a body."""
+        cycle = self._http.cycle
+        return (None, 0) if cycle is None else (cycle, len(cycle.body))
+
+    def _read_on(self) -> None:
+        """uvicorn wants more, or has answered what it had."""
+        self._loop.call_soon(self._feed)
+
+    async def _run(self, scope: Message, receive: Receive, send: Send) -> None:
+        """The application, of which uvicorn gives each connection the guard's."""
+        self._answered = receive.__self__  # type: ignore[attr-defined]  # uvicorn's receive is its cycle's
+        try:
+            if self._extra:
+                await self._answer_extra(scope, receive, send)
+            else:
+                await self._app(scope, receive, send)
+        finally:
+            self._answered = None
+            if self._unread:
+                self._read_on()
+            if not self._answering:
+                self._forget()
+                if self.limit is not None:
+                    self.limit.idle(self)
+
+    async def _answer_extra(self, scope: Message, receive: Receive, send: Send) -> None:
+        """One beyond the bound is heard once."""
+        assert self.limit is not None
+        if scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+        else:
+            self.limit.refused()
+            await ResponseStream(send, request_id(None)).fail(too_many_connections(self.limit.most))
+        self._transport.close()
+
+    def _forget(self) -> None:
+        """Keep nothing of a request that has its answer: its head may have had as much as one may have."""
+        if not self._idle_bytes:
+            self._http.url, self._http.headers, self._http.scope = b"", [], {}  # type: ignore[typeddict-item]
+        self._http.cycle.scope, self._http.cycle.body = {}, bytearray()  # type: ignore[typeddict-item]
+
+    @property
+    def _answering(self) -> bool:
+        cycle = self._http.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _wait(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(HEAD_SECONDS, self._give_up)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self) -> None:
+        self._timer = None
+        if self._idle_bytes:  # who has sent nothing would take the answer for that to its first request
+            self._refuse(head_too_slow(HEAD_SECONDS))
+        else:
+            self._transport.close()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Say so and close. While an answer is under way, it ends with the connection."""
+        if self._transport.is_closing():
+            return
+        if self._answering:
+            self._transport.abort()
+            return
+        body = refusal.body
+        head = f"HTTP/1.1 {refusal.status} {HTTPStatus(refusal.status).phrase}\r\n"
+        fields = {"content-type": "application/json", "content-length": str(len(body)), **dict(refusal.headers)}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self._transport.write(f"{head}{lines}\r\n".encode("ascii") + body)
+        self._transport.close()
+
+
+class GuardedTransport(asyncio.Transport):
+    """What uvicorn has of a connection: it reads on when the guard has passed on what it has."""
+
+    def __init__(self, inner: asyncio.Transport, read_on: Callable[[], None], stall: StallWatch) -> None:
+        super().__init__()
+        self.paused = False
+        self._inner = inner
+        self._read_on = read_on
+        self._stall = stall
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send."""
+        self._inner.write(data)
+
+    def close(self) -> None:
+        """Close once all is sent, or its client takes nothing of it for too long."""
+        self._inner.close()
+        self._stall.begin()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._inner.abort()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._inner.is_closing()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the client."""
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        """Take more again, first of what has come already."""
+        self.paused = False
+        self._read_on()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What the other one knows."""
+        return self._inner.get_extra_info(name, default)
+
+
+def _without_offer(data: bytes) -> bytes:
+    """Requests that offer to upgrade to HTTP/2 are answered by HTTP/1.1: uvicorn would not read their bodies.
+
+    The head of the first request of a read, which is where clients of HTTP/2 offer it.
+    """
+    head, end, rest = data.partition(b"\r\n\r\n")
+    return _OFFER.sub(_NO_OFFER, head) + end + rest if _OFFER.search(head) else data
+
+
+def guarded(limit: ConnectionLimit) -> type[ConnectionGuard]:
+    """The protocol of a server whose connections are counted."""
+    return type("CountedGuard", (ConnectionGuard,), {"limit": limit})
