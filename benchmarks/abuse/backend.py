@@ -1,4 +1,5 @@
-"""Stands for the replicas: one answers at once, one begins streams and says no more, one keeps everybody waiting.
+"""Stands for the replicas: one answers at once, one begins streams and says no more, one keeps everybody waiting, and
+one never comes to an end.
 
 As a program (`python -m abuse.backend`) it prints its ports as JSON and goes on until it is ended.
 """
@@ -13,11 +14,12 @@ from collections.abc import AsyncIterator
 OK = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 12\r\n\r\n{"ok": true}'
 EVENT = b"a\r\ndata: {}\n\n\r\n"
 BEGIN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+FLOOD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\n"
 PIECE = 1 << 20
 
 
 class Backend:
-    """Three servers on ports of their own, by the name of their model: ok, stream, wait."""
+    """Servers on ports of their own, by the name of their model: ok, stream, wait, flood."""
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
@@ -39,7 +41,7 @@ class Backend:
         """Serve within the block."""
         tasks: set[asyncio.Task[None]] = set()
         async with contextlib.AsyncExitStack() as stack:
-            for model in ("ok", "stream", "wait"):
+            for model in ("ok", "stream", "wait", "flood"):
 
                 def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, model: str = model) -> None:
                     task = asyncio.get_running_loop().create_task(self._serve(model, reader, writer))
@@ -63,6 +65,11 @@ class Backend:
                 left = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
                 while left:
                     left -= len(await reader.readexactly(min(left, PIECE)))
+                if model == "flood" and not head.startswith(b"get "):
+                    writer.write(FLOOD)
+                    while True:
+                        writer.write(bytes(PIECE))
+                        await writer.drain()
                 if model != "stream" or head.startswith(b"get "):
                     if model == "wait" and not head.startswith(b"get "):
                         self.arrived += 1

@@ -7,7 +7,7 @@ import contextlib
 import json
 import resource
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 from abuse.clients import begin
@@ -40,13 +40,19 @@ def raise_open_files() -> None:
 
 @contextlib.asynccontextmanager
 async def running(
-    group: MemoryGroup, ports: Mapping[str, int], folder: Path, port: int
+    group: MemoryGroup,
+    ports: Mapping[str, int],
+    folder: Path,
+    port: int,
+    program: Sequence[str] = ("plimsoll_gateway",),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A gateway with the chart's defaults, which are its own; yields its process."""
+    """A gateway with the chart's defaults, which are its own; yields its process. `program`: a module, and what it is
+    told before the options.
+    """
     file = folder / "table.json"
     file.write_text(table(ports))
     options = ("--table", str(file), "--host", "127.0.0.1", "--port", str(port), "--lame-duck-seconds", "0")
-    command = group.command(sys.executable, "-P", "-m", "plimsoll_gateway", *options, "--log-level", "error")
+    command = group.command(sys.executable, "-P", "-m", *program, *options, "--log-level", "error")
     process = await asyncio.create_subprocess_exec(*command)
     try:
         async with asyncio.timeout(START_SECONDS):

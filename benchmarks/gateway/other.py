@@ -1,6 +1,7 @@
-"""A gateway of other parts, to compare: `python -m gateway.other uvloop|h11|still -- OPTIONS`.
+"""A gateway of other parts, to compare: `python -m gateway.other uvloop|h11|unguarded|still -- OPTIONS`.
 
-uvloop must be installed. `still`: what is looked at by the clock is looked at once.
+uvloop must be installed. `unguarded`: uvicorn's protocol alone. `still`: what is looked at by the clock is looked at
+once.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from importlib import import_module
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from plimsoll_gateway.server import server
 from plimsoll_gateway.server.main import main
@@ -21,8 +23,9 @@ def run(parts: list[str], options: list[str]) -> int:
         import_module("uvloop").install()
     if "still" in parts:
         _stop_clock()
-    if "h11" in parts:
-        vars(server)["PatientProtocol"] = H11Protocol
+    for part, protocol in (("h11", H11Protocol), ("unguarded", HttpToolsProtocol)):
+        if part in parts:
+            vars(server)["guarded"] = lambda _limit, protocol=protocol: protocol
     return main(options)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from abuse import attack, gateway
+from abuse import attack, connections, gateway
 from abuse.backend import EVENT, Backend
 from abuse.clients import Stream, ask, begin
 from abuse.group import MemoryGroup, NoGroupError, memory_group
@@ -85,3 +85,26 @@ async def ask_on(port: int) -> None:
     """Small requests, one after the other, each of which is answered."""
     while True:
         assert await ask(port, SMALL) == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "attacks",
+    [
+        (connections.idle_connections,),
+        (connections.half_heads, connections.never_reading),
+        (connections.sent_ahead,),
+        (connections.long_heads,),
+        (connections.long_trailers,),
+    ],
+)
+async def test_no_attack_on_connections_succeeds(
+    group: MemoryGroup, tmp_path: Path, unused_tcp_port: int, attacks: tuple[connections.Attack, ...]
+) -> None:
+    """Each succeeds on uvicorn's protocol alone (`python -m abuse.connections`)."""
+    gateway.raise_open_files()
+    backend, port = Backend(), unused_tcp_port
+    async with backend.running(), gateway.running(group, backend.ports, tmp_path, port) as process:
+        assert all(await asyncio.gather(*(attack(port) for attack in attacks)))
+        assert process.returncode is None
+    assert group.kills == 0
