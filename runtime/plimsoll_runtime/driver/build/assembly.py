@@ -14,8 +14,8 @@ from plimsoll_runtime.driver.build.model_facts import Model
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.step_timing import Timeline
-from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass
-from plimsoll_runtime.execution.graphs.capture import CudaCapture
+from plimsoll_runtime.execution.forward import ForwardPass, GraphForwardPass, GraphsOf
+from plimsoll_runtime.execution.graphs.capture import NO_GRAPHS, CudaCapture
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
 from plimsoll_runtime.execution.inputs.batch_state import SlotStates
 from plimsoll_runtime.execution.kv.cache import KvCache
@@ -34,6 +34,11 @@ Stages = Mapping[str, Callable[..., object]]
 def no_capturing() -> parts.CaptureGraphs:
     """Captures nothing: every step is launched kernel by kernel."""
     return lambda bounds, progress: None
+
+
+def no_step_graphs() -> GraphsOf:
+    """Makes no graphs of steps on any backend, so that none of their buffers is allocated."""
+    return lambda backend: NO_GRAPHS
 
 
 SHARED: Stages = {
@@ -60,7 +65,7 @@ GPU: Stages = {
     "runner": GpuRunner,
     "capture_graphs": parts.graph_capturing,
 }
-GPU_WITHOUT_GRAPHS: Stages = {**GPU, "capture_graphs": no_capturing}
+GPU_WITHOUT_GRAPHS: Stages = {**GPU, "graphs_of": no_step_graphs, "capture_graphs": no_capturing}
 
 
 class Probe(Protocol):

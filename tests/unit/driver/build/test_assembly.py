@@ -81,6 +81,12 @@ def test_kinds_of_graphs(
     assert made == [(name, limits[name]) for name in expected]
 
 
+def test_without_graphs_no_step_graphs_are_made() -> None:
+    """Their buffers are as large as the batches that they would hold."""
+    made = run_stages({"graphs_of": GPU_WITHOUT_GRAPHS["graphs_of"]}, {})
+    assert made["graphs_of"](NoAttention.__new__(NoAttention)) is NO_GRAPHS
+
+
 @pytest.mark.parametrize("ours", [True, False])
 def test_where_sampling_is_captured(ours: bool) -> None:
     """Not of Transformers' code: a Mamba's hidden states are float32, whatever the model's dtype."""
