@@ -30,14 +30,23 @@ from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
 
 
+def has_graphs(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
+    """Whether an engine captures CUDA graphs: on a GPU, of a program of ours that generates.
+
+    Transformers code has none: it may look at numbers in the middle of a step, and its hidden states may have another
+    dtype than the model.
+    """
+    captured = device.type == "cuda" and outline.facts.pooling is None and isinstance(outline, Program)
+    return captured and config.graph_seconds > 0
+
+
 def graph_bytes(config: EngineConfig, outline: Outline, device: torch.device, free: int | None = None) -> int:
     """Bytes, 0 where no step is captured: on a CPU above all.
 
     `free`: of how many bytes a share is taken; None: memory is granted, or nothing is known of it but the model's
     headers, and a share raises UsageError.
     """
-    captured = device.type == "cuda" and outline.facts.pooling is None and isinstance(outline, Program)
-    if not captured or not config.graph_seconds:
+    if not has_graphs(config, outline, device):
         return 0
     if free is None and is_share(config.graph_memory):
         raise UsageError(

@@ -11,6 +11,7 @@ from plimsoll_runtime.driver.build import parts
 from plimsoll_runtime.driver.build.loader import LoadedModel
 from plimsoll_runtime.driver.build.memory_plan import Budget
 from plimsoll_runtime.driver.build.model_facts import Model
+from plimsoll_runtime.driver.estimate import has_graphs
 from plimsoll_runtime.engine.config import EngineConfig, overlaps
 from plimsoll_runtime.engine.core import Runner
 from plimsoll_runtime.engine.step_timing import Timeline
@@ -105,7 +106,7 @@ def stages_of(config: EngineConfig, model: Model, probe: Probe | None) -> Stages
         return POOLING
     if model.device.type == "cpu":
         return CPU
-    return GPU if probe is None and config.graph_seconds > 0 else GPU_WITHOUT_GRAPHS
+    return GPU if probe is None and has_graphs(config, model.outline, model.device) else GPU_WITHOUT_GRAPHS
 
 
 def run_stages(stages: Stages, given: Mapping[str, object]) -> dict[str, Any]:

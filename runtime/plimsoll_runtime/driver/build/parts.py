@@ -16,14 +16,7 @@ from plimsoll_runtime.engine.protocol.plan import MOST_FORCED
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.execution.attention.base import AttentionBackend
 from plimsoll_runtime.execution.forward import GraphForwardPass, GraphsOf
-from plimsoll_runtime.execution.graphs.capture import (
-    NO_GRAPHS,
-    Capture,
-    CaptureBounds,
-    FirstOf,
-    OnProgress,
-    StepGraphs,
-)
+from plimsoll_runtime.execution.graphs.capture import Capture, CaptureBounds, FirstOf, OnProgress, StepGraphs
 from plimsoll_runtime.execution.graphs.decode import DecodeGraphs, GraphBackend
 from plimsoll_runtime.execution.graphs.piecewise import PiecewiseDecoder
 from plimsoll_runtime.execution.graphs.sampling import SamplingGraphs
@@ -31,13 +24,13 @@ from plimsoll_runtime.execution.inputs.batch_state import SlotStates
 from plimsoll_runtime.execution.inputs.device_state import DeviceState, columns_of
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload.open import Tiers, open_tiers
-from plimsoll_runtime.execution.kv.states import OwnCaches, states_of
+from plimsoll_runtime.execution.kv.states import states_of
 from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.execution.runners.gpu import Event
 from plimsoll_runtime.execution.sampling.constraints import ConstrainedRows
 from plimsoll_runtime.execution.sampling.sampler import Sampler
-from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
-from plimsoll_runtime.models.program import Facts, Program
+from plimsoll_runtime.models.decoder import TorchDecoder
+from plimsoll_runtime.models.program import Facts
 from plimsoll_runtime.structured.matcher import Grammars
 from plimsoll_runtime.weights.sources.resolve import resolve
 
@@ -113,13 +106,11 @@ def step_graphs(
     config: EngineConfig, budget: Budget, parts: StepParts, state: DeviceState, capture: Capture
 ) -> GraphsOf:
     """Graphs of whole decodes if the steps of a backend can be captured, and of pieces of other steps if no layer keeps
-    states. Transformers code has neither: it may look at numbers in the middle of a step.
+    states.
     """
     decoder, cache, states = parts.decoder, parts.cache, parts.states
 
     def graphs_of(backend: AttentionBackend) -> StepGraphs:
-        if not isinstance(decoder.outline, Program) or isinstance(states, OwnCaches):
-            return NO_GRAPHS
         kinds: list[StepGraphs] = []
         if isinstance(backend, GraphBackend):
             limits = {"max_sequences": config.max_sequences, "max_model_len": budget.kv.max_model_len}
@@ -131,11 +122,6 @@ def step_graphs(
     return graphs_of
 
 
-def graph_capturing(
-    decoder: Decoder, forward_pass: GraphForwardPass, capture: Capture, graphs: SamplingGraphs
-) -> CaptureGraphs:
-    """Captures the graphs of steps and of sampling. Transformers code has none of sampling: its hidden states may have
-    another dtype than the model, and its head may look at numbers.
-    """
-    sampling = graphs if isinstance(decoder.outline, Program) else NO_GRAPHS
-    return partial(forward_pass.capture_graphs, capture, beside=sampling)
+def graph_capturing(forward_pass: GraphForwardPass, capture: Capture, graphs: SamplingGraphs) -> CaptureGraphs:
+    """Captures the graphs of steps and of sampling."""
+    return partial(forward_pass.capture_graphs, capture, beside=graphs)

@@ -30,7 +30,7 @@ from plimsoll_runtime.execution.attention.backends.reference import ReferenceBac
 from plimsoll_runtime.execution.attention.base import NoAttention
 from plimsoll_runtime.execution.graphs.capture import NO_GRAPHS
 from plimsoll_runtime.execution.inputs.batch_state import SlotStates
-from plimsoll_runtime.execution.kv.states import OwnCaches, StateCache
+from plimsoll_runtime.execution.kv.states import StateCache
 from plimsoll_runtime.execution.parts import StepParts
 from plimsoll_runtime.models.decoder import Decoder, TorchDecoder
 from plimsoll_runtime.models.program import Program
@@ -53,23 +53,19 @@ class Kind:
 
 
 @pytest.mark.parametrize(
-    ("backend", "states", "ours", "expected"),
+    ("backend", "states", "expected"),
     [
-        (NoAttention, SlotStates, True, [DECODES, PIECES]),
-        (ReferenceBackend, SlotStates, True, [PIECES]),
-        (NoAttention, StateCache, True, [DECODES]),
-        (NoAttention, OwnCaches, True, []),
-        (NoAttention, SlotStates, False, []),
+        (NoAttention, SlotStates, [DECODES, PIECES]),
+        (ReferenceBackend, SlotStates, [PIECES]),
+        (NoAttention, StateCache, [DECODES]),
+        (ReferenceBackend, StateCache, []),
     ],
 )
-def test_kinds_of_graphs(
-    backend: Any, states: Any, ours: bool, expected: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kinds_of_graphs(backend: Any, states: Any, expected: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[str, dict[str, Any]]] = []
     for name in (DECODES, PIECES):
         monkeypatch.setattr(parts, name, partial(Kind, made, name))
     decoder: Any = TorchDecoder.__new__(TorchDecoder)
-    decoder.program = Program.__new__(Program) if ours else object()
     step_parts = StepParts(decoder, cache=SimpleNamespace(), states=states.__new__(states))  # type: ignore[arg-type]
     config = EngineConfig(model="m", max_sequences=7, max_batch_tokens=99)
     budget: Any = SimpleNamespace(kv=SimpleNamespace(max_model_len=1000))
@@ -87,30 +83,37 @@ def test_without_graphs_no_step_graphs_are_made() -> None:
     assert made["graphs_of"](NoAttention.__new__(NoAttention)) is NO_GRAPHS
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_where_sampling_is_captured(ours: bool) -> None:
-    """Not of Transformers' code: a Mamba's hidden states are float32, whatever the model's dtype."""
-    decoder: Any = SimpleNamespace(outline=Program.__new__(Program) if ours else object())
+def test_steps_and_sampling_are_captured_together() -> None:
+    """Within the same bounds."""
     forward_pass: Any = SimpleNamespace(capture_graphs=lambda *args, beside: (args, beside))
     sampling: Any = object()
-    captured: Any = parts.graph_capturing(decoder, forward_pass, CAPTURE, sampling)("bounds", "progress")  # type: ignore[arg-type]
-    assert captured == ((CAPTURE, "bounds", "progress"), sampling if ours else NO_GRAPHS)
+    captured: Any = parts.graph_capturing(forward_pass, CAPTURE, sampling)("bounds", "progress")  # type: ignore[arg-type]
+    assert captured == ((CAPTURE, "bounds", "progress"), sampling)
 
 
 @pytest.mark.parametrize(
-    ("pooling", "device", "seconds", "probed", "expected"),
+    ("pooling", "device", "seconds", "probed", "ours", "expected"),
     [
-        (False, "cuda", 20.0, False, GPU),
-        (False, "cuda", 0.0, False, GPU_WITHOUT_GRAPHS),
-        (False, "cuda", 20.0, True, GPU_WITHOUT_GRAPHS),
-        (False, "cpu", 20.0, False, CPU),
-        (True, "cpu", 20.0, False, POOLING),
-        (True, "cuda", 20.0, False, POOLING),
+        (False, "cuda", 20.0, False, True, GPU),
+        (False, "cuda", 0.0, False, True, GPU_WITHOUT_GRAPHS),
+        (False, "cuda", 20.0, True, True, GPU_WITHOUT_GRAPHS),
+        (False, "cuda", 20.0, False, False, GPU_WITHOUT_GRAPHS),
+        (False, "cpu", 20.0, False, True, CPU),
+        (False, "cpu", 20.0, False, False, CPU),
+        (True, "cpu", 20.0, False, True, POOLING),
+        (True, "cuda", 20.0, False, True, POOLING),
     ],
 )
-def test_stages_by_device(pooling: bool, device: str, seconds: float, probed: bool, expected: Stages) -> None:
-    """A probe looks into each op, which a graph hides."""
-    model: Any = SimpleNamespace(pooling=object() if pooling else None, device=torch.device(device))
+def test_stages_by_device(
+    pooling: bool, device: str, seconds: float, probed: bool, ours: bool, expected: Stages
+) -> None:
+    """A probe looks into each op, which a graph hides. A Mamba's hidden states in Transformers' code are float32,
+    whatever the model's dtype.
+    """
+    facts: Any = SimpleNamespace(pooling=object() if pooling else None)
+    head: Any = None
+    outline: Any = Program(facts, (), head) if ours else SimpleNamespace(facts=facts)
+    model: Any = SimpleNamespace(outline=outline, pooling=facts.pooling, device=torch.device(device))
     probe: Any = object() if probed else None
     assert stages_of(EngineConfig(model="m", graph_seconds=seconds), model, probe) is expected
 
