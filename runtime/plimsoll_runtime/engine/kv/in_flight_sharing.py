@@ -1,6 +1,4 @@
-"""Running sequences share blocks that others have just filled. Also records what a step does to blocks besides
-computing.
-"""
+"""Running sequences share blocks that others have just filled."""
 
 from __future__ import annotations
 
@@ -22,37 +20,15 @@ class Merge(NamedTuple):
     block: int
 
 
-class BlockChanges:
-    """What the step that is being planned moves, in this order, before it computes.
-
-    Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target). The merges
-    come once the step is over.
-    """
-
-    __slots__ = ("copies", "merges", "restores", "spills")
-
-    def __init__(self) -> None:
-        self.begin_step()
-
-    def begin_step(self) -> None:
-        """What is noted from now on belongs to a new step. The lists of the one before are its plan's."""
-        self.spills: list[tuple[int, int]] = []
-        self.restores: list[tuple[int, int]] = []
-        self.copies: list[tuple[int, int]] = []
-        self.merges: list[Merge] = []
-
-
 class InFlightSharing:
     """Of the sequences in a pool; without a `cache` none shares anything."""
 
-    def __init__(
-        self, pool: BlockPool, cache: PrefixCache | None, windows: Windows, moves: BlockChanges, block_size: int
-    ) -> None:
+    def __init__(self, pool: BlockPool, cache: PrefixCache | None, windows: Windows, block_size: int) -> None:
         self._pool = pool
         self._cache = cache
         self._windows = windows
-        self._moves = moves
         self._block_size = block_size
+        self._merges: list[Merge] = []
         self._to_merge: list[list[Merge]] = []
 
     def publish(self, sequence: SequenceState) -> None:
@@ -65,7 +41,7 @@ class InFlightSharing:
             if reserved and pool.is_idle(block) and pool.available <= reserved:
                 continue
             pool.share(block)
-            self._moves.merges.append(Merge(sequence.kv, group, number, block))
+            self._merges.append(Merge(sequence.kv, group, number, block))
 
     def publish_last(self, sequence: SequenceState) -> None:
         """The same for a sequence that ends. What steps under way compute for it, nobody will have looked at."""
@@ -95,8 +71,8 @@ class InFlightSharing:
         return sequence.computed - before
 
     def end_step(self) -> list[Merge]:
-        """What is to be merged once the step that was planned is over."""
-        merges = self._moves.merges
+        """The merges to apply once the step that was planned is over."""
+        merges, self._merges = self._merges, []
         if merges:
             self._to_merge.append(merges)
         return merges

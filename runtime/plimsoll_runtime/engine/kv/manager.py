@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from plimsoll_runtime.engine.kv.block_pool import PADDING_BLOCK, BlockPool
 from plimsoll_runtime.engine.kv.cache_groups import ONE_FULL, Full, Rule, first_block, peak_blocks
-from plimsoll_runtime.engine.kv.in_flight_sharing import BlockChanges, InFlightSharing, Merge
+from plimsoll_runtime.engine.kv.in_flight_sharing import InFlightSharing, Merge
 from plimsoll_runtime.engine.kv.offload.index import TierIndex
 from plimsoll_runtime.engine.kv.offload.prefixes import TieredPrefixes
 from plimsoll_runtime.engine.kv.prefix_cache import Hit, PrefixCache, Run
@@ -23,6 +23,24 @@ from plimsoll_runtime.engine.sequence import BlockTable, SequenceKv, SequenceSta
 
 PROBE_LOOKUPS = 64
 """Blocks that are looked up at a time for a sequence that waits."""
+
+
+class BlockChanges:
+    """The blocks that the step being planned copies before it computes, in this order.
+
+    Spills (block, frame) go to host memory, restores (frame, block) come back, copies are (source, target).
+    """
+
+    __slots__ = ("copies", "restores", "spills")
+
+    def __init__(self) -> None:
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Start the lists of a new step. Those of the step before belong to its plan."""
+        self.spills: list[tuple[int, int]] = []
+        self.restores: list[tuple[int, int]] = []
+        self.copies: list[tuple[int, int]] = []
 
 
 class KvCacheManager:
@@ -54,7 +72,7 @@ class KvCacheManager:
         self.borders = (
             None if rows is None or self._cache is None else SnapshotSchedule(rows, self._cache, block_size, worth)
         )
-        self.sharing = InFlightSharing(self.pool, self._cache, self._windows, self.moves, block_size)
+        self.sharing = InFlightSharing(self.pool, self._cache, self._windows, block_size)
         self.tiers = None if tiers is None else TieredPrefixes(tiers, self.pool, self._cache, self.rules, block_size)
 
     def new_kv(self, salt: str) -> SequenceKv:
