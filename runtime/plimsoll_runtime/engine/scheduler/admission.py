@@ -43,7 +43,6 @@ class Prefetches:
         self._most = max_sequences + self.ahead
         self._clock = clock
         self._aside: dict[SequenceState, int] = {}
-        self._ready: dict[SequenceState, None] = {}
 
     def __len__(self) -> int:
         """Those that stand aside."""
@@ -53,7 +52,12 @@ class Prefetches:
     def active(self) -> bool:
         """Whether there is something to read, or something read that is held."""
         tiers = self._tiers
-        return tiers is not None and bool(tiers.index.disk_used or self._ready)
+        return tiers is not None and bool(tiers.index.disk_used or self._num_ready)
+
+    @property
+    def _num_ready(self) -> int:
+        """The number of sequences that are in the queue again, with frames held for them."""
+        return 0 if self._tiers is None else len(self._tiers.prefetches) - len(self._aside)
 
     def places(self, free: int) -> int:
         """How many in line are near the front, with so many that could begin at once; those who stand aside count."""
@@ -61,7 +65,7 @@ class Prefetches:
 
     def full(self, free: int) -> bool:
         """Whether as many have something read for them, or hold it, as are near the front."""
-        return len(self._ready) >= self.places(free)
+        return self._num_ready >= self.places(free)
 
     def begin(self, sequence: SequenceState) -> bool:
         """Start to read what the disk has of a waiting sequence's prefix; whether it stands aside for that."""
@@ -91,29 +95,30 @@ class Prefetches:
         over = [s for s, due in self._aside.items() if now >= due or not prefetches[s].loading]
         for sequence in over:
             del self._aside[sequence]
-            self._ready[sequence] = None
             sequence.phase = Phase.WAITING
         return over
 
     def keep_only(self, front: Collection[SequenceState]) -> None:
         """Drop what was read for sequences that are back in line but not near the `front` of it."""
-        for sequence in self._ready.keys() - front:
-            self.end(sequence)
+        if self._tiers is not None:
+            for sequence in (self._tiers.prefetches.keys() - self._aside.keys()).difference(front):
+                self.end(sequence)
 
     def end(self, sequence: SequenceState) -> None:
         """A sequence runs, is over, or has fallen behind: nothing is read or held for it any longer."""
         self._aside.pop(sequence, None)
-        self._ready.pop(sequence, None)
         if self._tiers is not None:
             self._tiers.end_prefetch(sequence)
 
     def check_integrity(self, sequences: Iterable[SequenceState]) -> None:
         """Raises AssertionError where somebody holds frames of the tiers whom nobody knows, or too many stand aside."""
         if self._tiers is not None:
-            assert self._tiers.prefetches.keys() == {*self._aside, *self._ready}, "a prefetch is lost"
+            prefetched = self._tiers.prefetches.keys()
+            assert self._aside.keys() <= prefetched, "a prefetch is lost"
+            ready = prefetched - self._aside.keys()
+            assert all(s.phase is Phase.WAITING for s in ready), "what was read is held for somebody out of line"
             assert self._tiers.asked.issubset(sequences), "a sequence that has ended is kept"
         assert all(s.phase is Phase.PREFETCHING for s in self._aside), "who is in line or runs stands aside"
-        assert all(s.phase is Phase.WAITING for s in self._ready), "what was read is held for somebody out of line"
         assert len(self._aside) <= self._most, f"{len(self._aside)} wait for the disk at once"
 
 
