@@ -28,8 +28,7 @@ class CpuRunner(StepRunner):
     def _compute(self, plan: StepPlan) -> StepResult:
         sequences = plan.sequences
         slots = [s.slot for s in sequences if s.sample]
-        if self._sampler.constrains:
-            self._sampler.begin(slots)
+        self._sampler.begin(slots)
         inputs = step_inputs(plan, self._state, self._parts.cache.block_size)
         hidden = self._forward(plan, self._forward_pass.run, inputs)
         outputs = self._sample(slots, sequences, hidden) if slots else []

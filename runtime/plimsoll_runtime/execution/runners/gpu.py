@@ -93,8 +93,7 @@ class GpuRunner(StepRunner):
     def _compute(self, plan: StepPlan) -> Launched:
         sequences = plan.sequences
         slots = [s.slot for s in sequences if s.sample]
-        if self._sampler.constrains:
-            self._sampler.begin(slots)
+        self._sampler.begin(slots)
         # All that the step sends is one copy, except what rows ask of sampling beside their parameters.
         self._state.outbox.begin()
         rows = StepRows.of(plan, self._state, self._parts.cache.block_size)

@@ -219,7 +219,10 @@ class ConstrainedRows:
         self._silent.discard(slot)
 
     def begin(self, slots: Sequence[int]) -> None:
-        """Start to compute the masks of the rows that are about to be sampled, in their order: `finish` follows."""
+        """Start to compute the masks of the rows that are about to be sampled, in their order; `finish` returns them.
+
+        Does nothing if no slot has a guide.
+        """
         if self._guides and slots:
             self._pool = self._pool or ThreadPoolExecutor(1, "plimsoll-masks")
             self._under_way = self._pool.submit(self._masks, slots)

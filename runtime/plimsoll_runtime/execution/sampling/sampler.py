@@ -56,7 +56,7 @@ NOT_FINITE = "the model's logits are not finite (NaN or infinity): its weights o
 class Sampler:
     """Chooses one token for each row of logits by the parameters of the slot that the row belongs to.
 
-    `constrains`: whether a slot has a constraint, so that `begin` is to be told of each step.
+    `constrains`: whether a slot has a constraint.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Sampler:
         self.constrains = self._constrained.active
 
     def begin(self, slots: Sequence[int]) -> None:
-        """A step that will sample these slots is about to be computed: what they may choose is found out meanwhile."""
+        """Compute the masks of the slots that a step will sample while the step is computed; no-op without masks."""
         self._constrained.begin(slots)
 
     def break_off(self) -> None:
