@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from plimsoll_runtime.execution.inputs.block_tables import BlockTableState
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.models.layers.attention import Attention
+from plimsoll_runtime.models.layers.device_copy import to_device
 
 
 class SlotTables:
@@ -113,13 +114,14 @@ def padding_inputs(rows: Sequence[tuple[int, int]], cache: KvCache) -> StepInput
     return StepInputs(zeros, positions, groups[0], range(len(rows)))
 
 
-def step_inputs(
-    plan: StepPlan, state: BatchState, block_size: int, place: Callable[[NDArray[Any]], Tensor] = torch.from_numpy
-) -> StepInputs:
-    """Flatten a plan, with which the state has begun. No Python runs per token of a prompt, or per block of a table:
-    positions and cells come from repeats and ranges, and tables are read where they are kept.
+CPU = torch.device("cpu")
 
-    `place` makes a tensor of an array, on the device that computes.
+
+def step_inputs(plan: StepPlan, state: BatchState, block_size: int, device: torch.device = CPU) -> StepInputs:
+    """Flatten a plan that the state has applied; the tensors are made on `device`.
+
+    No Python runs per token of a prompt, or per block of a table: positions and cells come from repeats and ranges, and
+    tables are read where they are kept.
     """
     sequences = plan.sequences
     slots, query_lens, lengths, known = [], [], [], []
@@ -131,7 +133,7 @@ def step_inputs(
         known.append((state.last_tokens[s.slot],) if token_ids[0] == LAST_CHOSEN else token_ids)
     decodes = sum(query_lens) == len(query_lens)
     rows = (_decodes if decodes else _chunks)(sequences, known, state.tables, block_size)
-    tokens, positions, *mappings = place(rows).unbind()
+    tokens, positions, *mappings = to_device(rows, device).unbind()
     longest = max(lengths)
     rest: tuple[AttentionBatch, ...] = ()
     for group in reversed(range(len(state.tables))):

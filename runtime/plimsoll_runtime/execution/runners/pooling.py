@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from plimsoll_runtime.engine.step_timing import StepPhase
 from plimsoll_runtime.execution.forward import ForwardPass
 from plimsoll_runtime.execution.inputs.batch_state import BatchState, StepInputs, step_inputs
 from plimsoll_runtime.execution.runners.base import StepRunner
-from plimsoll_runtime.models.layers.device_copy import to_device
 from plimsoll_runtime.models.spec.pooling import PoolingKind
 
 
@@ -83,7 +81,7 @@ class PoolingRunner(StepRunner):
     def _compute(self, plan: StepPlan) -> StepResult:
         sequences = plan.sequences
         cache = self._parts.cache
-        inputs = step_inputs(plan, self._state, cache.block_size, partial(to_device, device=cache.device))
+        inputs = step_inputs(plan, self._state, cache.block_size, cache.device)
         hidden = self._forward(plan, self._forward_pass.run, self._by_text(sequences, inputs))
         pooled = self._pooler.pool(sequences, hidden)
         vectors = self._parts.decoder.logits(pooled) if pooled.shape[0] else pooled
