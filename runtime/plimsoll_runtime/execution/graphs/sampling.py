@@ -45,7 +45,7 @@ class SamplingGraphs:
     """Samples tokens of rows that ask for nothing but that (see PlainRows)."""
 
     def __init__(self, decoder: Decoder, sampler: Sampler, state: DeviceState, capture: Capture) -> None:
-        max_rows = state.nobody  # the number of slots
+        max_rows = state.num_slots
         self._decoder = decoder
         self._sampler = sampler
         self._state = state

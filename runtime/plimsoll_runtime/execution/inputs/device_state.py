@@ -28,6 +28,7 @@ class DeviceState(SlotTables):
         """For a cache of `num_blocks` blocks, of which no table has more than `columns`."""
         super().__init__([DeviceBlockTables(num_slots, num_blocks, columns, device) for _ in range(groups)])
         self.device = device
+        self.num_slots = num_slots
         self.nobody, self.unwanted = num_slots, num_slots + 1
         self.outbox = UploadBuffer(device)
         self.chosen = torch.zeros(num_slots + 2, dtype=torch.int64, device=device)
