@@ -207,18 +207,12 @@ async def _merged(model: ServedModel, choices: Sequence[Choice], record: Request
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-def _nothing(token: int) -> bytes:
-    return b""
-
-
 class UsageMeter:
     """Adds up the pieces of one request. A prompt counts once however many answers it gets. Answers that are not
     `counted` are dropped: their prompts are only scored.
     """
 
-    def __init__(
-        self, choices: Sequence[Choice], spell: Callable[[int], bytes] = _nothing, *, counted: bool = True
-    ) -> None:
+    def __init__(self, choices: Sequence[Choice], spell: Callable[[int], bytes], *, counted: bool = True) -> None:
         """`spell` gives a token's bytes, by which thoughts are told from answers."""
         self._first = {c.prompt: c.index for c in reversed(choices)}
         self._counted = counted

@@ -113,7 +113,7 @@ def capture_all(
     wanted: Sequence[CaptureRequest],
     capture: Capture,
     bounds: CaptureBounds,
-    progress: OnProgress = no_progress,
+    progress: OnProgress,
     clock: Clock = time.monotonic,
 ) -> None:
     """Capture what is wanted, in order; one line of the log says what was, and what was not.
