@@ -28,6 +28,7 @@ from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.gguf.blocks import kind_name, kind_of, stored_bytes
 from plimsoll_runtime.weights.gguf.metadata import read_metadata
 from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
+from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 
 def has_graphs(config: EngineConfig, outline: Outline, device: torch.device) -> bool:
@@ -116,7 +117,7 @@ def stored_sizes(files: ModelFiles) -> Mapping[str, int]:
     else:
         source = SafetensorsFiles(files.weights, FLOATS | OTHERS | QUANTISED)
         for name, dtype in source.dtypes.items():
-            sizes[str(dtype).removeprefix("torch.")] += prod(source.shapes[name]) * dtype.itemsize
+            sizes[dtype_name(dtype)] += prod(source.shapes[name]) * dtype.itemsize
     return dict(sizes.most_common())
 
 

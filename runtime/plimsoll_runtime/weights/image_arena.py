@@ -20,7 +20,7 @@ from plimsoll_kernels.cpu.huge_pages import ALIGNMENT, HUGE_PAGE
 from plimsoll_kernels.cpu.places import Fill
 from plimsoll_runtime.errors import MemoryLimitError, ModelError
 from plimsoll_runtime.weights.image import ROOT_BYTES, VERSION, Image, ImageFacts, ImageHeader, PlacedTensor, encode
-from plimsoll_runtime.weights.stored_tensor import Parts, StoredTensor
+from plimsoll_runtime.weights.stored_tensor import Parts, StoredTensor, dtype_name
 
 logger = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class FillingArena:
 
     def place(self, shape: Sequence[int], dtype: torch.dtype, fill: Fill) -> Tensor:
         """See Places. Raises MemoryLimitError where the image is too small."""
-        found = PlacedTensor(self._end, tuple(shape), name_of(dtype))
+        found = PlacedTensor(self._end, tuple(shape), dtype_name(dtype))
         end = found.offset + prod(shape) * dtype.itemsize
         self._check_room(end)
         self._placed.append(found)
@@ -204,7 +204,7 @@ class FilledArena:
         if self._taken == len(places):
             raise ModelError(f"the image has {len(places)} tensors, and the decoder wants more; load the model again")
         found = places[self._taken]
-        wanted = (tuple(shape), name_of(dtype))
+        wanted = (tuple(shape), dtype_name(dtype))
         if (found.shape, found.dtype) != wanted:
             raise ModelError(
                 f"tensor {self._taken} of the image is {found.dtype} {list(found.shape)}, and the decoder wants "
@@ -253,11 +253,6 @@ def view(memory: Tensor, place: PlacedTensor, dtype: torch.dtype) -> Tensor:
 def aligned(offset: int) -> int:
     """Where the next place may begin."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """Torch's name for it, without the package's."""
-    return str(dtype).removeprefix("torch.")
 
 
 def _nothing(to: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from plimsoll_runtime.errors import ModelError
 from plimsoll_runtime.weights.quantisation import MXFP4, Quantisation
 from plimsoll_runtime.weights.safetensors import FLOATS, SafetensorsFiles
-from plimsoll_runtime.weights.stored_tensor import Parts, StoredTensor, in_pieces
+from plimsoll_runtime.weights.stored_tensor import Parts, StoredTensor, dtype_name, in_pieces
 
 BLOCK, BYTES = 32, 16
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -128,7 +128,7 @@ class QuantisedTensors:
             return StoredTensor(Mxfp4(), self._packed[name], {"blocks": blocks, "exponents": exponents})
         if name not in self._scales:
             if (kind := self._files.dtypes[name]) not in FLOATS.values():
-                raise ModelError(f"{name} is stored as {_called(kind)}, and no {' or '.join(SCALES)} of it is there")
+                raise ModelError(f"{name} is stored as {dtype_name(kind)}, and no {' or '.join(SCALES)} of it is there")
             return self._files.stored(name)
         runs = self._runs(name, self._scales[name])
         shape = self._files.shapes[name]
@@ -200,7 +200,3 @@ def _widened(scales: Tensor, rows: Sequence[int], runs: Sequence[int]) -> Tensor
             found = found.repeat_interleave(run, dimension)
         found = found.narrow(dimension, 0, size)
     return found
-
-
-def _called(kind: torch.dtype) -> str:
-    return str(kind).removeprefix("torch.")

@@ -13,6 +13,11 @@ Parts = Mapping[str, Tensor]
 """By name. They may be the file itself, mapped, and are not to be written to."""
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a dtype in torch, without the package: "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
 class Scheme(Protocol):
     """What a tensor's parts mean. Equal schemes mean the same."""
 

@@ -24,7 +24,7 @@ from plimsoll_runtime.execution.memory.system import private_bytes
 from plimsoll_runtime.execution.runners.base import OwnThreads
 from plimsoll_runtime.utils.progress import Progress
 from plimsoll_runtime.weights.image import Image
-from plimsoll_runtime.weights.image_arena import name_of
+from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ def _info(
     info = EngineInfo(
         model=config.model,
         architecture=model.outline.facts.architecture,
-        dtype=name_of(model.dtype),
+        dtype=dtype_name(model.dtype),
         device=model.device.type,
         attention_backend=wired.forward_pass.backends[0].name,
         vocab_size=model.outline.facts.vocab_size,

@@ -37,7 +37,7 @@ from plimsoll_runtime.text.special_tokens import end_ids, score_tokens
 from plimsoll_runtime.version import VERSION
 from plimsoll_runtime.weights.files import ModelFiles
 from plimsoll_runtime.weights.image import FileStamp, ImageFacts
-from plimsoll_runtime.weights.image_arena import name_of
+from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 logger = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ def facts_of(config: EngineConfig, model: Model, files: ModelFiles) -> ImageFact
         files=[_stamp(path) for path in files.weights],
         config=model.described,
         config_digest=hashlib.sha256(model.described).hexdigest(),
-        dtype=name_of(model.dtype),
+        dtype=dtype_name(model.dtype),
         device=model.device.type,
         instructions=None if found is None else found.name.decode(),
         library=None if found is None else library_path().name,

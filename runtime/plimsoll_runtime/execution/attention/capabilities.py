@@ -10,6 +10,7 @@ import torch
 
 from plimsoll_runtime.execution.attention import machine
 from plimsoll_runtime.models.spec.attention import AttentionShape
+from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 HALF = (torch.bfloat16, torch.float16)
 Numbers = range | tuple[int, ...]
@@ -134,7 +135,7 @@ def numbers_text(numbers: Numbers) -> str:
 
 def dtypes_text(*dtypes: torch.dtype) -> str:
     """Dtypes, in words."""
-    return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    return ", ".join(map(dtype_name, dtypes))
 
 
 def _only(what: str, supported: str, asked: str) -> str:

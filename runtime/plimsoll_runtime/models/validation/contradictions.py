@@ -21,6 +21,7 @@ from plimsoll_runtime.weights.files import INDEX, ModelFiles
 from plimsoll_runtime.weights.quantisation import quantisation_of
 from plimsoll_runtime.weights.safetensors import FLOATS, OTHERS, QUANTISED, SafetensorsFiles
 from plimsoll_runtime.weights.sources.resolve import MODELOPT, read_json
+from plimsoll_runtime.weights.stored_tensor import dtype_name
 
 
 def check_classes(config: Mapping[str, Any], spec: DecoderSpec) -> None:
@@ -146,9 +147,10 @@ def stored_warnings(files: ModelFiles) -> Iterator[str]:
     if quantised is None:
         yield from _dtype(files.config, tensors)
     elif not any(dtype in QUANTISED.values() for dtype in tensors.dtypes.values()):
+        stored = _most(tensors)
         yield (
             f"config.json: quantization_config says {quantised.method}, and the tensors are stored as "
-            f"{_called(_most(tensors))}: they are computed as they are stored"
+            f"{stored and dtype_name(stored)}: they are computed as they are stored"
         )
     yield from _modelopt(files)
     yield from _index(files.root, tensors)
@@ -159,12 +161,13 @@ def _dtype(config: Mapping[str, Any], tensors: SafetensorsFiles) -> Iterator[str
     said = {field: str(config[field]).removeprefix("torch.") for field in ("dtype", "torch_dtype") if config.get(field)}
     if len(set(said.values())) > 1:
         yield f"config.json: dtype = {said['dtype']} and torch_dtype = {said['torch_dtype']}: dtype counts"
-    stored = _most(tensors)
+    most = _most(tensors)
+    stored = most and dtype_name(most)
     for field, name in list(said.items())[:1]:
-        if stored is not None and name != _called(stored):
+        if stored is not None and name != stored:
             yield (
-                f"config.json: {field} = {name}, and most tensors are stored as {_called(stored)}: the config counts; "
-                f"--dtype {_called(stored)} computes in the files' dtype"
+                f"config.json: {field} = {name}, and most tensors are stored as {stored}: the config counts; "
+                f"--dtype {stored} computes in the files' dtype"
             )
 
 
@@ -210,10 +213,6 @@ def _unread(files: ModelFiles) -> Iterator[str]:
 def _listed(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
-
-
-def _called(dtype: torch.dtype | None) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 _TIE = "tie_word_embeddings"
