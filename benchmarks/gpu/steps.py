@@ -66,7 +66,7 @@ def decode(
 
     def steps() -> None:
         for position in range(work.context, work.context + STEPS):
-            state.outbox.begin()
+            state.upload_buffer.start_step()
             starts, lengths = np.full_like(slots, position), np.ones_like(slots)
             rows = StepRows(state, BLOCK_SIZE, slots, starts, lengths, np.zeros_like(slots), sources=slots)
             posted, hidden = choices.post(slots.tolist(), None), graphs.run(rows)

@@ -23,7 +23,7 @@ def rows_of(
     state: DeviceState, block_size: int, token_ids: Tensor, positions: Tensor, batch: AttentionBatch
 ) -> StepRows:
     """Those of sequences in the first slots, whose tables are told anew. A step of its own begins with them."""
-    state.outbox.begin()
+    state.upload_buffer.start_step()
     lengths = np.array(batch.query_lens, dtype=np.int64)
     ends = positions.numpy()[np.cumsum(lengths) - 1] + 1
     for number, group in enumerate(batch.groups):

@@ -65,7 +65,7 @@ class KeptBeside:
         if isinstance(state, BatchState):
             inputs = step_inputs(plan, state, size)
         else:
-            state.outbox.begin()
+            state.upload_buffer.start_step()
             inputs = StepRows.of(plan, state, size).inputs()
             state.check_integrity()
         rows = [(s.slot, s.start + i, token) for s in plan.sequences for i, token in enumerate(s.token_ids)]

@@ -103,18 +103,18 @@ class DecodeGraphs:
         graph, sharing = self._graphs.get((*key, False)), self._graphs.get((*key, True))
         if graph is None:
             return None
-        outbox, numbers, told = self._state.outbox, self._padding(bucket), None
+        buffer, numbers, receive_shared = self._state.upload_buffer, self._padding(bucket), None
         if self._shared is not None and sharing is not None:
-            told = self._shared.tell(rows, bucket, outbox)
-            graph = graph if told is None else sharing
+            receive_shared = self._shared.add_to(buffer, rows, bucket)
+            graph = graph if receive_shared is None else sharing
         more = self._write_rows(rows, numbers)
-        parcel = outbox.add(numbers)
-        outbox.send()
-        if told is not None:
-            told()
+        numbers_slice = buffer.add(numbers)
+        buffer.send()
+        if receive_shared is not None:
+            receive_shared()
         for tables, rest in more:
             tables.receive(rest)
-        self._numbers[: numbers.size].copy_(parcel.there)
+        self._numbers[: numbers.size].copy_(numbers_slice.on_device)
         graph.replay()
         self._state.mark_sent()
         return graph.out[: rows.slots.size]
@@ -141,7 +141,7 @@ class DecodeGraphs:
             if places.size <= bucket:
                 own[2:, : places.size] = places, blocks
             else:
-                beside.append((group.kept, group.kept.add_to(self._state.outbox)))
+                beside.append((group.kept, group.kept.add_to(self._state.upload_buffer)))
         return beside
 
     def _add(self, bucket: int, longest: int, shares: bool) -> None:

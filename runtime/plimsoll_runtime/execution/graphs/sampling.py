@@ -75,20 +75,20 @@ class SamplingGraphs:
         if bucket not in self._graphs or (found := self._sampler.plain(slots, self._state.device)) is None:
             return None
         choice, rows = found
-        outbox = self._state.outbox
-        asked = outbox.add(_said(rows, bucket, self._state.unwanted))
-        return PendingSample(choice, bucket, asked, None if picked is None else outbox.add(picked))
+        buffer = self._state.upload_buffer
+        asked = buffer.add(_said(rows, bucket, self._state.unwanted))
+        return PendingSample(choice, bucket, asked, None if picked is None else buffer.add(picked))
 
     def run(self, posted: PendingSample, hidden: Tensor) -> Tensor:
         """Sample from hidden states `[T, H]` of a step that was sent: int64 `[R]` on the device, valid until the next
         call, NO_TOKEN where a row's logits are not finite.
         """
         count = len(posted.choice.slots)
-        own, asked = self._hidden[:count], posted.asked.there
+        own, asked = self._hidden[:count], posted.asked.on_device
         if posted.picked is None:
             own.copy_(hidden)
         else:
-            torch.index_select(hidden, 0, posted.picked.there, out=own)
+            torch.index_select(hidden, 0, posted.picked.on_device, out=own)
         self._asked[: len(asked)].copy_(asked)
         graph = self._graphs[posted.bucket]
         graph.replay()

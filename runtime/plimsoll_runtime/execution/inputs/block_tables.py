@@ -141,15 +141,15 @@ class DeviceBlockTables(BlockTableState):
         """The device has what was missing, or will have it when what was launched so far is done."""
         self._missing.clear()
 
-    def add_to(self, outbox: UploadBuffer) -> UploadSlice | None:
-        """Have what is missing sent with the rest of a step; None if nothing is."""
+    def add_to(self, buffer: UploadBuffer) -> UploadSlice | None:
+        """Add what is missing to the upload buffer of a step; None if nothing is."""
         places, blocks = self.missing()
-        return outbox.add(np.concatenate([places, blocks])) if places.size else None
+        return buffer.add(np.concatenate([places, blocks])) if places.size else None
 
-    def receive(self, parcel: UploadSlice | None) -> None:
-        """Write what was sent."""
-        if parcel is not None:
-            places, blocks = parcel.there.view(2, -1).unbind()
+    def receive(self, changes: UploadSlice | None) -> None:
+        """Write the changes that `add_to` added, once the buffer was sent."""
+        if changes is not None:
+            places, blocks = changes.on_device.view(2, -1).unbind()
             self.on_device.index_copy_(0, places, blocks.to(torch.int32))
         self.mark_sent()
 

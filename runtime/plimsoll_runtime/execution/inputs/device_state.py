@@ -30,7 +30,7 @@ class DeviceState(SlotTables):
         self.device = device
         self.num_slots = num_slots
         self.nobody, self.unwanted = num_slots, num_slots + 1
-        self.outbox = UploadBuffer(device)
+        self.upload_buffer = UploadBuffer(device)
         self.chosen = torch.zeros(num_slots + 2, dtype=torch.int64, device=device)
 
     def mark_sent(self) -> None:

@@ -119,14 +119,15 @@ class StepRows:
             flat[3 + number, :rows] = self._cells(group)
         starts = np.append(self.last_rows + 1 - self.lengths, rows)
         tables = np.concatenate([starts, *(part for g in self.groups for part in (g.contexts, g.begins))])
-        of_rows, of_sequences = state.outbox.add(flat), state.outbox.add(tables)
-        written = [tables.add_to(state.outbox) for tables in state.tables]
-        state.outbox.send()
-        for kept, parcel in zip(state.tables, written, strict=True):
-            kept.receive(parcel)
-        known, sources, positions, *cells = of_rows.there.view(flat.shape).unbind()
+        buffer = state.upload_buffer
+        of_rows, of_sequences = buffer.add(flat), buffer.add(tables)
+        table_changes = [tables.add_to(buffer) for tables in state.tables]
+        buffer.send()
+        for kept, changes in zip(state.tables, table_changes, strict=True):
+            kept.receive(changes)
+        known, sources, positions, *cells = of_rows.on_device.view(flat.shape).unbind()
         sequences = self.slots.size
-        query_starts, of_groups = of_sequences.there.tensor_split([sequences + 1])
+        query_starts, of_groups = of_sequences.on_device.tensor_split([sequences + 1])
         numbers = of_groups.view(len(self.groups), 2, sequences)
         lengths, batch = self.lengths.tolist(), tuple[AttentionBatch, ...]()
         for number, group in reversed(list(enumerate(self.groups))):

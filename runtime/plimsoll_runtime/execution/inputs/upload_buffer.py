@@ -87,27 +87,27 @@ ALIGNED_WORDS = 16
 
 
 class UploadSlice:
-    """Numbers on their way. `there` is where they lie on the device, from when they were sent until the next step but
-    one begins.
+    """Numbers in an upload buffer. They are `on_device` from when the buffer is sent until the step after the next one
+    starts.
     """
 
-    __slots__ = ("_begin", "_end", "_there")
+    __slots__ = ("_begin", "_end", "_on_device")
 
     def __init__(self, begin: int, end: int) -> None:
         self._begin = begin
         self._end = end
-        self._there: Tensor | None = None
+        self._on_device: Tensor | None = None
 
     @property
-    def there(self) -> Tensor:
-        """int64 [N] on the device. RuntimeError before it was sent."""
-        if self._there is None:
-            raise RuntimeError("the parcel has not been sent")
-        return self._there
+    def on_device(self) -> Tensor:
+        """int64 [N]. Raises RuntimeError before the buffer is sent."""
+        if self._on_device is None:
+            raise RuntimeError("the slice of the upload buffer has not been sent")
+        return self._on_device
 
-    def sent(self, words: Tensor) -> None:
-        """The upload buffer's `words` is on the device."""
-        self._there = words[self._begin : self._end]
+    def mark_sent(self, words: Tensor) -> None:
+        """Take the numbers from the buffer's `words` on the device."""
+        self._on_device = words[self._begin : self._end]
 
 
 class UploadBuffer:
@@ -127,8 +127,8 @@ class UploadBuffer:
         self._filled = self._sent = 0
         self._waiting: list[UploadSlice] = []
 
-    def begin(self) -> None:
-        """A step begins. What the last but one has sent may be overwritten."""
+    def start_step(self) -> None:
+        """Start to fill the buffer of a step. What the last step but one has sent may be overwritten."""
         self._lane.read(self._number)
         self._number = (self._number + 1) % BUFFERS
         self._lane.reuse(self._number)
@@ -142,19 +142,19 @@ class UploadBuffer:
             self._grow(end)
         self._buffers[self._number].numbers[begin:end] = words.reshape(-1)
         self._filled = -(-end // ALIGNED_WORDS) * ALIGNED_WORDS
-        parcel = UploadSlice(begin, end)
-        self._waiting.append(parcel)
-        return parcel
+        added = UploadSlice(begin, end)
+        self._waiting.append(added)
+        return added
 
     def send(self) -> None:
         """Send what was added, in one copy. What is launched from here on finds it there."""
         if not self._waiting:
             return
         buffer, part = self._buffers[self._number], slice(self._sent, self._filled)
-        self._lane.copy(self._number, buffer.there[part], buffer.here[part])
+        self._lane.copy(self._number, buffer.on_device[part], buffer.on_host[part])
         self._lane.join(self._number)
-        for parcel in self._waiting:
-            parcel.sent(buffer.there)
+        for waiting in self._waiting:
+            waiting.mark_sent(buffer.on_device)
         self._waiting.clear()
         self._sent = self._filled
 
@@ -169,10 +169,10 @@ class UploadBuffer:
 
 
 class _Buffer:
-    """Words here, pinned where the device copies by itself, and there."""
+    """Words on the host, pinned if the device copies by itself, and on the device."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size = size
-        self.here = torch.zeros(size, dtype=torch.int64, pin_memory=device.type != "cpu")
-        self.there = torch.zeros(size, dtype=torch.int64, device=device)
-        self.numbers: NDArray[np.int64] = self.here.numpy()
+        self.on_host = torch.zeros(size, dtype=torch.int64, pin_memory=device.type != "cpu")
+        self.on_device = torch.zeros(size, dtype=torch.int64, device=device)
+        self.numbers: NDArray[np.int64] = self.on_host.numpy()

@@ -95,7 +95,7 @@ class GpuRunner(StepRunner):
         slots = [s.slot for s in sequences if s.sample]
         self._sampler.begin(slots)
         # All that the step sends is one copy, except what rows ask of sampling beside their parameters.
-        self._state.outbox.begin()
+        self._state.upload_buffer.start_step()
         rows = StepRows.of(plan, self._state, self._parts.cache.block_size)
         picked = None if len(slots) == rows.known.size else rows.last_rows[[s.sample for s in sequences]]
         posted = self._graphs.post(slots, picked)

@@ -57,9 +57,9 @@ class Choices(SamplingGraphs):
 
     def choose(self, slots: list[int], hidden: Tensor, picked: list[int] | None = None) -> Tensor | None:
         """As a runner has it done."""
-        self.state.outbox.begin()
+        self.state.upload_buffer.start_step()
         posted = self.post(slots, None if picked is None else np.array(picked))
-        self.state.outbox.send()
+        self.state.upload_buffer.send()
         return None if posted is None else self.run(posted, hidden)
 
 

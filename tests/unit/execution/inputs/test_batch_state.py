@@ -55,7 +55,7 @@ def test_rows_of_nobody_behind(case: tuple[StepPlan, int], more: int) -> None:
     device = DeviceState(SLOTS, len(plan.sequences[0].changes), BLOCKS, 60, CPU)
     device.record(torch.arange(SLOTS), torch.tensor(LAST))
     device.begin(plan)
-    device.outbox.begin()
+    device.upload_buffer.start_step()
     rows = StepRows.of(plan, device, block_size)
     plain, wide = rows.inputs(), rows.inputs(rows.known.size + more)
     for own, wider in ((plain.token_ids, wide.token_ids), (plain.positions, wide.positions)):
@@ -81,7 +81,7 @@ def test_every_row(case: tuple[StepPlan, int], unseen: bool) -> None:
         device = DeviceState(SLOTS, groups, BLOCKS, 60, CPU)
         device.begin(plan)
         device.record(torch.arange(SLOTS), torch.tensor(LAST))
-        device.outbox.begin()
+        device.upload_buffer.start_step()
         inputs = StepRows.of(plan, device, block_size).inputs()
         device.check_integrity()
     else:

@@ -16,14 +16,14 @@ SLOTS, BLOCKS, MOST = 3, 100_000, 2000
 CPU = torch.device("cpu")
 
 
-def tell(tables: DeviceBlockTables) -> int:
+def upload(tables: DeviceBlockTables) -> int:
     """Send what is missing; how much that was."""
-    outbox = UploadBuffer(CPU)
-    outbox.begin()
+    buffer = UploadBuffer(CPU)
+    buffer.start_step()
     count = tables.missing()[0].size
-    parcel = tables.add_to(outbox)
-    outbox.send()
-    tables.receive(parcel)
+    changes = tables.add_to(buffer)
+    buffer.send()
+    tables.receive(changes)
     return count
 
 
@@ -59,7 +59,7 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
         elif (change := table.change(0)) is not None:
             kept.change(slot, change)
             if isinstance(kept, DeviceBlockTables) and data.draw(st.booleans()):
-                tell(kept)
+                upload(kept)
         kept.check_integrity()
     for slot, table in tables.items():
         if (change := table.change(0)) is not None:
@@ -68,7 +68,7 @@ def test_whatever_becomes_of_a_table(data: st.DataObject) -> None:
         assert table.change(0) is None
     kept.check_integrity()
     if isinstance(kept, DeviceBlockTables):
-        tell(kept)
+        upload(kept)
         assert kept.missing()[0].size == 0
         kept.check_integrity()
     assert {slot: (kept.firsts[slot], list(kept.table(slot))) for slot in tables} == {
@@ -135,15 +135,15 @@ def test_a_device_is_sent_what_is_new() -> None:
     """The places and the numbers that changed; what nobody says was told is missing still."""
     state = DeviceState(2, 1, BLOCKS, 70, CPU)
     [kept] = state.tables
-    assert tell(kept) == 0
+    assert upload(kept) == 0
     kept.change(1, TableChange(0, 0, 0, [5, 6, 7]))
     assert [found.tolist() for found in kept.missing()] == [[70, 71, 72], [5, 6, 7]]
-    assert tell(kept) == 3
+    assert upload(kept) == 3
     kept.change(1, TableChange(0, 1, 3, [8]))
     assert [found.tolist() for found in kept.missing()] == [[73], [8]]
     kept.change(0, TableChange(0, 0, 0, list(range(70))))
     state.check_integrity()
-    assert tell(kept) == 71
+    assert upload(kept) == 71
     assert kept.on_device.tolist() == [*range(70), 5, 6, 7, 8, *[0] * 66, *[0] * 70]
     state.check_integrity()
 

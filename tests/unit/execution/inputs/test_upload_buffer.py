@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from plimsoll_runtime.execution.inputs import upload_buffer as outbox_module
+from plimsoll_runtime.execution.inputs import upload_buffer as upload_buffer_module
 from plimsoll_runtime.execution.inputs.upload_buffer import (
     ALIGNED_WORDS,
     BUFFERS,
@@ -74,7 +74,7 @@ class Zeroed(_Buffer):
 
     def __init__(self, lane: LateLane, size: int, device: torch.device) -> None:
         super().__init__(size, device)
-        lane.launched.append(partial(_zero, self.there))
+        lane.launched.append(partial(_zero, self.on_device))
 
 
 def _zero(there: Tensor) -> None:
@@ -100,21 +100,21 @@ def _read(there: Tensor, into: list[Tensor]) -> None:
 def test_whatever_is_sent_arrives(steps: list[list[list[int]]], beside: int, late: bool) -> None:
     """Also where a step sends several times, or more than its buffer holds, and while the device is a step behind."""
     lane = LateLane(late=late)
-    with patch.object(outbox_module, "_Buffer", partial(Zeroed, lane)):
+    with patch.object(upload_buffer_module, "_Buffer", partial(Zeroed, lane)):
         _check_arrives(lane, steps, beside)
 
 
 def _check_arrives(lane: LateLane, steps: list[list[list[int]]], beside: int) -> None:
-    outbox, count, sent, read = UploadBuffer(CPU, lane), 0, list[np.ndarray](), list[Tensor]()
+    buffer, count, sent, read = UploadBuffer(CPU, lane), 0, list[np.ndarray](), list[Tensor]()
     for number, sends in enumerate(steps):
-        outbox.begin()
+        buffer.start_step()
         for sizes in sends:
             arrays = [np.arange(count + i, count + i + size) for i, size in enumerate(sizes)]
             count += sum(sizes)
-            parcels = [outbox.add(array) for array in arrays]
-            outbox.send()
-            for array, parcel in zip(arrays, parcels, strict=True):
-                there = parcel.there
+            slices = [buffer.add(array) for array in arrays]
+            buffer.send()
+            for array, added in zip(arrays, slices, strict=True):
+                there = added.on_device
                 sent.append(array)
                 lane.launched.append(partial(_read, there, read))
                 assert there.numel() == 0 or there.data_ptr() % 8 == 0
@@ -127,27 +127,27 @@ def _check_arrives(lane: LateLane, steps: list[list[list[int]]], beside: int) ->
 
 def test_one_copy_for_all() -> None:
     lane = LateLane()
-    outbox = UploadBuffer(CPU, lane)
-    outbox.begin()
-    first, second = outbox.add(np.arange(3)), outbox.add(np.arange(6).reshape(2, 3) + 10)
+    buffer = UploadBuffer(CPU, lane)
+    buffer.start_step()
+    first, second = buffer.add(np.arange(3)), buffer.add(np.arange(6).reshape(2, 3) + 10)
     with pytest.raises(RuntimeError, match="has not been sent"):
-        _ = first.there
-    outbox.send()
-    outbox.send()
-    assert (first.there.tolist(), second.there.tolist()) == ([0, 1, 2], [10, 11, 12, 13, 14, 15])
+        _ = first.on_device
+    buffer.send()
+    buffer.send()
+    assert (first.on_device.tolist(), second.on_device.tolist()) == ([0, 1, 2], [10, 11, 12, 13, 14, 15])
     assert lane.copies == 1
-    assert (second.there.data_ptr() - first.there.data_ptr()) % (8 * ALIGNED_WORDS) == 0
+    assert (second.on_device.data_ptr() - first.on_device.data_ptr()) % (8 * ALIGNED_WORDS) == 0
 
 
-def test_a_parcel_stays_when_the_buffer_grows() -> None:
-    outbox = UploadBuffer(CPU)
-    outbox.begin()
-    first = outbox.add(np.arange(5))
-    outbox.send()
-    second, third = outbox.add(np.arange(7)), outbox.add(np.arange(FEWEST_WORDS))
-    outbox.send()
-    assert [p.there.tolist() for p in (first, second)] == [list(range(5)), list(range(7))]
-    assert third.there.tolist() == list(range(FEWEST_WORDS))
+def test_a_slice_stays_when_the_buffer_grows() -> None:
+    buffer = UploadBuffer(CPU)
+    buffer.start_step()
+    first = buffer.add(np.arange(5))
+    buffer.send()
+    second, third = buffer.add(np.arange(7)), buffer.add(np.arange(FEWEST_WORDS))
+    buffer.send()
+    assert [p.on_device.tolist() for p in (first, second)] == [list(range(5)), list(range(7))]
+    assert third.on_device.tolist() == list(range(FEWEST_WORDS))
 
 
 @pytest.mark.gpu
@@ -156,13 +156,13 @@ def test_on_a_gpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA or ROCm device")
     device = torch.device("cuda")
-    outbox, busy = UploadBuffer(device, CudaLane(device)), torch.randn(2048, 2048, device=device)
+    buffer, busy = UploadBuffer(device, CudaLane(device)), torch.randn(2048, 2048, device=device)
     found = []
     for number in range(40):
-        outbox.begin()
-        parcel = outbox.add(np.full(3000, number))
-        outbox.send()
+        buffer.start_step()
+        added = buffer.add(np.full(3000, number))
+        buffer.send()
         for _ in range(4):
             busy = busy @ busy / 2048
-        found.append(parcel.there.sum())
+        found.append(added.on_device.sum())
     assert torch.stack(found).tolist() == [3000 * number for number in range(40)]

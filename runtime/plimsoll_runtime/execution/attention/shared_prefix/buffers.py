@@ -23,14 +23,14 @@ from plimsoll_runtime.execution.inputs.upload_buffer import UploadBuffer, Upload
 class SharedBuffers:
     """For each group of the cache whose layers may share: members, tokens and groups as PrefixTables has them.
 
-    They are sent only when a step's decodes share something else than those of the last one that was told.
+    They are sent only if a step's decodes share something else than those of the last step that sent them.
     """
 
     def __init__(self, planners: Sequence[PrefixPlanner | None], max_sequences: int, device: torch.device) -> None:
         self._planners = planners
         size = 2 * max_sequences + MOST_GROUPS + 1
         self._numbers = [torch.zeros(size, dtype=torch.int32, device=device) for _ in planners]
-        self._told: list[tuple[PrefixPlan, int] | None] = [None] * len(planners)
+        self._sent_plans: list[tuple[PrefixPlan, int] | None] = [None] * len(planners)
 
     @classmethod
     def of(cls, backend: object, max_sequences: int, device: torch.device) -> SharedBuffers | None:
@@ -43,10 +43,10 @@ class SharedBuffers:
         """Those of a group of the cache, for so many sequences; None where its layers never share."""
         return None if self._planners[group] is None else PrefixTables.of(self._of(group, bucket), bucket)
 
-    def tell(self, rows: StepRows, bucket: int, outbox: UploadBuffer) -> Callable[[], None] | None:
-        """Have what a step's decodes share sent with it; None where they share nothing.
+    def add_to(self, buffer: UploadBuffer, rows: StepRows, bucket: int) -> Callable[[], None] | None:
+        """Add the tables of what a step's decodes share to its upload buffer; None if they share nothing.
 
-        What comes back is to be called when the upload buffer was sent, and before a graph reads the tables.
+        Call the returned function once the buffer was sent, and before a graph reads the tables.
         """
         plans = [
             None if planner is None else planner.plan(_table_rows(rows, group))
@@ -57,18 +57,18 @@ class SharedBuffers:
         new: list[tuple[int, PrefixPlan, UploadSlice]] = []
         for group, plan in enumerate(plans):
             if plan is not None and not self._has(group, plan, bucket):
-                new.append((group, plan, outbox.add(plan.numbers(bucket))))
+                new.append((group, plan, buffer.add(plan.numbers(bucket))))
 
-        def sent() -> None:
-            for group, plan, parcel in new:
-                self._of(group, bucket).copy_(parcel.there)
-                self._told[group] = plan, bucket
+        def receive() -> None:
+            for group, plan, numbers in new:
+                self._of(group, bucket).copy_(numbers.on_device)
+                self._sent_plans[group] = plan, bucket
 
-        return sent
+        return receive
 
     def _has(self, group: int, plan: PrefixPlan, bucket: int) -> bool:
-        told = self._told[group]
-        return told is not None and told[0] is plan and told[1] == bucket
+        last = self._sent_plans[group]
+        return last is not None and last[0] is plan and last[1] == bucket
 
     def _of(self, group: int, bucket: int) -> Tensor:
         return self._numbers[group][: 2 * bucket + MOST_GROUPS + 1]
