@@ -31,7 +31,7 @@ class Limits:
     whole_prompts: bool = False
     """Whether a prompt is computed in one step or not at all."""
     snapshots: int = 0
-    """Rows for states of recurrent layers at borders of blocks; 0 where no layer is recurrent."""
+    """Rows for states of recurrent layers at block boundaries; 0 where no layer is recurrent."""
     snapshot_worth: int = 64
     """Tokens that a snapshot has to spare over the one before it: a step that ends for it costs about as much."""
 

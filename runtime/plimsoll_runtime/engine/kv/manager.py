@@ -63,13 +63,13 @@ class KvCacheManager:
     ) -> None:
         self.block_size = block_size
         self.rules = tuple(rules)
-        self.moves = BlockChanges()
+        self.changes = BlockChanges()
         self.pool = BlockPool(num_blocks, None if tiers is None else self._spill)
         self._windows = Windows(self.rules, block_size, self.pool)
         self._sliding = self._windows.groups
         rows = SnapshotRows(snapshots) if snapshots and prefix_caching else None
         self._cache = PrefixCache(self.pool, block_size, self.rules, rows) if prefix_caching else None
-        self.borders = (
+        self.snapshots = (
             None if rows is None or self._cache is None else SnapshotSchedule(rows, self._cache, block_size, worth)
         )
         self.sharing = InFlightSharing(self.pool, self._cache, self._windows, block_size)
@@ -81,21 +81,21 @@ class KvCacheManager:
 
     def begin_step(self) -> None:
         """What is admitted and written from now on belongs to a new step."""
-        self.moves.begin_step()
+        self.changes.begin_step()
         if self.tiers is not None:
             self.tiers.index.poll()
         if self._cache is not None:
             self._cache.begin_step()
-        if self.borders is not None:
-            self.borders.rows.begin_step()
+        if self.snapshots is not None:
+            self.snapshots.rows.begin_step()
 
     def end_step(self) -> int:
         """What was admitted and written becomes a plan: its `idle_steps`."""
-        pool, moves, step = self.pool, self.moves, self.pool.step
+        pool, changes, step = self.pool, self.changes, self.pool.step
         pool.step += 1
-        if not moves.spills and not moves.restores:
+        if not changes.spills and not changes.restores:
             return 0
-        moved = [*(block for block, _ in moves.spills), *(block for _, block in moves.restores)]
+        moved = [*(block for block, _ in changes.spills), *(block for _, block in changes.restores)]
         return max(0, step - 1 - max(map(pool.left, moved)))
 
     def resize(self, num_blocks: int, running: Sequence[SequenceState]) -> list[tuple[int, int]]:
@@ -126,7 +126,7 @@ class KvCacheManager:
         hit = self._match(sequence)
         if self._lacking(sequence, hit, spare) > 0:
             return False
-        if self.borders is not None and self.borders.awaited(sequence, hit.tokens):
+        if self.snapshots is not None and self.snapshots.awaited(sequence, hit.tokens):
             return False
         kv = sequence.kv
         kv.published = hit.end
@@ -200,8 +200,8 @@ class KvCacheManager:
 
     def release(self, sequence: SequenceState) -> None:
         """Take all blocks from a sequence; what it published stays findable until the blocks are used again."""
-        if self.borders is not None:
-            self.borders.release(sequence)
+        if self.snapshots is not None:
+            self.snapshots.release(sequence)
         kv = sequence.kv
         self.pool.release(_in_order(kv.tables))
         self._windows.reserved -= kv.reserved
@@ -221,8 +221,8 @@ class KvCacheManager:
                 self.pool.forget(found)
             if self.tiers is not None:
                 self.tiers.index.forget(name)
-        if self.borders is not None:
-            self.borders.disown(sequence)
+        if self.snapshots is not None:
+            self.snapshots.disown(sequence)
 
     def not_computed(self, plan: StepPlan, sequences: Sequence[SequenceState]) -> None:
         """A step of these sequences came to nothing: what it was to fill and save, by whoever, cannot be found."""
@@ -234,16 +234,16 @@ class KvCacheManager:
                     self.pool.forget(found)
                 if self.tiers is not None:
                     self.tiers.index.forget(name)
-        if self.borders is not None:
-            self.borders.not_saved([row for _, row in plan.snapshots], sequences)
+        if self.snapshots is not None:
+            self.snapshots.not_saved([row for _, row in plan.snapshots], sequences)
 
     def forget_all(self) -> None:
         """Make everything unfindable that any sequence has computed."""
         self.pool.forget_all()
         if self.tiers is not None:
             self.tiers.index.forget_all()
-        if self.borders is not None:
-            self.borders.rows.forget_all()
+        if self.snapshots is not None:
+            self.snapshots.rows.forget_all()
 
     @property
     def held(self) -> int:
@@ -259,7 +259,7 @@ class KvCacheManager:
         """The pool hands out a block whose contents could still be found: keep them in the tiers, if there is room."""
         assert self.tiers is not None
         if (frame := self.tiers.index.spill(name)) is not None:
-            self.moves.spills.append((block, frame))
+            self.changes.spills.append((block, frame))
 
     def _take_over(self, kv: SequenceKv, start: Hit, frames: list[int]) -> None:
         """Give a sequence the blocks that it begins with: those that are found, and copies of others."""
@@ -284,7 +284,7 @@ class KvCacheManager:
 
     def _copied(self, block: int) -> int:
         target = self.pool.take()
-        self.moves.copies.append((block, target))
+        self.changes.copies.append((block, target))
         return target
 
     def _restore(self, kv: SequenceKv, frames: Sequence[int]) -> None:
@@ -300,7 +300,7 @@ class KvCacheManager:
                 if block == PADDING_BLOCK:
                     frame = next(left)
                     table.blocks[place] = targets[frame]
-                    self.moves.restores.append((frame, targets[frame]))
+                    self.changes.restores.append((frame, targets[frame]))
 
     def _lacking(self, sequence: SequenceState, hit: Hit, spare: int) -> int:
         """Blocks that `admit` needs beyond what is available: fresh ones, and found ones that nobody holds."""
@@ -334,8 +334,8 @@ class KvCacheManager:
         owners = {(block, group) for group, table in tables for block in table.blocks}
         assert len(owners) == len(holders), "a block is in tables of two groups"
         self._windows.check_integrity(running)
-        if self.borders is not None:
-            self.borders.check_integrity(running)
+        if self.snapshots is not None:
+            self.snapshots.check_integrity(running)
         for sequence in running:
             kv = sequence.kv
             assert len(kv.tables) == len(self.rules), f"{sequence.request_id} lacks a table"

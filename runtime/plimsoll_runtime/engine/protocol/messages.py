@@ -214,7 +214,7 @@ class EngineInfo(msgspec.Struct, frozen=True, tag="ready"):
     `overhead_bytes`: private memory that the process had before any of these.
     `groups`: what each group of layers keeps in the cache: a block is of one of them at a time.
     `max_sequences`: how many a batch may have, 0 where that is not known. Where no layer attends the blocks have no
-    bytes. `recurrent`: sequences have states besides, of which there are `snapshots` rows at borders of blocks,
+    bytes. `recurrent`: sequences have states besides, of which there are `snapshots` rows at block boundaries,
     `snapshot_bytes` in all (they are part of the workspace); without any, no prefix is found. `pooling`: what it gives
     in place of tokens; None: it generates. `findings`: what a person should hear of the device, a text for each.
     """

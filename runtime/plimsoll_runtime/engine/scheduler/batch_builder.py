@@ -77,7 +77,7 @@ class BatchBuilder:
         self._counters = counters
         self._pacer: Pacer | SmallSteps = Pacer(limits)
         self._whole_prompts = limits.whole_prompts
-        self._borders = kv.borders
+        self._snapshots = kv.snapshots
         self._block_size = limits.block_size
 
     def plan(self) -> StepBuilder:
@@ -125,8 +125,8 @@ class BatchBuilder:
             if sequence.phase is not Phase.RUNNING:
                 continue
             count = min(sequence.length - sequence.computed, build.budget)
-            if count > 1 and self._borders is not None:
-                count = self._borders.cut(sequence, count)
+            if count > 1 and self._snapshots is not None:
+                count = self._snapshots.cut(sequence, count)
             full = sequence.computed + count > sequence.kv.allocated
             if not full or self._make_room(sequence, sequence.computed + count, by_preemption=alone):
                 self._plan_chunk(sequence, count, build)
@@ -156,8 +156,8 @@ class BatchBuilder:
         while build.budget > 0 and (sequence := self._admission.next(before, build.budget)) is not None:
             outputs = sequence.output_ids.copy()
             build.new_slots.append(SlotInit(sequence.slot, sequence.context, sequence.prompt, outputs))
-            if self._borders is not None:
-                self._borders.begin(sequence)
+            if self._snapshots is not None:
+                self._snapshots.begin(sequence)
             self._plan_prompt(sequence, build)
 
     def _catch_up(self, sequence: SequenceState) -> None:
@@ -171,8 +171,8 @@ class BatchBuilder:
         """Compute the next tokens, as many as there are budget and blocks for."""
         count = min(sequence.length - sequence.computed, build.budget)
         count = self._kv.chunk(sequence, count, spare=len(self._running.sequences))
-        if self._borders is not None:
-            count = self._borders.cut(sequence, count)
+        if self._snapshots is not None:
+            count = self._snapshots.cut(sequence, count)
         if self._has_blocks(sequence, sequence.computed + count, build):
             self._plan_chunk(sequence, count, build)
 
@@ -207,8 +207,8 @@ class BatchBuilder:
         sequence.computed = end
         sequence.pending += sample
         self._kv.sharing.publish(sequence)
-        if self._borders is not None and not end % self._block_size:
-            self._borders.passed(sequence)
+        if self._snapshots is not None and not end % self._block_size:
+            self._snapshots.passed(sequence)
 
 
 def _is_forced(sequence: SequenceState, left: int) -> bool:

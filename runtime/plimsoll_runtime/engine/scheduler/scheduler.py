@@ -181,16 +181,16 @@ class Scheduler:
         self._admission.look_ahead()
         if not build.entries:
             return None
-        moves, merges = self._kv.moves, self._kv.sharing.end_step()
+        changes, merges = self._kv.changes, self._kv.sharing.end_step()
         freed = self._running.slots.collect_freed()
-        rows = None if self._kv.borders is None else self._kv.borders.rows
+        rows = None if self._kv.snapshots is None else self._kv.snapshots.rows
         plan = StepPlan(
             build.entries,
             freed,
             build.new_slots,
-            moves.copies,
-            moves.spills,
-            moves.restores,
+            changes.copies,
+            changes.spills,
+            changes.restores,
             idle_steps=self._kv.end_step(),
             resumes=() if rows is None else rows.resumes,
             snapshots=() if rows is None else rows.saves,
@@ -209,7 +209,7 @@ class Scheduler:
         if count == pool.total + 1:
             return None
         moved = self._kv.resize(count, self._running.sequences)
-        plan = StepPlan((), spills=self._kv.moves.spills, moves=moved, num_blocks=count)
+        plan = StepPlan((), spills=self._kv.changes.spills, moves=moved, num_blocks=count)
         return Step(plan, [], [], 0, self._clock())
 
     def commit(self, step: Step, result: StepResult) -> list[RequestOutput]:

@@ -47,12 +47,12 @@ def engine_stats(counters: Counters, kv: KvCacheManager, running: int, waiting: 
         expired=counters.expired,
         broken_off=counters.broken_off,
         tiers=None if kv.tiers is None else _tier_stats(kv.tiers),
-        snapshots=None if kv.borders is None else _snapshot_stats(kv.borders),
+        snapshots=None if kv.snapshots is None else _snapshot_stats(kv.snapshots),
     )
 
 
-def _snapshot_stats(borders: SnapshotSchedule) -> SnapshotStats:
-    rows = borders.rows
+def _snapshot_stats(schedule: SnapshotSchedule) -> SnapshotStats:
+    rows = schedule.rows
     return SnapshotStats(rows.pool.total, rows.pool.named, rows.counts.taken, rows.counts.resumed)
 
 
