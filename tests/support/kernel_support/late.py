@@ -25,10 +25,12 @@ UNKNOWN = -9
 
 
 @torch.inference_mode()
-def _capturing(config: EngineConfig, loaded: LoadedModel, budget: Budget, wired: Assembled, progress: Progress) -> Any:
+def _capturing(
+    config: EngineConfig, loaded: LoadedModel, budget: Budget, assembled: Assembled, progress: Progress
+) -> Any:
     """The warm-up of an engine on a device that has graphs."""
-    found = warmup.warm_up(config, loaded, budget, wired, progress)
-    wired.capture_graphs(CaptureBounds(600.0, 2**40), lambda fraction: None)
+    found = warmup.warm_up(config, loaded, budget, assembled, progress)
+    assembled.capture_graphs(CaptureBounds(600.0, 2**40), lambda fraction: None)
     return found
 
 

@@ -53,26 +53,26 @@ def build_engine(
     with nullcontext() if compilations is None else compilations.paused():
         loaded = load_model(config, device, image, grant, progress)
         budget = plan_memory(config, loaded, grant)
-        wired = assemble(config, loaded, budget, probe)
-        prompt_len, prompt_seconds = warm_up(config, loaded, budget, wired, progress)
+        assembled = assemble(config, loaded, budget, probe)
+        prompt_len, prompt_seconds = warm_up(config, loaded, budget, assembled, progress)
     fused = budget.backends[0].fused
     if fused:
         if not loaded.woken and logger.isEnabledFor(logging.INFO):  # tens of milliseconds that only the log wants
             logger.info("CPU kernels: %s", speed(loaded.model.dtype))
         # Last of all: where there is no engine after all, the process has its threads.
         threads = take_over()
-    info = _info(config, loaded, budget, wired, image_bytes=0 if image is None else image.size, overhead=overhead)
-    own = OwnThreads(wired.runner, threads)
+    info = _info(config, loaded, budget, assembled, image_bytes=0 if image is None else image.size, overhead=overhead)
+    own = OwnThreads(assembled.runner, threads)
     runner = own if probe is None else probe.watch_runner(own)
-    index = None if wired.tiers is None else wired.tiers.index
+    index = None if assembled.tiers is None else assembled.tiers.index
     core = EngineCore(
         config,
         info,
         runner,
-        wired.engine_timeline,
-        wired.timeline,
+        assembled.engine_timeline,
+        assembled.timeline,
         tiers=index,
-        compiler=wired.grammars,
+        compiler=assembled.grammars,
         leave=leave if fused and threads.kernels >= cores() else keep_all,
         compiled=compilations,
     )
@@ -83,7 +83,7 @@ def build_engine(
 
 
 def _info(
-    config: EngineConfig, loaded: LoadedModel, budget: Budget, wired: Assembled, *, image_bytes: int, overhead: int
+    config: EngineConfig, loaded: LoadedModel, budget: Budget, assembled: Assembled, *, image_bytes: int, overhead: int
 ) -> EngineInfo:
     model, kv = loaded.model, budget.kv
     info = EngineInfo(
@@ -91,7 +91,7 @@ def _info(
         architecture=model.outline.facts.architecture,
         dtype=dtype_name(model.dtype),
         device=model.device.type,
-        attention_backend=wired.forward_pass.backends[0].name,
+        attention_backend=assembled.forward_pass.backends[0].name,
         vocab_size=model.outline.facts.vocab_size,
         max_model_len=kv.max_model_len,
         block_size=kv.block_size,
@@ -106,7 +106,7 @@ def _info(
         image_bytes=image_bytes,
         workspace_bytes=budget.workspace,
         overhead_bytes=overhead,
-        recurrent=wired.states.recurrent,
+        recurrent=assembled.states.recurrent,
         snapshots=model.snapshots,
         snapshot_bytes=model.snapshots * model.outline.facts.state_bytes(model.dtype.itemsize),
         groups=kv.groups,

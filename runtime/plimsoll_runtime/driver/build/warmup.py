@@ -31,7 +31,7 @@ WOKEN_SECONDS = 2.0
 
 
 def warm_up(
-    config: EngineConfig, loaded: LoadedModel, budget: Budget, wired: Assembled, progress: Progress
+    config: EngineConfig, loaded: LoadedModel, budget: Budget, assembled: Assembled, progress: Progress
 ) -> tuple[int, float]:
     """First steps; on a GPU those for which kernels have variants, and graphs of those that there may be.
 
@@ -40,21 +40,21 @@ def warm_up(
     progress(STAGE, 0.0)
     most = WOKEN_PROMPT if loaded.woken else LOADED_PROMPT
     prompt_len = max(1, min(config.max_batch_tokens, budget.kv.max_model_len - 1, most))
-    seconds = _first_steps(wired.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
-    if wired.cache.device.type == "cuda":
+    seconds = _first_steps(assembled.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
+    if assembled.cache.device.type == "cuda":
         bound = min(config.graph_seconds, WOKEN_SECONDS) if loaded.woken else config.graph_seconds
-        _rehearse(config, budget, wired)
+        _rehearse(config, budget, assembled)
         with torch.inference_mode():
-            wired.capture_graphs(CaptureBounds(bound, budget.graphs), lambda fraction: progress(STAGE, fraction))
+            assembled.capture_graphs(CaptureBounds(bound, budget.graphs), lambda fraction: progress(STAGE, fraction))
     progress(STAGE, 1.0)
     return prompt_len, seconds
 
 
-def _rehearse(config: EngineConfig, budget: Budget, wired: Assembled) -> None:
+def _rehearse(config: EngineConfig, budget: Budget, assembled: Assembled) -> None:
     """Only where our kernels attend: others compile nothing for a batch, and Transformers' code has its own caches."""
-    if isinstance(wired.forward_pass.backend, GraphBackend) and not isinstance(wired.states, OwnCaches):
-        longest = min(budget.kv.max_model_len, wired.cache.num_blocks * budget.kv.block_size)
-        compile_kernels(wired.forward_pass, wired.cache, longest, config.max_sequences, config.max_batch_tokens)
+    if isinstance(assembled.forward_pass.backend, GraphBackend) and not isinstance(assembled.states, OwnCaches):
+        longest = min(budget.kv.max_model_len, assembled.cache.num_blocks * budget.kv.block_size)
+        compile_kernels(assembled.forward_pass, assembled.cache, longest, config.max_sequences, config.max_batch_tokens)
 
 
 def _first_steps(runner: Runner, prompt_len: int, kv: KvBudget, *, decodes: bool) -> float:

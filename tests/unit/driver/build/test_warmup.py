@@ -27,7 +27,7 @@ class Parts:
         self.budget: Any = SimpleNamespace(kv=kv, graphs=5 * MIB)
         cache = SimpleNamespace(device=torch.device(device))
         self.backend = object()
-        self.wired: Any = SimpleNamespace(
+        self.assembled: Any = SimpleNamespace(
             runner=self, forward_pass=self, cache=cache, capture_graphs=self.capture_graphs
         )
 
@@ -44,7 +44,7 @@ class Parts:
         def heard(stage: str, fraction: float) -> None:
             self.did.append((stage, fraction))
 
-        return warm_up(EngineConfig(model="m", **options), self.loaded, self.budget, self.wired, heard)
+        return warm_up(EngineConfig(model="m", **options), self.loaded, self.budget, self.assembled, heard)
 
 
 def test_steps_and_then_graphs() -> None:
