@@ -88,7 +88,7 @@ class Prefetches:
             self._tiers.index.wait(seconds)
 
     def take_ended(self) -> list[SequenceState]:
-        """Those whose prefix has been read, or is not in time: they are to be put in line again, at their rank."""
+        """Those whose prefix has been read, or is not in time: they are to be put into the queue again."""
         if self._tiers is None or not self._aside:
             return []
         now, prefetches = self._clock(), self._tiers.prefetches
@@ -125,7 +125,7 @@ class Prefetches:
 class Admission:
     """Sequences that wait, in line or aside while their prefix is read from the disk.
 
-    `rerank` takes a waiting sequence's rank anew; `clock` gives nanoseconds.
+    `update_key` computes the order key of a waiting sequence again; `clock` gives nanoseconds.
 
     No sequence is admitted before the first in the queue, unless that one waits for the disk. A sequence is admitted
     when there are a slot and blocks for all its known tokens, and a spare block for each running one.
@@ -138,7 +138,7 @@ class Admission:
         kv: KvCacheManager,
         running: RunningSequences,
         counters: Counters,
-        rerank: Callable[[SequenceState], None],
+        update_key: Callable[[SequenceState], None],
         clock: Callable[[], int],
     ) -> None:
         self._policy = policy
@@ -146,7 +146,7 @@ class Admission:
         self._kv = kv
         self._running = running
         self._counters = counters
-        self.waiting = WaitingQueue(rerank if policy.refreshes else None)
+        self.waiting = WaitingQueue(update_key if policy.refreshes else None)
         self.prefetches = Prefetches(kv.tiers, limits.max_sequences, clock)
 
     def __len__(self) -> int:
@@ -232,20 +232,20 @@ class Admission:
             self.waiting.leave(sequence)
 
     def _make_way(self, first: SequenceState) -> None:
-        """Preempt running sequences that rank behind the first in line, if that lets it in.
+        """Preempt running sequences with higher order keys than the first in the queue, if that admits it.
 
         What several of them share is counted several times: then it gets in only with a later step, when more have
         given way.
         """
         kv, running = self._kv, self._running.sequences
-        outranked = self._running.behind(first.queue.order_key)
-        if not outranked:
+        behind = self._running.behind(first.queue.order_key)
+        if not behind:
             return
         lacking = kv.lacking(first, sum(map(kv.growth, running)))
-        if sum(map(kv.given_up, running[-outranked:])) < lacking:
+        if sum(map(kv.given_up, running[-behind:])) < lacking:
             return
-        while outranked and (lacking > 0 or not self._running.slots.available):
-            outranked -= 1
+        while behind and (lacking > 0 or not self._running.slots.available):
+            behind -= 1
             lacking -= kv.given_up(running[-1])
             self.preempt()
 
@@ -280,7 +280,7 @@ class Arrivals:
         self._clock = clock
 
     def sequence(self, request: AddRequest) -> SequenceState:
-        """A sequence that has its rank; `limits.check_request` has refused what can never be served."""
+        """A sequence with its order key; `limits.check_request` has refused what can never be served."""
         limits, counters, context, params = self._limits, self._counters, request.context, request.context.params
         prompt = Prompt.of(request.prompt_token_ids)
         prompt_len = len(prompt)
@@ -300,12 +300,12 @@ class Arrivals:
             kv=self._kv.new_kv(context.cache_salt),
             report=Report(scores, context.final_only and params.logprobs is None),
         )
-        self.rerank(sequence)
+        self.update_key(sequence)
         counters.arrivals += 1
         return sequence
 
-    def rerank(self, sequence: SequenceState) -> None:
-        """Take its rank, anew where the policy says that it may have changed."""
+    def update_key(self, sequence: SequenceState) -> None:
+        """Compute its order key, with what is cached of its prompt now if the policy refreshes keys."""
         if self._policy.refreshes:
             sequence.queue.cached_tokens = self._kv.probe(sequence, sequence.queue.cached_tokens)
-        sequence.queue.order_key = self._policy.rank(sequence)
+        sequence.queue.order_key = self._policy.order_key(sequence)

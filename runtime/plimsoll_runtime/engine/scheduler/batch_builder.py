@@ -143,7 +143,7 @@ class BatchBuilder:
         return True
 
     def _plan_prompts(self, prompts: list[SequenceState], build: StepBuilder) -> None:
-        """Plan the sequences that have more than a token to compute, and let others in, by rank."""
+        """Plan the sequences that have more than a token to compute, and admit others, by order key."""
         for sequence in [s for s in prompts if s.phase is Phase.RUNNING]:
             self._let_in(build, before=sequence.queue.order_key)
             if build.budget > 0 and sequence.phase is Phase.RUNNING:
@@ -177,9 +177,10 @@ class BatchBuilder:
             self._plan_chunk(sequence, count, build)
 
     def _has_blocks(self, sequence: SequenceState, tokens: int, build: StepBuilder) -> bool:
-        """Whether there is room for so many tokens of a prompt, which was reserved when it was let in.
+        """Whether there are blocks for so many tokens of a prompt, which were reserved when it was admitted.
 
-        Where others took it meanwhile, who ranks behind gives way, unless it is planned already; else the prompt waits.
+        If others took them meanwhile, preempt the sequence with the highest order key. If that one is planned already,
+        the prompt waits.
         """
         while tokens > sequence.kv.allocated and not self._kv.grow(sequence, tokens):
             victim = self._running.sequences[-1]

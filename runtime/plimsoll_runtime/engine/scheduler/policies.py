@@ -67,7 +67,7 @@ PRIORITY_SECONDS = 10
 """How many seconds of waiting one level of priority is worth."""
 
 DEFAULT_DEADLINE_SECONDS = 30
-"""Where a request without a deadline is ranked among those that have one. It never fails for being late."""
+"""The deadline by which a request without one is ordered. It never fails for being late."""
 
 TOKENS_PER_EXPECTED_TOKEN = 64
 """How far a longer job is put behind, in tokens computed by the engine for each token that it is expected to take.
@@ -88,12 +88,12 @@ REFRESHES = 16
 
 
 class Policy(Protocol):
-    """Orders sequences by rank: the lowest is admitted first, the highest is preempted first.
+    """Computes the order key of sequences: the lowest is admitted first, the highest is preempted first.
 
-    Two sequences never share a rank, and what arrives later must in the long run rank later, or somebody starves. A
-    rank is taken when a request arrives; with `refreshes` above 0 it is taken again for that many waiting sequences
-    in each step, and never while a sequence runs. With `preempts`, a running sequence gives up its place to a
-    waiting one that ranks before it.
+    Two sequences never share an order key, and later arrivals must in the long run have higher ones, or a sequence
+    starves. A key is computed when a request arrives; with `refreshes` above 0 it is computed again for that many
+    waiting sequences in each step, and never while a sequence runs. With `preempts`, a running sequence is preempted
+    for a waiting one with a lower key.
 
     Order keys are positions on a line that moves on for all sequences at the same speed (arrivals, time, or tokens
     computed), and a policy moves what it favours ahead by a bounded distance. So no key has to be computed again
@@ -104,15 +104,15 @@ class Policy(Protocol):
     preempts: bool
     refreshes: int
 
-    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
-        """Where the sequence stands."""
+    def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
+        """The sequence's order key."""
 
     def learn(self, sequence: SequenceState) -> None:
         """Take note of a sequence that has come to its end."""
 
 
 class _Static:
-    """What most policies are: ranks that stay, nobody preempted for a newcomer, nothing learnt."""
+    """Most policies: order keys that do not change, no preemption for a newcomer, nothing to learn."""
 
     preempts = False
     refreshes = 0
@@ -124,7 +124,7 @@ class _Static:
 class FirstComeFirstServed(_Static):
     """By arrival."""
 
-    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+    def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
         """The number of requests that came before."""
         return (sequence.queue.arrival,)
 
@@ -137,7 +137,7 @@ class ByPriority(_Static):
     def __init__(self, level_ns: int = PRIORITY_SECONDS * SECOND_NS) -> None:
         self._level_ns = level_ns
 
-    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+    def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
         """The arrival in nanoseconds, later by so much for each level."""
         queue = sequence.queue
         return queue.arrived_ns + sequence.context.params.priority * self._level_ns, queue.arrival
@@ -151,7 +151,7 @@ class EarliestDeadline(_Static):
     def __init__(self, default_ns: int = DEFAULT_DEADLINE_SECONDS * SECOND_NS) -> None:
         self._default_ns = default_ns
 
-    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+    def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
         """The time, in nanoseconds, by which the first token is wanted."""
         queue = sequence.queue
         return (queue.arrived_ns + self._default_ns if queue.due_ns is None else queue.due_ns), queue.arrival
@@ -164,7 +164,7 @@ class ShortestJob(_Static):
         self._lengths = LengthEstimator()
         self._stretch = stretch
 
-    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+    def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
         """The engine's tokens at the arrival, later by a multiple of what the request is expected to take."""
         expected = sequence.prompt_len + self._lengths.expect(sequence)
         return sequence.queue.arrived_tokens + self._stretch * expected, sequence.queue.arrival
@@ -182,7 +182,7 @@ class LongestPrefix(_Static):
     def __init__(self, worth: int = TOKENS_PER_CACHED_TOKEN) -> None:
         self._worth = worth
 
-    def rank(self, sequence: SequenceState) -> tuple[int, ...]:
+    def order_key(self, sequence: SequenceState) -> tuple[int, ...]:
         """The engine's tokens at the arrival, earlier by a multiple of what is cached."""
         queue = sequence.queue
         return queue.arrived_tokens - self._worth * queue.cached_tokens, queue.arrival

@@ -55,11 +55,11 @@ class RunningSequences:
         """A sequence that has its blocks takes a slot."""
         sequence.phase = Phase.RUNNING
         sequence.slot = self.slots.take()
-        insort(self.sequences, sequence, key=_rank)
+        insort(self.sequences, sequence, key=_order_key)
 
-    def behind(self, rank: tuple[int, ...]) -> int:
-        """How many rank behind this."""
-        return len(self.sequences) - bisect_right(self.sequences, rank, key=_rank)
+    def behind(self, order_key: tuple[int, ...]) -> int:
+        """How many have a higher order key."""
+        return len(self.sequences) - bisect_right(self.sequences, order_key, key=_order_key)
 
     def pop(self) -> SequenceState:
         """The last, which has given its blocks and its slot back."""
@@ -78,13 +78,13 @@ class RunningSequences:
         self.sequences = [s for s in self.sequences if s.phase is Phase.RUNNING]
 
     def check_integrity(self, sequences: Sequence[SequenceState]) -> None:
-        """Raises AssertionError where slots, ranks and phases of all `sequences` disagree."""
+        """Raises AssertionError where slots, order keys and phases of all `sequences` disagree."""
         self.slots.check_integrity([s.slot for s in self.sequences])
-        ranks = [_rank(s) for s in self.sequences]
-        assert ranks == sorted(ranks), "running sequences are out of order"
+        keys = [_order_key(s) for s in self.sequences]
+        assert keys == sorted(keys), "running sequences are out of order"
         running = sum(s.phase is Phase.RUNNING for s in sequences)
         assert running == len(self.sequences), "a running sequence is lost"
 
 
-def _rank(sequence: SequenceState) -> tuple[int, ...]:
+def _order_key(sequence: SequenceState) -> tuple[int, ...]:
     return sequence.queue.order_key

@@ -110,8 +110,8 @@ class Scheduler:
         self._sequences: dict[str, SequenceState] = {}
         self._arrivals = Arrivals(limits, policy, self._kv, self._counters, clock)
         self._running = RunningSequences(self._kv, limits.max_sequences)
-        rerank = self._arrivals.rerank
-        self._admission = Admission(limits, policy, self._kv, self._running, self._counters, rerank, clock)
+        update_key = self._arrivals.update_key
+        self._admission = Admission(limits, policy, self._kv, self._running, self._counters, update_key, clock)
         self._batching = BatchBuilder(limits, self._kv, self._running, self._admission, self._counters)
         self._deadlines = DeadlineQueue()
         self._committed_ns = 0

@@ -55,17 +55,17 @@ def _waits(sequence: SequenceState) -> bool:
 
 
 class WaitingQueue:
-    """A heap by rank. Entries of those that have been aborted or moved are skipped: removal costs nothing.
+    """A heap by order key. Entries of those that have been aborted or moved are skipped: removal costs nothing.
 
-    They are dropped when they come up, or before they are the most. With `rerank`, which takes a sequence's rank
-    anew, the queue can be told to move some of its sequences.
+    They are dropped when they come up, or before they are the most. `update_key` computes the order key of a sequence
+    again; with it, `refresh` moves some of the sequences.
     """
 
-    def __init__(self, rerank: Callable[[SequenceState], None] | None = None) -> None:
+    def __init__(self, update_key: Callable[[SequenceState], None] | None = None) -> None:
         self._heap: list[tuple[tuple[int, ...], int, SequenceState]] = []
         self._limit = SLACK
         self._length = 0
-        self._rerank = rerank
+        self._update_key = update_key
         self._turns: OrderedDict[int, SequenceState] = OrderedDict()
 
     def __len__(self) -> int:
@@ -75,14 +75,14 @@ class WaitingQueue:
         """Add a sequence in phase WAITING."""
         self._length += 1
         self._enter(sequence)
-        if self._rerank is not None:
+        if self._update_key is not None:
             self._turns[sequence.queue.arrival] = sequence
 
     def peek(self) -> SequenceState | None:
         """The first in line, which stays there."""
         while self._heap:
-            rank, _, sequence = self._heap[0]
-            if _is_true(rank, sequence):
+            key, _, sequence = self._heap[0]
+            if _is_true(key, sequence):
                 return sequence
             heappop(self._heap)
         return None
@@ -109,8 +109,8 @@ class WaitingQueue:
         while nodes and visits and len(found) < count:
             visits -= 1
             _, index = heappop(nodes)
-            rank, _, sequence = self._heap[index]
-            if _is_true(rank, sequence):
+            key, _, sequence = self._heap[index]
+            if _is_true(key, sequence):
                 found[sequence] = None
             for child in (2 * index + 1, 2 * index + 2):
                 if child < len(self._heap):
@@ -118,7 +118,7 @@ class WaitingQueue:
         return list(found)
 
     def refresh(self, count: int) -> None:
-        """Take the rank of the first in line anew, and of the next `count` whose turn it is."""
+        """Compute the order keys of the first in the queue and of the next `count` in turn again, and move these."""
         first = self.peek()
         if first is None:
             return
@@ -133,28 +133,28 @@ class WaitingQueue:
         self._turns.pop(sequence.queue.arrival, None)
 
     def _move(self, sequence: SequenceState) -> None:
-        assert self._rerank is not None
+        assert self._update_key is not None
         before = sequence.queue.order_key
-        self._rerank(sequence)
+        self._update_key(sequence)
         if sequence.queue.order_key != before:
             self._enter(sequence)
 
     def _enter(self, sequence: SequenceState) -> None:
         heappush(self._heap, (sequence.queue.order_key, sequence.queue.arrival, sequence))
         if len(self._heap) > self._limit:
-            entries = {arrival: (rank, arrival, s) for rank, arrival, s in self._heap if _is_true(rank, s)}
+            entries = {arrival: (key, arrival, s) for key, arrival, s in self._heap if _is_true(key, s)}
             self._heap = list(entries.values())
             heapify(self._heap)
             self._limit = 2 * len(self._heap) + SLACK
 
     def check_integrity(self) -> None:
         """Raises AssertionError when a waiting sequence is missing, or one is kept that does not wait."""
-        found = {arrival for rank, arrival, sequence in self._heap if _is_true(rank, sequence)}
+        found = {arrival for key, arrival, sequence in self._heap if _is_true(key, sequence)}
         assert len(found) == self._length, f"{self._length} wait, {len(found)} can be found"
         assert len(self._heap) <= self._limit, "dead entries pile up"
-        if self._rerank is not None:
+        if self._update_key is not None:
             assert set(self._turns) == found, f"{len(self._turns)} have turns, {len(found)} wait"
 
 
-def _is_true(rank: tuple[int, ...], sequence: SequenceState) -> bool:
-    return sequence.phase is Phase.WAITING and sequence.queue.order_key == rank
+def _is_true(key: tuple[int, ...], sequence: SequenceState) -> bool:
+    return sequence.phase is Phase.WAITING and sequence.queue.order_key == key

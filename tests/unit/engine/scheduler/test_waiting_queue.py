@@ -59,7 +59,7 @@ def test_looking_at_the_front_is_bounded_work() -> None:
 
 
 def test_who_waits_no_longer_is_not_kept() -> None:
-    queue = WaitingQueue(rerank=lambda sequence: None)
+    queue = WaitingQueue(update_key=lambda sequence: None)
     for arrival in range(100):
         queue.push(sequence(arrival, arrival % 7))
         if arrival % 2:
