@@ -1,4 +1,4 @@
-"""Steps that have every variant of a kernel compiled that serving will launch, before anybody is served.
+"""Warm-up steps that compile every variant of a kernel that serving will launch.
 
 What Triton knows of numbers that differ by batch is left out of its variants (`do_not_specialize` of the kernels), so
 that few are left: the divisions of a context among programs, decodes that share a prefix, decodes beside chunks, and
@@ -29,8 +29,8 @@ CHUNK = 17
 """Rows of a chunk beside decodes: more than a tile of the smallest has."""
 
 
-def rehearsed(lengths: Sequence[int], longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
-    """A decode over each of these lengths; as many decodes as a step may have; some beside a chunk; and as many rows.
+def warmup_batches(lengths: Sequence[int], longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
+    """A decode over each of these lengths, the most decodes of a step, decodes with a chunk, and the most rows.
 
     No context has more than `longest` tokens.
     """
@@ -46,7 +46,7 @@ def rehearsed(lengths: Sequence[int], longest: int, max_sequences: int, max_toke
     yield [(each, each) for each in rows]
 
 
-def rehearsed_together(backend: GraphBackend, longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
+def shared_prefix_batches(backend: GraphBackend, longest: int, max_sequences: int, max_tokens: int) -> Iterator[Rows]:
     """Decodes of one length, for each key of their launches: over the padding block all of it is shared.
 
     The most sequences with the longest contexts of a key come first: where they save too little to share, none does.
@@ -64,13 +64,13 @@ def rehearsed_together(backend: GraphBackend, longest: int, max_sequences: int, 
 def compile_kernels(
     forward_pass: ForwardPass, cache: KvCache, longest: int, max_sequences: int, max_tokens: int
 ) -> None:
-    """Compute such steps, all over the padding block, before anybody is in the slots whose states they overwrite."""
+    """Compute these batches over the padding block. Call it while no slot is in use: it overwrites their states."""
     backend = forward_pass.backend
     lengths = backend.launch_lengths(1, longest) if isinstance(backend, GraphBackend) else ()
-    together: Iterator[Rows] = iter(())
+    shared: Iterator[Rows] = iter(())
     if isinstance(backend, GraphBackend) and isinstance(backend, SharingBackend) and backend.prefixes.any:
-        together = rehearsed_together(backend, longest, max_sequences, max_tokens)
-    for rows in chain(rehearsed(lengths, longest, max_sequences, max_tokens), together):
+        shared = shared_prefix_batches(backend, longest, max_sequences, max_tokens)
+    for rows in chain(warmup_batches(lengths, longest, max_sequences, max_tokens), shared):
         try:
             forward_pass.run(padding_inputs(rows, cache))
         except OUT_OF_MEMORY as error:

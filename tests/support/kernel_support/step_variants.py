@@ -41,7 +41,7 @@ from plimsoll_runtime.execution.attention.backends import triton
 from plimsoll_runtime.execution.attention.shared_prefix.grouping import SharedPrefix
 from plimsoll_runtime.execution.attention.shared_prefix.planner import PrefixPlan
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.warmup import rehearsed, rehearsed_together
+from plimsoll_runtime.execution.warmup import shared_prefix_batches, warmup_batches
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 HEADS, KV_HEADS, DIM, HIDDEN, INNER = 9, 3, 80, 720, 512
@@ -142,9 +142,9 @@ def main() -> None:
             on_a_device.enter_context(patch.object(module, "multiprocessors", return_value=PROCESSORS))
         shape = AttentionShape(HEADS, KV_HEADS, DIM, scale=0.1)
         backend = triton.TritonBackend(KvCache([shape], BLOCKS, BLOCK, BF16, torch.device("cpu")))
-        together = rehearsed_together(backend, LONGEST, MOST_SEQUENCES, MOST_TOKENS)
+        together = shared_prefix_batches(backend, LONGEST, MOST_SEQUENCES, MOST_TOKENS)
         with asked() as found:
-            for rows in chain(rehearsed(split_lengths(LONGEST), LONGEST, MOST_SEQUENCES, MOST_TOKENS), together):
+            for rows in chain(warmup_batches(split_lengths(LONGEST), LONGEST, MOST_SEQUENCES, MOST_TOKENS), together):
                 compute(rows)
         print(json.dumps({"step": "warm-up", "kernels": found}))
         for name, rows in steps():

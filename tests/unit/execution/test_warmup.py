@@ -13,12 +13,12 @@ from plimsoll_runtime.execution.attention.base import AttentionBatch, NoAttentio
 from plimsoll_runtime.execution.attention.shared_prefix import grouping
 from plimsoll_runtime.execution.inputs.batch_state import StepInputs
 from plimsoll_runtime.execution.kv.cache import KvCache
-from plimsoll_runtime.execution.warmup import compile_kernels, rehearsed, rehearsed_together
+from plimsoll_runtime.execution.warmup import compile_kernels, shared_prefix_batches, warmup_batches
 from plimsoll_runtime.models.spec.attention import AttentionShape
 
 
 def test_decodes_chunks_and_both() -> None:
-    assert list(rehearsed([255, 300], 300, 64, 700)) == [
+    assert list(warmup_batches([255, 300], 300, 64, 700)) == [
         [(1, 255)],
         [(1, 300)],
         [(1, 1)] * 64,
@@ -29,7 +29,7 @@ def test_decodes_chunks_and_both() -> None:
 
 def test_no_step_is_larger_than_the_limits() -> None:
     for longest, sequences, tokens in product((2, 16, 100), (1, 2, 3, 40), (1, 2, 17, 18, 50)):
-        for rows in rehearsed([longest], longest, sequences, tokens):
+        for rows in warmup_batches([longest], longest, sequences, tokens):
             assert 0 < len(rows) <= sequences
             assert sum(count for count, _ in rows) <= tokens
             assert all(0 < count <= context <= longest for count, context in rows)
@@ -50,7 +50,7 @@ LLAMA = AttentionShape(heads=32, kv_heads=8, head_dim=128, scale=0.1)
 def test_decodes_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each division of contexts among programs that two sequences or more may have, once."""
     backend = backend_of(monkeypatch, LLAMA)
-    steps = list(rehearsed_together(backend, 4000, 40, 8192))
+    steps = list(shared_prefix_batches(backend, 4000, 40, 8192))
     assert [(len(rows), rows[0]) for rows in steps] == [
         (40, (1, 4000)),
         (16, (1, 4000)),
@@ -62,11 +62,11 @@ def test_decodes_that_share_a_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
     assert divisions == [(1,), (2,), (4,), (8,), (16,)]
     every = {backend.launch_key(count, length) for count in range(2, 41) for length in range(1, 4001)}
     assert every == set(divisions)
-    assert list(rehearsed_together(backend, 4000, 1, 8192)) == []
+    assert list(shared_prefix_batches(backend, 4000, 1, 8192)) == []
 
 
 @pytest.mark.parametrize("latent", [False, True])
-def test_what_never_shares_is_not_rehearsed(latent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_never_shares_has_no_steps_that_share(latent: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over the padding block, decodes of one length share all but their own block."""
     monkeypatch.setattr(grouping, "LAUNCH_BYTES", 0)
     shape = AttentionShape(heads=4, kv_heads=1, head_dim=16, scale=0.25, latent=True) if latent else LLAMA

@@ -43,15 +43,17 @@ def warm_up(
     seconds = _first_steps(assembled.runner, prompt_len, budget.kv, decodes=loaded.model.pooling is None)
     if assembled.cache.device.type == "cuda":
         bound = min(config.graph_seconds, WOKEN_SECONDS) if loaded.woken else config.graph_seconds
-        _rehearse(config, budget, assembled)
+        _compile_kernels(config, budget, assembled)
         with torch.inference_mode():
             assembled.capture_graphs(CaptureBounds(bound, budget.graphs), lambda fraction: progress(STAGE, fraction))
     progress(STAGE, 1.0)
     return prompt_len, seconds
 
 
-def _rehearse(config: EngineConfig, budget: Budget, assembled: Assembled) -> None:
-    """Only where our kernels attend: others compile nothing for a batch, and Transformers' code has its own caches."""
+def _compile_kernels(config: EngineConfig, budget: Budget, assembled: Assembled) -> None:
+    """Compile the kernels of serving if ours compute attention: other backends compile nothing for a batch, and
+    Transformers code with caches of its own uses none.
+    """
     if isinstance(assembled.forward_pass.backend, GraphBackend) and not isinstance(assembled.states, OwnCaches):
         longest = min(budget.kv.max_model_len, assembled.cache.num_blocks * budget.kv.block_size)
         compile_kernels(assembled.forward_pass, assembled.cache, longest, config.max_sequences, config.max_batch_tokens)
