@@ -90,7 +90,8 @@ class StateCache(SlotStates):
         self, decoder: Decoder, token_ids: Tensor, positions: Tensor, attention: Attention, slots: Tensor
     ) -> Tensor:
         """See SlotStates."""
-        return _advanced(decoder, token_ids, positions, attention, self.over(slots, positions))
+        states = StepStates(self.tensors, (), [1] * len(slots), positions, slots)
+        return _advanced(decoder, token_ids, positions, attention, states)
 
     def resume(self, pairs: Sequence[tuple[int, int]]) -> None:
         """See SlotStates."""
@@ -104,10 +105,6 @@ class StateCache(SlotStates):
         sources, targets = to_device(np.array(pairs, dtype=np.int64), self.device).unbind(1)
         for tensor in self.tensors:
             tensor.index_copy_(0, targets, tensor.index_select(0, sources))
-
-    def over(self, rows: Tensor, positions: Tensor) -> StepStates:
-        """A step of one row each, whose slots and positions are on the device already."""
-        return StepStates(self.tensors, (), [1] * len(rows), positions, rows)
 
 
 class StepStates:
