@@ -1,4 +1,4 @@
-"""The third stage of an engine: its parts, each made by a named stage from parts that are there already."""
+"""The third stage of an engine: its parts. A named stage makes each of them from parts of earlier stages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from plimsoll_runtime.models.decoder import Decoder
 from plimsoll_runtime.structured.matcher import Grammars
 
 Stages = Mapping[str, Callable[..., object]]
-"""By the name of a part what makes it: a function or a class, whose parameters are the names of the parts it needs."""
+"""The function or class that makes each part, by the part's name. Its parameters are the names of parts it needs."""
 
 
 def no_capturing() -> parts.CaptureGraphs:
@@ -52,7 +52,7 @@ SHARED: Stages = {
 }
 PLAIN: Stages = {**SHARED, "forward_pass": ForwardPass, "capture_graphs": no_capturing}
 POOLING: Stages = {**PLAIN, "runner": PoolingRunner}
-"""Of a model that generates nothing, on any device."""
+"""For a model that generates nothing, on any device."""
 CPU: Stages = {**PLAIN, "sampler": parts.token_sampler, "runner": CpuRunner}
 GPU: Stages = {
     **SHARED,

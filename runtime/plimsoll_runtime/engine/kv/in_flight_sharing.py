@@ -21,7 +21,7 @@ class Merge(NamedTuple):
 
 
 class InFlightSharing:
-    """Of the sequences in a pool; without a `cache` none shares anything."""
+    """Shares blocks among the running sequences of a pool. Without a `cache` it does nothing."""
 
     def __init__(self, pool: BlockPool, cache: PrefixCache | None, windows: Windows, block_size: int) -> None:
         self._pool = pool
@@ -44,7 +44,7 @@ class InFlightSharing:
             self._merges.append(Merge(sequence.kv, group, number, block))
 
     def publish_last(self, sequence: SequenceState) -> None:
-        """The same for a sequence that ends. What steps under way compute for it, nobody will have looked at."""
+        """Publish the full blocks of a sequence that ends, except tokens that steps under way compute for it."""
         if self._cache is not None:
             self._cache.publish(sequence, sequence.computed - sequence.pending)
 

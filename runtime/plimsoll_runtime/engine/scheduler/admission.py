@@ -28,9 +28,9 @@ Where all slots are taken, about that share of them ends in the time that a few 
 
 
 class Prefetches:
-    """Sequences that wait aside while their prefixes are prefetched from the disk, and those that are back in line.
+    """Prefetches the prefixes of waiting sequences from the disk. A sequence leaves the queue while it is read for.
 
-    Without `tiers` nobody does. `clock` gives nanoseconds.
+    Without `tiers` nothing is prefetched. `clock` gives nanoseconds.
 
     Blocks that are read for a sequence stay in frames of host memory until it runs, and frames are few. So only
     sequences near the front have blocks read: as many as could start at once, and some more for the time that reading
@@ -45,7 +45,7 @@ class Prefetches:
         self._aside: dict[SequenceState, int] = {}
 
     def __len__(self) -> int:
-        """Those that stand aside."""
+        """The sequences that are out of the queue."""
         return len(self._aside)
 
     @property
