@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,9 +19,6 @@ from plimsoll_runtime.engine.limits import longest_sequence
 from plimsoll_runtime.engine.protocol.messages import EngineInfo, EngineStats
 from plimsoll_runtime.engine.protocol.pooling import PoolingInfo, Task
 from plimsoll_runtime.utils.suggestions import did_you_mean
-
-if TYPE_CHECKING:
-    from plimsoll_runtime.api.served_model import ServedModel
 
 Tasks = tuple[Task, ...]
 GENERATES: Tasks = ("generate",)

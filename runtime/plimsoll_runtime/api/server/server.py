@@ -37,6 +37,13 @@ from plimsoll_runtime.weights.files import ModelFiles
 
 logger = logging.getLogger(__name__)
 
+Load = Callable[[ServerConfig, ServerState], Coroutine[Any, Any, ServedModel]]
+StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
+
+LAST_WORDS_SECONDS = 5.0
+"""How long requests may take to hear of the engine's death before the process ends."""
+INTERRUPTED = 130
+
 
 def write_findings(path: Path | None, findings: Sequence[str]) -> None:
     """Write them, one a line, if there is to be such a file; one that cannot be written is told in the log.
@@ -49,13 +56,6 @@ def write_findings(path: Path | None, findings: Sequence[str]) -> None:
         write_whole(path, "".join(f"{' '.join(text.split())}\n" for text in findings).encode())
     except OSError as problem:
         logger.warning("what there is to say of the device cannot be written to %s: %s", path, problem)
-
-
-Load = Callable[[ServerConfig, ServerState], Coroutine[Any, Any, ServedModel]]
-
-LAST_WORDS_SECONDS = 5.0
-"""How long requests may take to hear of the engine's death before the process ends."""
-INTERRUPTED = 130
 
 
 def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
@@ -74,7 +74,6 @@ def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
 
 async def load_and_start(standby: StandbyProcess | None, config: ServerConfig, state: ServerState) -> ServedModel:
     """The real thing: the engine in a process of its own."""
-    from plimsoll_runtime.api.server.server import load_model
     from plimsoll_runtime.driver.clients.async_client import AsyncEngine
 
     return await load_model(config, state, partial(AsyncEngine.start, standby=standby))
@@ -189,9 +188,6 @@ def _log_summary(model: ServedModel) -> None:
         info.kv_bytes / 2**30,
         longest_at_once(info),
     )
-
-
-StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
 
 
 async def load_model(config: ServerConfig, state: ServerState, start_engine: StartEngine) -> ServedModel:

@@ -163,8 +163,6 @@ def fetch_snapshot(
 
 def _counted(ask: Callable[..., Any], on_transfer: OnTransfer, **wanted: Any) -> object:
     """Download what is wanted, and report the bytes. Raises as the library does."""
-    from plimsoll_runtime.weights.sources.hub import Tally
-
     began = time.time()
 
     def missing() -> int:
