@@ -18,7 +18,7 @@ from plimsoll_runtime.cli.downloads import add_fetch_parser
 from plimsoll_runtime.cli.options import from_environment
 from plimsoll_runtime.cli.up import add_down_parser
 from plimsoll_runtime.errors import PlimsollError, UsageError
-from plimsoll_runtime.utils.process_exit import write_last_words
+from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
 from plimsoll_runtime.utils.suggestions import did_you_mean
 from plimsoll_runtime.version import VERSION
 
@@ -44,9 +44,6 @@ def run_planner(args: argparse.Namespace) -> int:
     The runtime imports nothing of the control plane, though both are in one distribution.
     """
     return subprocess.call([sys.executable, "-m", "plimsoll_operator", args.command, *args.rest])
-
-
-INTERRUPTED = 130
 
 
 def _termination_log() -> str | None:

@@ -11,6 +11,9 @@ from typing import NoReturn
 
 from plimsoll_runtime.errors import PlimsollError
 
+INTERRUPTED = 130
+"""The exit code of a process that a signal cut short: 128 and the number of SIGINT."""
+
 
 def end_at_once(code: int) -> NoReturn:
     """End with this exit code, without giving back what lies on the device: its driver may never answer."""

@@ -27,7 +27,7 @@ from plimsoll_runtime.api.host.requests import (
     read_change,
     report_query,
 )
-from plimsoll_runtime.api.http.concurrency import ClientGoneError, unless_gone
+from plimsoll_runtime.api.http.concurrency import CLIENT_GONE, ClientGoneError, unless_gone
 from plimsoll_runtime.api.http.errors import json_response
 from plimsoll_runtime.errors import PlimsollError, UsageError
 from plimsoll_runtime.options import serving_options
@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 MODEL = "/host/v1/models/{namespace}/{name}"
-CLIENT_GONE = 499
 
 
 def build_host_app(host: Host, models: HostModels, guard: Guard) -> FastAPI:

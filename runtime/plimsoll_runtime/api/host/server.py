@@ -23,11 +23,9 @@ from plimsoll_runtime.residency.engines.processes import Processes
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.residency.states import Level
-from plimsoll_runtime.utils.process_exit import write_last_words
+from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
 
 logger = logging.getLogger(__name__)
-
-INTERRUPTED = 130
 
 
 class HostServer:

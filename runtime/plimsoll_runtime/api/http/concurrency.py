@@ -13,6 +13,9 @@ from starlette.types import Receive
 
 ResultT = TypeVar("ResultT")
 
+CLIENT_GONE = 499
+"""The status, in logs and metrics, of a request whose client closed its connection; nginx has the same."""
+
 
 class ClientGoneError(Exception):
     """The client closed its connection before it had its answer."""

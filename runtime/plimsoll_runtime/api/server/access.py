@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from plimsoll_runtime.api.http.concurrency import CLIENT_GONE
 from plimsoll_runtime.api.http.deadlines import HEADER as TIMEOUT_HEADER
 from plimsoll_runtime.api.http.deadlines import client_timeout
 from plimsoll_runtime.api.http.errors import ApiError, dialect_of
@@ -54,7 +55,6 @@ OPEN_PATHS = frozenset({"/health", "/live", "/metrics", "/openapi.json", "/docs"
 ALWAYS_PATHS = OPEN_PATHS | {"/version"}
 ROOT = "/"
 """Answered at any time, without a key too; a key that comes is checked, and only for that one models are named."""
-CLIENT_GONE = 499
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(?:-.*)?")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

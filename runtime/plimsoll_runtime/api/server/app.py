@@ -21,7 +21,7 @@ from plimsoll_runtime.api.endpoints.messages import count_tokens, messages
 from plimsoll_runtime.api.endpoints.models import list_models, show_model
 from plimsoll_runtime.api.endpoints.scoring import classify, rerank, score
 from plimsoll_runtime.api.endpoints.tokenize import detokenize, tokenize
-from plimsoll_runtime.api.http.concurrency import ClientGoneError
+from plimsoll_runtime.api.http.concurrency import CLIENT_GONE, ClientGoneError
 from plimsoll_runtime.api.http.errors import RETRY_AFTER, ApiError, dialect_of, json_response
 from plimsoll_runtime.api.model_directory import Handler, ModelTable, Route
 from plimsoll_runtime.api.openapi.document import document, not_offered
@@ -30,7 +30,7 @@ from plimsoll_runtime.api.openapi.welcome import root
 from plimsoll_runtime.api.responses.background import Background
 from plimsoll_runtime.api.responses.endpoint import response_routes
 from plimsoll_runtime.api.responses.store import ResponseStore
-from plimsoll_runtime.api.server.access import CLIENT_GONE, ROOT, Access
+from plimsoll_runtime.api.server.access import ROOT, Access
 from plimsoll_runtime.api.server.config import FrontConfig
 from plimsoll_runtime.api.server.credentials import ApiKeys, Gateways, Tenants
 from plimsoll_runtime.api.server.limits import BodyLimits

@@ -30,7 +30,7 @@ from plimsoll_runtime.engine.limits import longest_at_once
 from plimsoll_runtime.errors import EngineDeadError
 from plimsoll_runtime.text.generation_config import recommended
 from plimsoll_runtime.text.tokenizer import Tokenizer, load_tokenizer
-from plimsoll_runtime.utils.process_exit import write_last_words
+from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
 from plimsoll_runtime.utils.progress import DOWNLOAD, Progress, Transfer
 from plimsoll_runtime.utils.threads import in_daemon_thread
 from plimsoll_runtime.weights.files import ModelFiles
@@ -42,7 +42,6 @@ StartEngine = Callable[[EngineConfig, Progress], Awaitable[Engine]]
 
 LAST_WORDS_SECONDS = 5.0
 """How long requests may take to hear of the engine's death before the process ends."""
-INTERRUPTED = 130
 
 
 def write_findings(path: Path | None, findings: Sequence[str]) -> None:
