@@ -17,7 +17,7 @@ def add_options(
     parser: argparse.ArgumentParser, command: str, *records: type, group: argparse._ArgumentGroup | None = None
 ) -> None:
     """Add the flags that the command has of the records: to `group`, or to a group of each option's heading."""
-    options = [option for record in records for option in options_of(record) if command in option.where and option.flag]
+    options = [option for record in records for option in options_of(record, command) if option.flag]
     for heading in dict.fromkeys(option.group for option in options):
         headed = group or parser.add_argument_group(heading)
         for option in options:

@@ -320,7 +320,7 @@ class _GenerationProgress:
 
 
 def _config(model: str, options: Mapping[str, Any]) -> EngineConfig:
-    known = {option.name for option in options_of(EngineConfig) if "LLM" in option.where}
+    known = {option.name for option in options_of(EngineConfig, "LLM")}
     if unknown := sorted(set(options) - known):
         raise UsageError(f"unknown option {', '.join(unknown)}; LLM takes {', '.join(sorted(known))}")
     try:

@@ -153,7 +153,7 @@ def served_names(name: ModelName, spec: ModelSpec) -> tuple[str, ...]:
 @cache
 def engine_fields() -> Mapping[str, str]:
     """Fields of `runtime` that are the engine's, with their names there. None is for a model's own code or a device."""
-    return {option.camel: option.name for option in options_of(EngineConfig) if "host API" in option.where}
+    return {option.camel: option.name for option in options_of(EngineConfig, "host API")}
 
 
 @cache

@@ -145,13 +145,13 @@ def fields_of(record: type[Any]) -> Mapping[str, Declared]:
     return MappingProxyType(found)
 
 
-def options_of(record: type) -> Iterator[Option]:
-    """All options of a record, and of the records in its fields."""
+def options_of(record: type, where: str = "") -> Iterator[Option]:
+    """The options of a record and of the records in its fields; with `where`, those of that place only."""
     for each in fields_of(record).values():
-        if isinstance(each, Option):
+        if not isinstance(each, Option):
+            yield from options_of(each, where)
+        elif not where or where in each.where:
             yield each
-        else:
-            yield from options_of(each)
 
 
 def check_options(record: Any) -> None:

@@ -115,3 +115,15 @@ def test_a_record_is_checked(values: dict[str, Any], told: str) -> None:
 
 def test_amounts_are_written_as_they_are_read() -> None:
     assert [amount_text(size) for size in (0, 1000, 1536, 2**20, 3 * 2**40)] == ["0", "1000", "1536", "1MiB", "3TiB"]
+
+
+def test_options_of_one_place() -> None:
+    names = {option.name for option in options_of(Places, "serve")}
+    assert names == {"both", "folder", "size"}
+
+
+@dataclass(frozen=True)
+class Places:
+    both: int = option(1, "rows", LIKE, where=("serve", "LLM"))
+    alone: int = option(1, "rows", LIKE, where=("LLM",))
+    inner: Inner | None = None
