@@ -106,7 +106,7 @@ class Option:
         if self.kind is int:
             return partial(values.whole, low=int(self.minimum or 0), high=int(self.maximum or values.LIMIT))
         if self.kind is float:
-            return values.share if self.unit == "share" else values.interval if self.minimum else values.seconds
+            return values.share if self.unit == "share" else partial(values.seconds, least=self.minimum or 0.0)
         return values.switch if self.kind is bool else self.kind
 
 

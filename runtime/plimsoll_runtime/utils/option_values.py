@@ -11,7 +11,6 @@ from plimsoll_runtime.utils.sizes import is_share, parse_size
 
 LIMIT = 2**31
 ONE_TIB = 2**40
-LEAST_INTERVAL = 0.1
 
 
 class OptionError(UsageError, ArgumentTypeError):
@@ -51,22 +50,16 @@ def one_of(text: str, choices: Iterable[int]) -> int:
     return value
 
 
-def seconds(text: str) -> float:
-    """A duration in seconds, zero allowed."""
+def seconds(text: str, least: float = 0.0) -> float:
+    """A duration in seconds, at least `least` and at most a day."""
     try:
         value = float(text)
     except ValueError:
         raise OptionError(f"{text!r} is not a number of seconds") from None
     if not 0 <= value <= 86_400:
         raise OptionError(f"{text} is not between 0 and 86400 seconds")
-    return value
-
-
-def interval(text: str) -> float:
-    """A duration in seconds that is not nothing."""
-    value = seconds(text)
-    if value < LEAST_INTERVAL:
-        raise OptionError(f"{text} is less than {LEAST_INTERVAL:g} seconds")
+    if value < least:
+        raise OptionError(f"{text} is less than {least:g} seconds")
     return value
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,6 +84,13 @@ def test_a_word_is_read_by_type_and_unit(name: str, word: str, value: object) ->
 def test_a_word_that_is_no_value_is_refused(name: str, word: str) -> None:
     with pytest.raises(OptionError, match=word):
         OPTIONS[name].read(word)
+
+
+def test_a_duration_has_the_minimum_of_its_option() -> None:
+    hold = replace(OPTIONS["seconds"], minimum=0.1)
+    assert hold.read("0.1") == 0.1
+    with pytest.raises(OptionError, match=r"0.05 is less than 0.1 seconds"):
+        hold.read("0.05")
 
 
 def test_the_environment() -> None:
