@@ -71,7 +71,7 @@ def kept() -> Iterator[tuple[str, str]]:
         ends = [schema[end] for end in ("minimum", "maximum") if end in schema]
         samples = {"size": AMOUNTS, "tenantShare": ["1%", "100%"]}.get(field, ends)
         for value in samples:
-            yield str(option.flag), str(value)
+            yield option.flag, str(value)
 
 
 @pytest.mark.parametrize(("option", "value"), list(kept()))

@@ -69,24 +69,23 @@ def _value(option: Option, args: argparse.Namespace) -> Any:
 
 
 def _dest(option: Option) -> str:
-    return (option.flag or "").removeprefix("--").replace("-", "_")
+    return option.flag.removeprefix("--").replace("-", "_")
 
 
 def _add(group: argparse._ArgumentGroup, option: Option) -> None:
     usual = f" (default: {option.usual_text})" if option.usual_text else ""
     text = (option.help + usual).replace("%", "%%")
-    flag, default = option.flag or "", option.default
     if option.kind is bool:
         # argparse would add the default to the help by itself if it knew it here.
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text).default = default
+        group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text).default = option.default
     elif option.choices and option.parse is None and option.kind is str:
-        group.add_argument(flag, choices=option.choices, default=default, help=text)
+        group.add_argument(option.flag, choices=option.choices, default=option.default, help=text)
     else:
         group.add_argument(
-            flag,
+            option.flag,
             action="append" if option.repeats else "store",
             type=option.read,
-            default=default,
+            default=option.default,
             metavar=metavar(option),
             help=text,
         )

@@ -90,7 +90,7 @@ def _claim(namespace: str, values: Mapping[str, Any]) -> str | None:
 
 def _options(values: Mapping[str, Any], record: type) -> tuple[str, ...]:
     flags = {option.deployment.partition(".")[2]: option.flag for option in options_of(record) if option.deployment}
-    return tuple(word for field, flag in flags.items() if field in values for word in (str(flag), str(values[field])))
+    return tuple(word for field, flag in flags.items() if field in values for word in (flag, str(values[field])))
 
 
 def _folder(claims: Path, claim: str) -> Path:

@@ -27,9 +27,9 @@ class Option:
     """A declaration. `name`, `kind`, `default`, `required` and `repeats` are the field's: `fields_of` fills them in.
 
     `where`: the commands that have the flag, "LLM", and "host API" if a host takes it in the `runtime` of a model.
-    `group`: the heading in `--help`. `help`: one clause without the default. `flag`: None is `--name-of-the-field`, ""
-    is no flag. `unit`: tokens, seconds, bytes, share, days or steps. `usual`: the default in words, if its value does
-    not say it. `minimum` (None: 1 for whole numbers that are no bytes, 0 for others) and `maximum` bound numbers.
+    `group`: the heading in `--help`. `help`: one clause without the default. `flag`: * is the name with hyphens, ""
+    no flag at all. `unit`: tokens, seconds, bytes, share, days or steps. `usual`: the default in words, if its value
+    does not say it. `minimum` (None: 1 for whole numbers that are no bytes, 0 for others) and `maximum` bound numbers.
     `choices`: all values. `parse` reads a word (None: by kind and unit) and raises OptionError; it checks choices, too.
     `variable`: of the environment, read by `parse_variable` (None: as the flag's words, with commas between them).
     `collect` makes the value of all words of an option that repeats.
@@ -39,7 +39,7 @@ class Option:
     where: tuple[str, ...]
     group: str
     help: str = ""
-    flag: str | None = None
+    flag: str = "--*"
     metavar: str | None = None
     unit: str = ""
     usual: str | None = None
@@ -173,7 +173,7 @@ def _completed(made: Option, name: str, kind: Any, default: Any) -> Option:
         default=None if default is MISSING or repeats else default,
         required=default is MISSING,
         repeats=repeats,
-        flag=f"--{name.replace('_', '-')}" if made.flag is None else made.flag,
+        flag=made.flag.replace("*", name.replace("_", "-")),
         choices=choices,
         minimum=least if made.minimum is None else made.minimum,
         deployment=made.deployment.replace("*", camel(name)),

@@ -18,7 +18,7 @@ LIKE = Option(("serve",), "g")
 @dataclass(frozen=True)
 class Inner:
     folder: Path = field(metadata=declared("a folder", LIKE, flag="--dir"))
-    size: int = option(2**30, "bytes", LIKE, unit="bytes")
+    size: int = option(2**30, "bytes", LIKE, unit="bytes", flag="--max-*")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def test_a_field_gives_name_type_and_default() -> None:
     assert OPTIONS["kind"].choices == ("a", "b")
     assert OPTIONS["names"].repeats
     assert (OPTIONS["folder"].required, OPTIONS["size"].required) == (True, False)
-    assert OPTIONS["size"].minimum == 0
+    assert (OPTIONS["size"].minimum, OPTIONS["size"].flag) == (0, "--max-size")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -28,6 +28,7 @@ def gateway_credential(text: str) -> list[str]:
 
 
 SERVER = Option(("serve", "host"), "server")
+TLS = replace(SERVER, flag="--tls-*", metavar="FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,9 @@ class ListenerOptions:
     """Options of a listening socket: TLS, web pages of other origins, the format of the log. Raises UsageError."""
 
     certificate: Path | None = option(
-        None,
-        "serve HTTPS with this certificate (PEM, with its chain); read again when it changes",
-        SERVER,
-        flag="--tls-certificate",
-        metavar="FILE",
+        None, "serve HTTPS with this certificate (PEM, with its chain); read again when it changes", TLS
     )
-    key: Path | None = option(None, "the certificate's key (PEM)", SERVER, flag="--tls-key", metavar="FILE")
+    key: Path | None = option(None, "the certificate's key (PEM)", TLS)
     origins: tuple[str, ...] = option(
         (),
         "an origin (https://chat.example.com) whose web pages may use the API; repeat for more, '*' for all",
