@@ -63,7 +63,6 @@ class ServingOptions:
         MAX_WAITING,
         "most answers that may wait for their first token; more are refused with 503 and Retry-After",
         SERVED,
-        maximum=LIMIT,
     )
     max_waiting_tokens: int = option(
         MAX_WAITING_TOKENS,
@@ -71,13 +70,11 @@ class ServingOptions:
         "same way, and a request that never fits with 400",
         SERVED,
         unit="tokens",
-        maximum=LIMIT,
     )
     max_logit_bias: int = option(
         MAX_LOGIT_BIAS,
         "most token ids that a request's logit_bias may have; everybody's steps wait for them",
         SERVED,
-        maximum=LIMIT,
         deployment="",
     )
     tool_format: str | None = option(

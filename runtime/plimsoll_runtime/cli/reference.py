@@ -17,7 +17,6 @@ from plimsoll_runtime.api.server.config import ServerConfig
 from plimsoll_runtime.cli.options import metavar
 from plimsoll_runtime.residency.settings import Settings
 from plimsoll_runtime.utils.option import Option, options_of
-from plimsoll_runtime.utils.option_values import LIMIT
 
 RECORDS = (ServerConfig, HostConfig, Settings)
 MARK = "<!-- What follows is generated: make reference -->\n"
@@ -51,7 +50,6 @@ def main(folder: Path) -> None:
 
 
 def _entry(option: Option) -> dict[str, Any]:
-    whole = option.kind is int and option.unit != "bytes" and not option.choices
     entry = {
         "name": option.name,
         "flag": option.flag,
@@ -61,7 +59,7 @@ def _entry(option: Option) -> dict[str, Any]:
         "unit": option.unit,
         "choices": list(option.choices),
         "minimum": None if option.choices else option.minimum,
-        "maximum": LIMIT if whole and option.maximum is None else option.maximum,
+        "maximum": option.maximum,
         "default": option.default,
         "default_text": option.usual,
         "where": list(option.where),

@@ -29,7 +29,8 @@ class Option:
     `where`: the commands that have the flag, "LLM", and "host API" if a host takes it in the `runtime` of a model.
     `group`: the heading in `--help`. `help`: one clause without the default. `flag`: * is the name with hyphens, ""
     no flag at all. `unit`: tokens, seconds, bytes, share, days or steps. `usual`: the default in words, if its value
-    does not say it. `minimum` (None: 1 for whole numbers that are no bytes, 0 for others) and `maximum` bound numbers.
+    does not say it. `minimum` and `maximum` bound numbers (None: 1 and `LIMIT` for whole numbers that are no bytes, 0
+    and no bound for others).
     `choices`: all values. `parse` reads a word (None: by kind and unit) and raises OptionError; it checks choices, too.
     `variable`: of the environment, read by `parse_variable` (None: as the flag's words, with commas between them).
     `collect` makes the value of all words of an option that repeats.
@@ -104,7 +105,7 @@ class Option:
         if self.kind is int and self.choices:
             return partial(values.one_of, choices=self.choices)
         if self.kind is int:
-            return partial(values.whole, low=int(self.minimum or 0), high=int(self.maximum or values.LIMIT))
+            return partial(values.whole, low=int(self.minimum or 0), high=int(self.maximum or 0))
         if self.kind is float:
             return values.share if self.unit == "share" else partial(values.seconds, least=self.minimum or 0.0)
         return values.switch if self.kind is bool else self.kind
@@ -165,7 +166,9 @@ def _completed(made: Option, name: str, kind: Any, default: Any) -> Option:
     repeats = made.collect is not tuple or get_origin(kind) is tuple
     choices = get_args(kind) if get_origin(kind) is Literal else made.choices
     kind = kind if kind in (bool, int, float, Path) else str
-    least = {int: 0 if made.unit == "bytes" else 1, float: 0}.get(kind)
+    is_count = kind is int and made.unit != "bytes"
+    least = 1 if is_count else 0 if kind in (int, float) else None
+    most = values.LIMIT if is_count and not choices else None
     return replace(
         made,
         name=name,
@@ -176,6 +179,7 @@ def _completed(made: Option, name: str, kind: Any, default: Any) -> Option:
         flag=made.flag.replace("*", name.replace("_", "-")),
         choices=choices,
         minimum=least if made.minimum is None else made.minimum,
+        maximum=most if made.maximum is None else made.maximum,
         deployment=made.deployment.replace("*", camel(name)),
         pool=made.pool.replace("*", camel(name)),
     )

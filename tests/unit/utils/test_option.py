@@ -10,7 +10,7 @@ import pytest
 
 from plimsoll_runtime.errors import UsageError
 from plimsoll_runtime.utils.option import Option, check_options, declared, fields_of, option, options_of
-from plimsoll_runtime.utils.option_values import OptionError, amount_text
+from plimsoll_runtime.utils.option_values import LIMIT, OptionError, amount_text
 
 LIKE = Option(("serve",), "g")
 
@@ -31,6 +31,7 @@ class Outer:
     seconds: float = option(2.5, "time", LIKE, unit="seconds")
     share: float = option(0.5, "part", LIKE, unit="share")
     block: int = option(8, "block", LIKE, choices=(8, 16))
+    count: int = option(1, "count", LIKE)
     inner: Inner | None = None
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -39,7 +40,7 @@ OPTIONS = {option.name: option for option in options_of(Outer)}
 
 
 def test_a_field_gives_name_type_and_default() -> None:
-    assert [*fields_of(Outer)] == ["max_rows", "kind", "names", "on", "seconds", "share", "block", "inner"]
+    assert [*fields_of(Outer)] == ["max_rows", "kind", "names", "on", "seconds", "share", "block", "count", "inner"]
     assert fields_of(Outer)["inner"] is Inner
     rows = OPTIONS["max_rows"]
     assert (rows.flag, rows.camel, rows.kind, rows.default) == ("--max-rows", "maxRows", int, None)
@@ -48,6 +49,8 @@ def test_a_field_gives_name_type_and_default() -> None:
     assert OPTIONS["names"].repeats
     assert (OPTIONS["folder"].required, OPTIONS["size"].required) == (True, False)
     assert (OPTIONS["size"].minimum, OPTIONS["size"].flag) == (0, "--max-size")
+    bounds = {name: (OPTIONS[name].minimum, OPTIONS[name].maximum) for name in ("count", "size", "seconds", "block")}
+    assert bounds == {"count": (1, LIMIT), "size": (0, None), "seconds": (0, None), "block": (1, None)}
 
 
 @pytest.mark.parametrize(
@@ -110,6 +113,7 @@ class Variable:
     [
         ({"max_rows": 0}, "max_rows must be at least 1, not 0"),
         ({"max_rows": 10}, "max_rows must be at most 9, not 10"),
+        ({"count": 2**31 + 1}, "count must be at most 2147483648, not 2147483649"),
         ({"kind": "c"}, "kind must be one of a, b, not c"),
         ({"seconds": float("nan")}, "seconds must be at least 0, not nan"),
     ],
