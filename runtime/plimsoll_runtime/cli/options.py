@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Container
 from typing import Any, TypeVar
 
 from plimsoll_runtime.utils.option import Declared, Option, fields_of, options_of
@@ -30,7 +31,7 @@ def read_options(record: type[Record], args: argparse.Namespace, **given: Any) -
 
     Raises UsageError for values that contradict each other, or that the environment cannot have.
     """
-    return record(**_values(record, args, given))
+    return record(**given, **_values(record, args, given))
 
 
 def from_environment(record: type, name: str) -> Any:
@@ -44,19 +45,18 @@ def metavar(option: Option) -> str | None:
     return option.metavar or METAVARS.get(option.unit) or ("N" if option.kind is int else None)
 
 
-def _values(record: type, args: argparse.Namespace, given: dict[str, Any]) -> dict[str, Any]:
-    return given | {
-        name: _declared_value(declared, args) for name, declared in fields_of(record).items() if name not in given
-    }
+def _values(record: type, args: argparse.Namespace, given: Container[str] = ()) -> dict[str, Any]:
+    """The values of all fields but those that are `given`."""
+    return {name: _declared_value(each, args) for name, each in fields_of(record).items() if name not in given}
 
 
 def _declared_value(declared: Declared, args: argparse.Namespace) -> Any:
     """An option's value, or a record: None if it lacks an option that has no default."""
     if isinstance(declared, Option):
         return _value(declared, args)
-    found = _values(declared, args, {})
-    required = [option.name for option in options_of(declared) if option.required]
-    return None if any(found[name] is None for name in required) else declared(**found)
+    found = _values(declared, args)
+    is_missing = any(option.required and found[option.name] is None for option in options_of(declared))
+    return None if is_missing else declared(**found)
 
 
 def _value(option: Option, args: argparse.Namespace) -> Any:
