@@ -19,7 +19,7 @@ from plimsoll_runtime.engine.core import EngineCore
 from plimsoll_runtime.engine.pipeline import keep_all
 from plimsoll_runtime.engine.protocol.messages import EngineInfo
 from plimsoll_runtime.execution.device.select import check_instructions, choose, cores, take_threads
-from plimsoll_runtime.execution.kv.offload.open import check_options
+from plimsoll_runtime.execution.kv.offload.open import check_tier_options
 from plimsoll_runtime.execution.memory.system import private_bytes
 from plimsoll_runtime.execution.runners.base import OwnThreads
 from plimsoll_runtime.utils.progress import Progress
@@ -45,7 +45,7 @@ def build_engine(
     """
     overhead = private_bytes()
     device = choose(config.device)
-    check_options(config, device)
+    check_tier_options(config, device)
     check_grant(config, grant)
     threads = take_threads(config.threads)
     check_instructions()

@@ -92,7 +92,7 @@ class Tiers:
     host: HostBlocks
 
 
-def check_options(config: EngineConfig, device: torch.device) -> None:
+def check_tier_options(config: EngineConfig, device: torch.device) -> None:
     """Raises UsageError where the options for tiers make no sense together or on this device."""
     asked = [
         name for name, value in (("--kv-host-memory", config.kv_host_memory), ("--kv-disk", config.kv_disk)) if value
@@ -113,8 +113,8 @@ def open_tiers(
 ) -> Tiers | None:
     """The tiers behind a cache; None where none was asked for, or the only one is a disk that cannot be used.
 
-    The options have passed `check_options`. Raises UsageError where a path or size cannot be, MemoryLimitError where
-    host memory has not what was asked for.
+    The options have passed `check_tier_options`. Raises UsageError where a path or size cannot be, MemoryLimitError
+    where host memory has not what was asked for.
     """
     disk = _open_disk(config, files, cache, backend)
     if config.kv_host_memory is None and disk is None:

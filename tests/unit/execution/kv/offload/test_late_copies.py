@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def tiers_are_for_any_device_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """However fast such a small model computes: that is never learnt."""
-    monkeypatch.setattr(engine, "check_options", lambda config, device: None)
+    monkeypatch.setattr(engine, "check_tier_options", lambda config, device: None)
     monkeypatch.setattr(Costs, "learn_computed", lambda costs, tokens, ns: None)
 
 

@@ -17,7 +17,7 @@ from plimsoll_runtime.execution.attention.backends.reference import ReferenceBac
 from plimsoll_runtime.execution.kv.cache import KvCache
 from plimsoll_runtime.execution.kv.offload import open as opening
 from plimsoll_runtime.execution.kv.offload.block_files import BlockFolder
-from plimsoll_runtime.execution.kv.offload.open import LEAST, Tiers, check_options, fingerprint, open_tiers
+from plimsoll_runtime.execution.kv.offload.open import LEAST, Tiers, check_tier_options, fingerprint, open_tiers
 from plimsoll_runtime.models.spec.attention import AttentionShape
 from plimsoll_runtime.weights.files import ModelFiles
 
@@ -56,13 +56,13 @@ def opened(files: ModelFiles, root: Path, size: str = "1MiB") -> Tiers | None:
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any], device: torch.device, told: str) -> None:
     with pytest.raises(UsageError, match=told):
-        check_options(config(**options), device)
+        check_tier_options(config(**options), device)
 
 
 def test_options_that_make_sense_are_taken() -> None:
-    check_options(config(), CPU)
-    check_options(config(prefix_caching=False), CPU)
-    check_options(config(kv_host_memory="1GiB", kv_disk="d", kv_disk_size="1GiB"), GPU)
+    check_tier_options(config(), CPU)
+    check_tier_options(config(prefix_caching=False), CPU)
+    check_tier_options(config(kv_host_memory="1GiB", kv_disk="d", kv_disk_size="1GiB"), GPU)
 
 
 def test_without_options_there_are_no_tiers(files: ModelFiles) -> None:
