@@ -18,7 +18,7 @@ from plimsoll_runtime.api.model_directory import ModelView, task_of, unknown_mod
 from plimsoll_runtime.api.served_model import ServedModel
 from plimsoll_runtime.api.server.queue_limit import QueueLimit
 from plimsoll_runtime.engine.limits import longest_sequence
-from plimsoll_runtime.options import serving_options
+from plimsoll_runtime.options import ServingOptions, serving_options
 from plimsoll_runtime.residency.engines.base import Resident
 from plimsoll_runtime.residency.host import Host
 from plimsoll_runtime.residency.spec import ModelName, ModelSpec, served_names
@@ -36,30 +36,32 @@ LONG = 3600.0
 class Placement:
     """What the server keeps of a model while it is placed; `served` is of its last engine, that of `serial`.
 
-    `files`: those that the host found.
+    `files`: those that the host found. `options`: the server's part of `spec.runtime`, read once for each spec.
     """
 
     name: ModelName
     spec: ModelSpec
     created: int = field(default_factory=lambda: int(time.time()))
     files: ModelFiles | None = None
+    options: ServingOptions = field(init=False)
     room: QueueLimit = field(init=False)
     served: ServedModel | None = None
     serial: int = -1
 
     def __post_init__(self) -> None:
+        self.options = serving_options(self.spec.runtime)
         self.room = self._make_room()
 
     def renew(self, spec: ModelSpec) -> None:
         """Its spec is another one from now on. Requests that wait keep their seats where the bounds are the same."""
         self.spec, self.served, self.serial = spec, None, -1
+        self.options = serving_options(spec.runtime)
         room = self._make_room()
         if (room.limit, room.token_limit) != (self.room.limit, self.room.token_limit):
             self.room = room
 
     def _make_room(self) -> QueueLimit:
-        options = serving_options(self.spec.runtime)
-        return QueueLimit(options.max_waiting, options.max_waiting_tokens)
+        return QueueLimit(self.options.max_waiting, self.options.max_waiting_tokens)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -190,7 +192,6 @@ class HostModels:
         if placement.served is None or placement.serial != resident.serial:
             placement.files = files = resident.files
             tokenizer = await self._tokenizers.get(placement.source, files)
-            options = serving_options(placement.spec.runtime)
             placement.served = ServedModel(
                 names=placement.names,
                 engine=resident.engine,
@@ -198,8 +199,8 @@ class HostModels:
                 created=placement.created,
                 chat_stop=files.chat_stop,
                 room=placement.room,
-                options=options,
-                recommended=recommended(files, options.generation_config),
+                options=placement.options,
+                recommended=recommended(files, placement.options.generation_config),
                 about=files.about,
             )
             placement.serial = resident.serial
