@@ -1,5 +1,6 @@
 """What a ModelDeployment may say in `spec.runtime`, a shared pod's host understands."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ CRD = next(Path(__file__).parents[2].glob("crds/*modeldeployment*.yaml"))
 VALUES: dict[str, Any] = {"string": "1Gi", "integer": 16, "boolean": False}
 
 
+@cache
 def fields() -> dict[str, Any]:
     schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
     found: dict[str, Any] = schema["properties"]["spec"]["properties"]["runtime"]["properties"]

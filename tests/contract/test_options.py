@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ OF_A_CLUSTER = {"responses.claim", "files.claim"}
 """Fields that become paths on a volume."""
 
 
+@cache
 def schema(kind: str) -> dict[str, Any]:
     version = yaml.safe_load((ROOT / "crds" / f"{KINDS[kind]}.yaml").read_text())["spec"]["versions"][0]
     found: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ SAMPLES = {
 AMOUNTS = ["1Gi", "0.5G", "1.5Ti", "512M", "1048576"]
 
 
+@cache
 def options(part: str = "runtime") -> dict[str, Any]:
     version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
     schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"][part]
