@@ -49,12 +49,12 @@ MOST_FILES, MOST_BATCHES, USUAL_BATCHES = 10_000, 100, 20
 class BatchRoutes:
     """The endpoints: each answers a request, or raises ApiError or ClientGoneError. Without a file store: 501."""
 
-    def __init__(self, vault: FileStore | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
-        self._kept = vault
+    def __init__(self, file_store: FileStore | None = None, worker: Callable[[], Worker | None] = lambda: None) -> None:
+        self._kept = file_store
         self._worker = worker
 
     @property
-    def _vault(self) -> FileStore:
+    def _file_store(self) -> FileStore:
         if self._kept is None:
             raise ApiError(
                 "This server keeps no files: start it with --files-dir, a folder for them.",
@@ -66,12 +66,12 @@ class BatchRoutes:
 
     async def upload(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """Take a file."""
-        return json_response(await receive_file(request, self._vault, record.owner))
+        return json_response(await receive_file(request, self._file_store, record.owner))
 
     async def list_files(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """The owner's files."""
         query = PageQuery(request.query_params, MOST_FILES, MOST_FILES)
-        kept = await asyncio.to_thread(self._vault.files, record.owner)
+        kept = await asyncio.to_thread(self._file_store.files, record.owner)
         purpose = request.query_params.get("purpose")
         told = [each.told for each in kept if purpose in (None, each.told.purpose)]
         page = query.page(told)
@@ -80,34 +80,34 @@ class BatchRoutes:
     async def show_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """One of them."""
         name = request.path_params["file_id"]
-        return json_response((await asyncio.to_thread(self._vault.file, record.owner, name)).told)
+        return json_response((await asyncio.to_thread(self._file_store.file, record.owner, name)).told)
 
     async def delete_file(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """Delete one of them."""
         name = request.path_params["file_id"]
-        await asyncio.to_thread(self._vault.drop_file, record.owner, name)
+        await asyncio.to_thread(self._file_store.drop_file, record.owner, name)
         return json_response(FileDeleted(name))
 
     async def file_content(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """What is in one of them."""
         name = request.path_params["file_id"]
-        kept = await asyncio.to_thread(self._vault.file, record.owner, name)
-        path = self._vault.path(record.owner, FILES, name, DATA)
+        kept = await asyncio.to_thread(self._file_store.file, record.owner, name)
+        path = self._file_store.path(record.owner, FILES, name, DATA)
         return FileResponse(path, media_type="application/octet-stream", filename=kept.told.filename)
 
     async def create_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """Make a batch of a file."""
-        vault = self._vault
+        file_store = self._file_store
         body = parse(await read_body(request), BatchRequest)
         record.ignored = ignored(body)
         if body.endpoint not in ENDPOINTS:
             raise invalid("endpoint", f"it must be one of {', '.join(ENDPOINTS)}")
-        file = (await asyncio.to_thread(_input_of, vault, record.owner, body.input_file_id)).told
+        file = (await asyncio.to_thread(_input_of, file_store, record.owner, body.input_file_id)).told
         if file.purpose != INPUT:
             raise invalid("input_file_id", f"the file's purpose is '{file.purpose}' and must be '{INPUT}'")
         now = int(time.time())
         told = BatchAnswer(
-            id=vault.new_id(BATCHES),
+            id=file_store.new_id(BATCHES),
             endpoint=body.endpoint,
             input_file_id=file.id,
             created_at=now,
@@ -115,21 +115,21 @@ class BatchRoutes:
             metadata=body.metadata,
         )
         terms = read_terms(request.headers.get(HEADER)) if is_gateways(record.owner) else None
-        await asyncio.to_thread(_keep_new, vault, KeptBatch(told, record.owner, record.tenant, terms=terms))
+        await asyncio.to_thread(_keep_new, file_store, KeptBatch(told, record.owner, record.tenant, terms=terms))
         self._look()
         return json_response(told)
 
     async def list_batches(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """The owner's batches."""
-        query, vault = PageQuery(request.query_params, USUAL_BATCHES, MOST_BATCHES), self._vault
-        told = await asyncio.to_thread(lambda: [_shown(vault, each) for each in vault.batches(record.owner)])
+        query, file_store = PageQuery(request.query_params, USUAL_BATCHES, MOST_BATCHES), self._file_store
+        told = await asyncio.to_thread(lambda: [_shown(file_store, each) for each in file_store.batches(record.owner)])
         page = query.page(told)
         return json_response(BatchList(page.items, page.more, page.first_id, page.last_id))
 
     async def show_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """One of them."""
         kept = await self._batch(request, record)
-        return json_response(await asyncio.to_thread(_shown, self._vault, kept))
+        return json_response(await asyncio.to_thread(_shown, self._file_store, kept))
 
     async def cancel_batch(self, request: Request, _models: ModelTable, record: RequestRecord) -> Response:
         """End one of them early."""
@@ -141,42 +141,42 @@ class BatchRoutes:
                 code="batch_has_ended",
                 headers={"x-should-retry": "false"},
             )
-        await asyncio.to_thread(self._vault.cancel, kept)
+        await asyncio.to_thread(self._file_store.cancel, kept)
         self._look()
-        return json_response(await asyncio.to_thread(_shown, self._vault, kept))
+        return json_response(await asyncio.to_thread(_shown, self._file_store, kept))
 
     async def _batch(self, request: Request, record: RequestRecord) -> KeptBatch:
-        return await asyncio.to_thread(self._vault.batch, record.owner, request.path_params["batch_id"])
+        return await asyncio.to_thread(self._file_store.batch, record.owner, request.path_params["batch_id"])
 
     def _look(self) -> None:
         if (worker := self._worker()) is not None:
             worker.look()
 
 
-def _shown(vault: FileStore, kept: KeptBatch) -> BatchAnswer:
+def _shown(file_store: FileStore, kept: KeptBatch) -> BatchAnswer:
     """What a client sees: a batch that was cancelled and has not ended yet is about to be."""
     told = kept.told
-    if told.status not in FINAL and (at := vault.cancelled_at(kept.owner, told.id)) is not None:
+    if told.status not in FINAL and (at := file_store.cancelled_at(kept.owner, told.id)) is not None:
         return msgspec.structs.replace(told, status=CANCELLING, cancelling_at=at)
     return told
 
 
-def _input_of(vault: FileStore, owner: str, name: str) -> KeptFile:
+def _input_of(file_store: FileStore, owner: str, name: str) -> KeptFile:
     try:
-        return vault.file(owner, name)
+        return file_store.file(owner, name)
     except ApiError as error:
         raise ApiError(error.message, status=error.status, param="input_file_id", code=error.code) from error
 
 
-def _keep_new(vault: FileStore, kept: KeptBatch) -> None:
+def _keep_new(file_store: FileStore, kept: KeptBatch) -> None:
     """Raises ApiError (429) where as many of its key are open as may be."""
     terms = kept.terms
-    with vault.making(kept.owner):
+    with file_store.making(kept.owner):
         if terms is not None:
-            others = (each.terms for each in vault.batches(kept.owner) if each.told.status not in FINAL)
+            others = (each.terms for each in file_store.batches(kept.owner) if each.told.status not in FINAL)
             if sum(other is not None and other.key == terms.key for other in others) >= terms.at_once:
                 raise too_many_open(terms)
-        vault.keep_batch(kept)
+        file_store.keep_batch(kept)
 
 
 def batch_routes(routes: BatchRoutes) -> tuple[Route, ...]:
@@ -203,20 +203,20 @@ class BatchService:
     def __init__(self, options: BatchOptions | None) -> None:
         """Raises UsageError for a folder that cannot be used."""
         self._options = options
-        self._vault = None if options is None else FileStore(options.folder, options.most_bytes)
+        self._file_store = None if options is None else FileStore(options.folder, options.most_bytes)
         self._worker: Worker | None = None
         self._working: asyncio.Task[None] | None = None
         self.lines = Counter(
             "plimsoll_batch_lines", "Lines of batches, by what became of them.", ("model", "outcome"), registry=None
         )
-        self.routes = BatchRoutes(self._vault, lambda: self._worker)
+        self.routes = BatchRoutes(self._file_store, lambda: self._worker)
 
     def start(self, models: ModelTable, live: Callable[[], int]) -> None:
         """Work, once there are models; `live`: how many requests of clients are in flight."""
-        if self._options is None or self._vault is None:
+        if self._options is None or self._file_store is None:
             return
         pace = Pace(self._options.at_once, live)
-        self._worker = Worker(self._vault, WorkerContext(models, pace, self._options.shared, self.lines))
+        self._worker = Worker(self._file_store, WorkerContext(models, pace, self._options.shared, self.lines))
         self._working = asyncio.create_task(self._worker.run())
         self._working.add_done_callback(_log_failure)
 

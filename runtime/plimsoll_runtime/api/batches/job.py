@@ -66,15 +66,15 @@ class Work:
 
     def __init__(
         self,
-        vault: FileStore,
-        shift: WorkerContext,
+        file_store: FileStore,
+        context: WorkerContext,
         now: Callable[[], float],
         kept: KeptBatch,
         store: Store,
         names: set[str],
     ) -> None:
-        self._vault = vault
-        self._shift = shift
+        self._file_store = file_store
+        self._context = context
         self._now = now
         self._kept = kept
         self._told = kept.told
@@ -109,7 +109,7 @@ class Work:
             faults = [BatchFault("invalid_input_file", f"The input cannot be read: {error}.", "input_file_id")]
         else:
             told.request_counts.total, told.model = checked.lines, checked.model
-        if not faults and told.model not in self._names and not self._shift.shared:
+        if not faults and told.model not in self._names and not self._context.shared:
             message = f"The model '{told.model}' does not exist here; there is {', '.join(sorted(self._names))}."
             faults = [BatchFault("model_not_found", message, "body.model", 1)]
         terms = self._kept.terms
@@ -132,7 +132,7 @@ class Work:
 
     async def _answer(self) -> None:
         """Ask what is left, until all is answered, or the batch is cancelled or its time is up."""
-        answering = LineExecutor(self._shift.models, self._terms, alone=False)
+        answering = LineExecutor(self._context.models, self._terms, alone=False)
         terms, generates = self._kept.terms, ENDPOINTS[self._told.endpoint].tasks == GENERATES
         allowance = Allowance(terms) if terms is not None and terms.is_limited else None
 
@@ -144,14 +144,14 @@ class Work:
                     fault = LineFault("rate_limit_exceeded", why)
                     return Answered(row.number, unasked_line(row, self._terms, fault), failed=True)
                 took = await allowance.take(tokens)
-            async with self._shift.pace.turn():
+            async with self._context.pace.turn():
                 answered = await answering(row)
             if took is not None:
                 took(answered.prompt_tokens + answered.completion_tokens)
-            self._shift.lines.labels(self._told.model, "failed" if answered.failed else "answered").inc()
+            self._context.lines.labels(self._told.model, "failed" if answered.failed else "answered").inc()
             return answered
 
-        runner = Runner(in_turn, self._store, self._shift.pace.most, window=WINDOW)
+        runner = Runner(in_turn, self._store, self._context.pace.most, window=WINDOW)
         early = await self._ends_early()
         running = asyncio.create_task(runner.run(self._rows()))
         try:
@@ -206,7 +206,7 @@ class Work:
         return EXPIRED if self._now() >= self._told.expires_at else None
 
     async def _cancelled_at(self) -> int | None:
-        return await asyncio.to_thread(self._vault.cancelled_at, self._kept.owner, self._told.id)
+        return await asyncio.to_thread(self._file_store.cancelled_at, self._kept.owner, self._told.id)
 
     def _tell_expired(self) -> None:
         fault = LineFault("batch_expired", "The batch's time was up before this line was asked.")
@@ -231,14 +231,14 @@ class Work:
             told.cancelling_at = await self._cancelled_at() or now
             told.cancelled_at = now
         await self._keep()
-        await asyncio.to_thread(self._vault.forget_cancel, self._kept.owner, told.id)
+        await asyncio.to_thread(self._file_store.forget_cancel, self._kept.owner, told.id)
         self._store.remove()
 
     def _publish(self, part: str, what: str) -> str | None:
         """One of the work's files becomes a file of its owner's; None where there is nothing in it."""
         owner, name = self._kept.owner, self._file_id(what)
-        data = self._vault.places(owner, self._told.id).work / part
-        placed = self._vault.path(owner, FILES, name, DATA)
+        data = self._file_store.places(owner, self._told.id).work / part
+        placed = self._file_store.path(owner, FILES, name, DATA)
         if data.exists() and data.stat().st_size == 0:
             return None
         if data.exists():
@@ -246,7 +246,7 @@ class Work:
         if not placed.exists():
             return None
         told = FileAnswer(name, placed.stat().st_size, int(self._now()), f"{self._told.id}_{what}.jsonl", OUTPUT)
-        self._vault.keep_record(owner, KeptFile(told))
+        self._file_store.keep_record(owner, KeptFile(told))
         return name
 
     def _file_id(self, what: str) -> str:
@@ -255,7 +255,7 @@ class Work:
 
     @property
     def _input(self) -> Path:
-        return self._vault.path(self._kept.owner, FILES, self._told.input_file_id, DATA)
+        return self._file_store.path(self._kept.owner, FILES, self._told.input_file_id, DATA)
 
     def _rows(self) -> Iterator[Row]:
         """Raises OSError where the input is gone."""
@@ -273,4 +273,4 @@ class Work:
         data = msgspec.json.encode(self._kept)
         if data != self._last:
             self._last = data
-            await asyncio.to_thread(self._vault.keep_batch, self._kept)
+            await asyncio.to_thread(self._file_store.keep_batch, self._kept)

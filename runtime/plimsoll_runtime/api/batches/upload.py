@@ -185,15 +185,15 @@ UPLOAD = {
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 
 
-async def receive_file(request: Request, vault: FileStore, owner: str) -> FileAnswer:
+async def receive_file(request: Request, file_store: FileStore, owner: str) -> FileAnswer:
     """Read the form, and keep its file. Raises ApiError, ClientGoneError."""
     try:
         reader = MultipartReader(boundary_of(request.headers.get("content-type", "")))
     except MultipartError as error:
         raise _told(error) from error
     pieces = body_pieces(request)
-    await _check_room(request, pieces, vault)
-    coming = _Coming(vault, owner, body_limit(request.scope))
+    await _check_room(request, pieces, file_store)
+    coming = _Coming(file_store, owner, body_limit(request.scope))
     try:
         async for piece in pieces:
             try:
@@ -212,24 +212,24 @@ async def receive_file(request: Request, vault: FileStore, owner: str) -> FileAn
         await asyncio.shield(asyncio.to_thread(coming.close))
 
 
-async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], vault: FileStore) -> None:
+async def _check_room(request: Request, pieces: AsyncGenerator[bytes, None], file_store: FileStore) -> None:
     """Raises ApiError (413) for what certainly does not fit."""
     size, most = declared_bytes(request), body_limit(request.scope)
-    used = await asyncio.to_thread(vault.used_bytes)
-    if size > most + FORM_BYTES or used + size > vault.most_bytes:
+    used = await asyncio.to_thread(file_store.used_bytes)
+    if size > most + FORM_BYTES or used + size > file_store.most_bytes:
         if "expect" not in request.headers:
             await linger(pieces)
-        raise _too_large(most) if size > most + FORM_BYTES else _full(vault)
+        raise _too_large(most) if size > most + FORM_BYTES else _full(file_store)
 
 
 class _Coming:
     """One form: its fields, and its file of at most `most` bytes, which is written beside its place."""
 
-    def __init__(self, vault: FileStore, owner: str, most: int) -> None:
-        self._vault = vault
+    def __init__(self, file_store: FileStore, owner: str, most: int) -> None:
+        self._file_store = file_store
         self._most = most
         self._owner = owner
-        self._name = vault.new_id(FILES)
+        self._name = file_store.new_id(FILES)
         self._fields: dict[str, bytearray] = {}
         self._filename: str | None = None
         self._field: bytearray | None = None
@@ -253,8 +253,8 @@ class _Coming:
             await in_thread_to_its_end(partial(self._write, data))
         if self._size - self._looked >= LOOK_BYTES or all_of_it:
             self._looked = self._size
-            if await asyncio.to_thread(self._vault.used_bytes) > self._vault.most_bytes:
-                raise _full(self._vault)
+            if await asyncio.to_thread(self._file_store.used_bytes) > self._file_store.most_bytes:
+                raise _full(self._file_store)
 
     async def keep(self) -> FileAnswer:
         """The form is whole: its file is one from here on. Raises ApiError."""
@@ -276,7 +276,7 @@ class _Coming:
 
     @property
     def _path(self) -> Path:
-        return self._vault.path(self._owner, FILES, self._name, COMING)
+        return self._file_store.path(self._owner, FILES, self._name, COMING)
 
     def _begin(self, name: str, filename: str | None) -> None:
         if name == "file" and filename is not None:
@@ -301,14 +301,14 @@ class _Coming:
 
     def _write(self, data: bytearray) -> None:
         if self._descriptor is None:
-            self._vault.make_folder(self._owner, FILES)
+            self._file_store.make_folder(self._owner, FILES)
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         write_at(self._descriptor, data, self._size - len(data))  # the file's last bytes so far
 
     def _keep(self, told: FileAnswer) -> None:
         assert self._descriptor is not None
         os.fsync(self._descriptor)
-        self._vault.keep_file(self._owner, KeptFile(told), self._path)
+        self._file_store.keep_file(self._owner, KeptFile(told), self._path)
 
     def _text(self, name: str) -> str | None:
         given = self._fields.get(name)
@@ -354,9 +354,9 @@ def _too_large(most: int) -> ApiError:
     )
 
 
-def _full(vault: FileStore) -> ApiError:
+def _full(file_store: FileStore) -> ApiError:
     return ApiError(
-        f"All files together may take {vault.most_bytes} bytes here (--files-size): delete some first.",
+        f"All files together may take {file_store.most_bytes} bytes here (--files-size): delete some first.",
         status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         param="file",
         code="files_full",

@@ -30,9 +30,9 @@ class Worker:
     its work.
     """
 
-    def __init__(self, vault: FileStore, shift: WorkerContext, now: Callable[[], float] = time.time) -> None:
-        self._vault = vault
-        self._shift = shift
+    def __init__(self, file_store: FileStore, context: WorkerContext, now: Callable[[], float] = time.time) -> None:
+        self._file_store = file_store
+        self._context = context
         self._now = now
         self._tasks: dict[str, asyncio.Task[bool]] = {}
         self._swept = 0.0
@@ -65,8 +65,8 @@ class Worker:
     async def _take_up(self) -> None:
         if time.monotonic() - self._swept >= SWEEP_SECONDS:
             self._swept = time.monotonic()
-            await asyncio.to_thread(self._vault.sweep)
-        for kept in await asyncio.to_thread(self._vault.unfinished):
+            await asyncio.to_thread(self._file_store.sweep)
+        for kept in await asyncio.to_thread(self._file_store.unfinished):
             if len(self._tasks) >= AT_ONCE:
                 return
             if kept.told.id not in self._tasks and await self._is_for_us(kept):
@@ -77,14 +77,14 @@ class Worker:
     async def _is_for_us(self, kept: KeptBatch) -> bool:
         """Whether a batch can go on here. One that is only to end can end on any server."""
         told = kept.told
-        if told.model is None or not self._shift.shared or told.model in self._names():
+        if told.model is None or not self._context.shared or told.model in self._names():
             return True
         if self._now() >= told.expires_at:
             return True
-        return await asyncio.to_thread(self._vault.cancelled_at, kept.owner, told.id) is not None
+        return await asyncio.to_thread(self._file_store.cancelled_at, kept.owner, told.id) is not None
 
     def _names(self) -> set[str]:
-        return {name for view in self._shift.models.views() for name in view.names}
+        return {name for view in self._context.models.views() for name in view.names}
 
     def _ended(self, name: str, task: asyncio.Task[bool]) -> None:
         del self._tasks[name]
@@ -104,17 +104,18 @@ class Worker:
             return False
         except UsageError as error:
             kept.fail([BatchFault("work_lost", f"The batch's work cannot be used: {error}.")], self._now())
-            await asyncio.to_thread(self._vault.keep_batch, kept)
+            await asyncio.to_thread(self._file_store.keep_batch, kept)
             return True
         except asyncio.CancelledError:
             opening.add_done_callback(_close)
             raise
         with store:
-            kept = await asyncio.to_thread(self._vault.batch, kept.owner, kept.told.id)  # as its last worker left it
+            # As its last worker left it.
+            kept = await asyncio.to_thread(self._file_store.batch, kept.owner, kept.told.id)
             if kept.told.status in FINAL:
                 store.remove()
                 return False
-            work = Work(self._vault, self._shift, self._now, kept, store, self._names())
+            work = Work(self._file_store, self._context, self._now, kept, store, self._names())
             self._wakes.add(work.wake)
             try:
                 await work.run()
@@ -123,7 +124,7 @@ class Worker:
         return True
 
     def _store(self, kept: KeptBatch) -> Store:
-        places = self._vault.places(kept.owner, kept.told.id)
+        places = self._file_store.places(kept.owner, kept.told.id)
         job = {"batch": kept.told.id, "input": kept.told.input_file_id}
         return Store(places, job, ordered=False, created=kept.told.created_at)
 

@@ -337,14 +337,14 @@ async def test_lines_come_last_where_priorities_count(
 
 
 async def test_a_batch_that_ends_every_server_is_given_up(run_server: Any, kept: BatchOptions) -> None:
-    vault = FileStore(kept.folder, kept.most_bytes)
+    file_store = FileStore(kept.folder, kept.most_bytes)
     async with run_server(batches=kept) as running:
         running.engine.pause()
         name = await begin(running.openai(), [line(number) for number in range(3)])
         await running.engine.until(lambda: len(running.engine.running) == 3)
-    stored = vault.batch("", name)
+    stored = file_store.batch("", name)
     assert stored.tries == 1
-    vault.keep_batch(msgspec.structs.replace(stored, tries=MOST_TRIES))
+    file_store.keep_batch(msgspec.structs.replace(stored, tries=MOST_TRIES))
     async with run_server(batches=kept) as running:
         batch = await ended(running.openai(), name)
         assert (batch.status, batch.errors.data[0].code) == ("failed", "no_progress")
@@ -352,12 +352,12 @@ async def test_a_batch_that_ends_every_server_is_given_up(run_server: Any, kept:
 
 
 async def test_work_that_is_damaged_fails_its_batch(run_server: Any, kept: BatchOptions) -> None:
-    vault = FileStore(kept.folder, kept.most_bytes)
+    file_store = FileStore(kept.folder, kept.most_bytes)
     async with run_server(batches=kept) as running:
         running.engine.pause()
         name = await begin(running.openai(), [line(0)])
         await running.engine.until(lambda: len(running.engine.running) == 1)
-    journal = Journal(vault.path("", BATCHES, name, f"{WORK}.work") / JOURNAL)
+    journal = Journal(file_store.path("", BATCHES, name, f"{WORK}.work") / JOURNAL)
     list(journal.records())
     journal.add(Mark(0, [], 99, 0, Tally(), 0.0))
     journal.sync()

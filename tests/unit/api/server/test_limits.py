@@ -75,20 +75,20 @@ async def test_a_file_that_has_no_room_is_refused_before_all_of_it_has_come(
 ) -> None:
     """It does not say how large it will be: what lies on the disk meanwhile is bounded all the same."""
     monkeypatch.setattr(upload, "LOOK_BYTES", 1 << 20)
-    most, vault, lay = 4 << 20, FileStore(tmp_path / "files", 1), [0]
+    most, file_store, lay = 4 << 20, FileStore(tmp_path / "files", 1), [0]
 
     async def long() -> AsyncIterator[bytes]:
         yield FORM
         for _ in range(32):
             yield b"x" * (1 << 20)
-            lay.append(vault.used_bytes())
+            lay.append(file_store.used_bytes())
         yield END
 
     async with run_server(batches=BatchOptions(tmp_path / "files", most_bytes=most)) as running, running.http() as http:
         answer = await http.post("/v1/files", content=long(), headers=HEADERS["/v1/files"])
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "files_full")
     assert most < max(lay) <= most + upload.LOOK_BYTES + upload.PIECE_BYTES
-    assert vault.used_bytes() == 0
+    assert file_store.used_bytes() == 0
 
 
 def test_a_limit_for_all_leaves_those_of_one_path_alone() -> None:
