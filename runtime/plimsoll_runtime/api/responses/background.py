@@ -161,8 +161,8 @@ class BackgroundResponse:
 class Background:
     """All of them, by their ids. A server that stops waits for them as it does for requests."""
 
-    def __init__(self, keeper: ResponseStore, state: ServerState, observe: Observe) -> None:
-        self._keeper = keeper
+    def __init__(self, store: ResponseStore, state: ServerState, observe: Observe) -> None:
+        self._store = store
         self._state = state
         self._observe = observe
         self._running: dict[str, BackgroundResponse] = {}
@@ -181,7 +181,7 @@ class Background:
         running = BackgroundResponse(turn)
         self._state.admit()
         try:
-            if not await self._keeper.put(turn.kept(running.latest, running=True)):
+            if not await self._store.put(turn.kept(running.latest, running=True)):
                 raise not_kept()
         except BaseException:
             self._state.release()
@@ -198,14 +198,14 @@ class Background:
         finally:
             beginning.cancel()
         if running.refusal is not None:
-            await self._keeper.delete(turn.draft.id, turn.owner)
+            await self._store.delete(turn.draft.id, turn.owner)
             raise running.refusal
         return running
 
     async def forget(self, running: BackgroundResponse) -> None:
         """Break it off, and keep nothing of it."""
         await running.break_off("cancelled")
-        await self._keeper.delete(running.turn.draft.id, running.turn.owner)
+        await self._store.delete(running.turn.draft.id, running.turn.owner)
 
     async def close(self) -> None:
         """Break off all that run: they have failed."""
@@ -216,13 +216,13 @@ class Background:
         try:
             last = await self._played(running, ask)
             running.ending = True
-            if not await self._keeper.put(await running.kept(last)):
+            if not await self._store.put(await running.kept(last)):
                 last = running.unkept()
-                await self._keeper.put(await running.kept(last))
+                await self._store.put(await running.kept(last))
             running.tell(last)  # whoever hears of it finds it
         except asyncio.CancelledError:
             running.broken_off()
-            await self._keeper.put(await running.kept())
+            await self._store.put(await running.kept())
         finally:
             running.log.end()
             del self._running[running.turn.draft.id]

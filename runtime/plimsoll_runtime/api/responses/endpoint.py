@@ -42,8 +42,8 @@ _RESPONSE = msgspec.json.Decoder(Response)
 class Responses:
     """One method a route."""
 
-    def __init__(self, keeper: ResponseStore, background: Background) -> None:
-        self._keeper = keeper
+    def __init__(self, store: ResponseStore, background: Background) -> None:
+        self._store = store
         self._background = background
 
     async def create(self, request: Request, models: ModelTable, record: RequestRecord) -> HttpResponse:
@@ -90,7 +90,7 @@ class Responses:
         if running is not None:
             await self._background.forget(running)
         else:
-            await self._keeper.delete(kept.id, record.owner)
+            await self._store.delete(kept.id, record.owner)
         return json_response(DeletedResponse(kept.id))
 
     async def cancel(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
@@ -108,7 +108,7 @@ class Responses:
     async def input_items(self, request: Request, _models: ModelTable, record: RequestRecord) -> HttpResponse:
         """What it was made from: the turns before it, and its own input. Raises ApiError."""
         _, kept = await self._found(request, record)
-        before = [] if kept.previous is None else await self._keeper.turns(kept.previous, record.owner)
+        before = [] if kept.previous is None else await self._store.turns(kept.previous, record.owner)
         size = kept.size + sum(turn.size for turn in before)
 
         def listed() -> ItemList:
@@ -130,10 +130,10 @@ class Responses:
     async def _turn(self, draft: Draft, size: int, owner: str) -> Turn:
         """The request with what it goes on from. Raises ApiError."""
         body, previous = draft.body, draft.body.previous_response_id
-        turns = [] if previous is None else await self._keeper.turns(previous, owner)
+        turns = [] if previous is None else await self._store.turns(previous, owner)
         if turns and turns[-1].running:
             raise invalid("previous_response_id", "that response has not ended")
-        kept = await self._keeper.several(referred(body.input), owner)
+        kept = await self._store.several(referred(body.input), owner)
         size += sum(one.size for one in (*turns, *kept.values()))
 
         def made() -> Turn:
@@ -148,7 +148,7 @@ class Responses:
     async def _keep(self, turn: Turn, response: Response) -> None:
         """Keep it, if it is to be; one that cannot be kept says so."""
         if turn.body.stored:
-            response.store = await self._keeper.put(turn.kept(response))
+            response.store = await self._store.put(turn.kept(response))
 
     async def _streamed(self, turn: Turn, ask: Ask) -> Events:
         """Its events, numbered. Whoever hears that it has ended finds it. Once they have begun, an error is the last of
@@ -180,7 +180,7 @@ class Responses:
         """The response that the path names. Raises ApiError (404)."""
         response = request.path_params["response_id"]
         running = self._background.get(response, record.owner)
-        kept = await self._keeper.get(response, record.owner)
+        kept = await self._store.get(response, record.owner)
         if kept is not None:
             return running, kept
         if running is not None:
@@ -254,9 +254,9 @@ async def _never_empty(events: Events) -> Events:
         yield Comment("nothing follows")
 
 
-def response_routes(keeper: ResponseStore, background: Background) -> tuple[Route, ...]:
+def response_routes(store: ResponseStore, background: Background) -> tuple[Route, ...]:
     """Method, path and endpoint of each."""
-    routes = Responses(keeper, background)
+    routes = Responses(store, background)
     return (
         ("POST", "/v1/responses", routes.create),
         ("POST", "/v1/responses/input_tokens", routes.count),

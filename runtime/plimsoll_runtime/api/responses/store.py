@@ -32,13 +32,13 @@ class ResponseStore:
 
     def __init__(self, bounds: ResponseBounds, file: Path | None = None) -> None:
         """In memory, unless there is a `file`. Raises UsageError where that cannot be used."""
-        self._shelf: StoreBackend = MemoryStore(bounds) if file is None else SqliteStore(file, bounds)
+        self._backend: StoreBackend = MemoryStore(bounds) if file is None else SqliteStore(file, bounds)
         self._thread = None if file is None else ThreadPoolExecutor(1, thread_name_prefix="responses")
 
     async def put(self, kept: StoredResponse) -> bool:
         """Keep it, in place of what has its id; whether it is kept."""
         try:
-            there = await self._do(partial(self._shelf.put, kept))
+            there = await self._do(partial(self._backend.put, kept))
         except sqlite3.Error:
             logger.exception("response %s cannot be kept", kept.id)
             return False
@@ -48,11 +48,11 @@ class ResponseStore:
 
     async def get(self, response: str, owner: str) -> StoredResponse | None:
         """The one of that id, if it is the owner's."""
-        return await self._do(partial(self._shelf.get, response, owner))
+        return await self._do(partial(self._backend.get, response, owner))
 
     async def delete(self, response: str, owner: str) -> bool:
         """Forget it, if it is the owner's; whether it was there."""
-        return await self._do(partial(self._shelf.delete, response, owner))
+        return await self._do(partial(self._backend.delete, response, owner))
 
     async def turns(self, last: str, owner: str) -> list[StoredResponse]:
         """The turns of a conversation up to the `last`, which is used by that. Raises ApiError (400) where one is not
@@ -68,7 +68,7 @@ class ResponseStore:
 
     async def close(self) -> None:
         """Nothing is asked of it any more. Waits for what it does."""
-        await self._do(self._shelf.close)
+        await self._do(self._backend.close)
         if self._thread is not None:
             self._thread.shutdown()
 
@@ -81,7 +81,7 @@ class ResponseStore:
         found: dict[str, StoredResponse] = {}
         size = 0
         for response in responses:
-            kept = self._shelf.get(response, owner)
+            kept = self._backend.get(response, owner)
             if kept is not None:
                 found[response] = kept
                 size += kept.size
@@ -93,7 +93,7 @@ class ResponseStore:
         turns: list[StoredResponse] = []
         size, wanted = 0, last
         while True:
-            kept = self._shelf.get(wanted, owner)
+            kept = self._backend.get(wanted, owner)
             if kept is None:
                 raise previous_not_found(wanted)
             turns.append(kept)
@@ -104,7 +104,7 @@ class ResponseStore:
                 break
             wanted = kept.previous
         turns.reverse()
-        self._shelf.use([kept.id for kept in turns])
+        self._backend.use([kept.id for kept in turns])
         return turns
 
 

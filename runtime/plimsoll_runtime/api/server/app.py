@@ -63,24 +63,24 @@ MODEL_ROUTES: tuple[Route, ...] = (
 def build_app(
     state: ServerState,
     collectors: Iterable[Collector] = (),
-    keeper: ResponseStore | None = None,
+    store: ResponseStore | None = None,
     batches: BatchRoutes | None = None,
     limits: BodyLimits | None = None,
 ) -> ASGIApp:
     """The whole application of one server. The routes of its models are admitted only while the state is ready.
 
-    `collectors` add to its metrics. Responses are kept by `keeper`, else in memory. `batches`: those of a server that
+    `collectors` add to its metrics. Responses are kept by `store`, else in memory. `batches`: those of a server that
     keeps files. `limits`: how large bodies may be, where that is not as usual.
     """
     app = FastAPI(title="Plimsoll runtime", redirect_slashes=False, docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics(state)
     for collector in collectors:
         metrics.registry.register(collector)
-    keeper = keeper or ResponseStore(ResponseBounds())
-    background = Background(keeper, state, metrics.observe)
+    store = store or ResponseStore(ResponseBounds())
+    background = Background(store, state, metrics.observe)
     state.at_end(background.close)
-    state.at_end(keeper.close)
-    routes = (*MODEL_ROUTES, *response_routes(keeper, background), *batch_routes(batches or BatchRoutes()))
+    state.at_end(store.close)
+    routes = (*MODEL_ROUTES, *response_routes(store, background), *batch_routes(batches or BatchRoutes()))
     for method, path, handler in routes:
         app.add_api_route(path, _with_models(handler, state), methods=_methods(method), response_model=None)
     _add_probes(app, state, metrics)
@@ -189,9 +189,9 @@ class HttpFront:
         self._drain_seconds = config.drain_seconds
         self._batches = BatchService(config.batches)
         self.state.at_end(self._batches.stop)
-        keeper = ResponseStore(config.response_bounds, config.response_store)
+        store = ResponseStore(config.response_bounds, config.response_store)
         collectors = (*collectors, self._batches.lines)
-        app = build_app(self.state, collectors, keeper, self._batches.routes, config.body_limits)
+        app = build_app(self.state, collectors, store, self._batches.routes, config.body_limits)
         self.http = HttpServer(app, config.door)
 
     def ready(self, models: ModelTable) -> None:

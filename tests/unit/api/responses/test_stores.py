@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from plimsoll_runtime.api.http.errors import ApiError
-from plimsoll_runtime.api.responses import store as keeper_module
+from plimsoll_runtime.api.responses import store as store_module
 from plimsoll_runtime.api.responses.memory_store import OVERHEAD, MemoryStore, StoredResponse
 from plimsoll_runtime.api.responses.sqlite_store import SqliteStore
 from plimsoll_runtime.api.responses.store import ResponseStore
@@ -74,7 +74,7 @@ def crowded(places: list[tuple[StoredResponse, float]], bounds: ResponseBounds) 
         places = [place for index, place in enumerate(places) if index != giving[0]]
 
 
-class Shelves(RuleBasedStateMachine):
+class Backends(RuleBasedStateMachine):
     """Both stores and a list that says what they should hold, oldest first."""
 
     used = Bundle("used")
@@ -99,7 +99,7 @@ class Shelves(RuleBasedStateMachine):
         before = self.parts()
         left = crowded([*self.wanted, (one, self.now)], self.bounds)
         fits = (one, self.now) in left
-        assert [shelf.put(one) for shelf in (self.memory, self.file)] == [fits, fits]
+        assert [backend.put(one) for backend in (self.memory, self.file)] == [fits, fits]
         if fits:
             self.wanted = left
         owners = len(before.keys() | {owner})
@@ -128,7 +128,7 @@ class Shelves(RuleBasedStateMachine):
     def delete(self, response: str, owner: str) -> None:
         self.expire()
         there = any((one.id, one.owner) == (response, owner) for one, _ in self.wanted)
-        assert [shelf.delete(response, owner) for shelf in (self.memory, self.file)] == [there, there]
+        assert [backend.delete(response, owner) for backend in (self.memory, self.file)] == [there, there]
         if there:
             self.wanted = [(one, at) for one, at in self.wanted if one.id != response]
 
@@ -160,8 +160,8 @@ class Shelves(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-TestShelves = Shelves.TestCase
-TestShelves.settings = settings(max_examples=25)
+TestBackends = Backends.TestCase
+TestBackends.settings = settings(max_examples=25)
 
 
 @pytest.fixture
@@ -170,19 +170,19 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def shelf(path: Path) -> Iterator[SqliteStore]:
+def backend(path: Path) -> Iterator[SqliteStore]:
     with closing(SqliteStore(path, BOUNDS)) as opened:
         yield opened
 
 
-def test_only_the_servers_user_may_read_the_file(shelf: SqliteStore, path: Path) -> None:
-    shelf.put(kept())
+def test_only_the_servers_user_may_read_the_file(backend: SqliteStore, path: Path) -> None:
+    backend.put(kept())
     files = list(path.parent.iterdir())
     assert len(files) > 1  # the log, too
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
 
 
-@pytest.mark.usefixtures("shelf")
+@pytest.mark.usefixtures("backend")
 def test_one_server_has_a_file(path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from plimsoll_runtime.options import ResponseBounds;"
@@ -201,20 +201,20 @@ def test_what_a_crash_leaves_is_read(path: Path) -> None:
         "import os, sys; from pathlib import Path; from plimsoll_runtime.options import ResponseBounds;"
         "from plimsoll_runtime.api.responses.memory_store import StoredResponse;"
         "from plimsoll_runtime.api.responses.sqlite_store import SqliteStore;"
-        "shelf = SqliteStore(Path(sys.argv[1]), ResponseBounds());"
-        "shelf.put(StoredResponse('resp_1', 'a', None, b'{}', b'[]')); os.kill(os.getpid(), 9)"
+        "backend = SqliteStore(Path(sys.argv[1]), ResponseBounds());"
+        "backend.put(StoredResponse('resp_1', 'a', None, b'{}', b'[]')); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], timeout=60, check=False)
     assert done.returncode == -9
-    with closing(SqliteStore(path, BOUNDS)) as shelf:
-        shelf.check_integrity()
-        assert shelf.get("resp_1", "a") == kept()
+    with closing(SqliteStore(path, BOUNDS)) as backend:
+        backend.check_integrity()
+        assert backend.get("resp_1", "a") == kept()
 
 
-def test_smaller_bounds_hold_from_the_start(shelf: SqliteStore, path: Path) -> None:
+def test_smaller_bounds_hold_from_the_start(backend: SqliteStore, path: Path) -> None:
     for number in range(4):
-        shelf.put(kept(f"resp_{number}"))
-    shelf.close()
+        backend.put(kept(f"resp_{number}"))
+    backend.close()
     with closing(SqliteStore(path, ResponseBounds(count=1))) as smaller:
         smaller.check_integrity()
         assert smaller.get("resp_3", "a") is not None
@@ -239,115 +239,115 @@ def test_a_file_that_is_no_store_is_refused(path: Path, damage: str) -> None:
         SqliteStore(path, BOUNDS)
 
 
-def test_a_change_that_fails_changes_nothing(shelf: SqliteStore) -> None:
-    shelf.put(kept(text=b"old"))
-    shelf._file.execute("CREATE TRIGGER full BEFORE INSERT ON responses BEGIN SELECT RAISE(ABORT, 'disk full'); END")
+def test_a_change_that_fails_changes_nothing(backend: SqliteStore) -> None:
+    backend.put(kept(text=b"old"))
+    backend._file.execute("CREATE TRIGGER full BEFORE INSERT ON responses BEGIN SELECT RAISE(ABORT, 'disk full'); END")
     with pytest.raises(sqlite3.Error, match="disk full"):
-        shelf.put(kept(text=b"new"))
-    shelf.check_integrity()
-    assert shelf.get("resp_1", "a") == kept(text=b"old")
+        backend.put(kept(text=b"new"))
+    backend.check_integrity()
+    assert backend.get("resp_1", "a") == kept(text=b"old")
 
 
 async def test_what_cannot_be_kept_is_said_and_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    keeper = ResponseStore(BOUNDS, path)
-    assert await keeper.put(kept())
-    shelf = keeper._shelf
-    assert isinstance(shelf, SqliteStore)
-    await keeper._do(lambda: shelf._file.execute("PRAGMA query_only = 1").close())
+    store = ResponseStore(BOUNDS, path)
+    assert await store.put(kept())
+    backend = store._backend
+    assert isinstance(backend, SqliteStore)
+    await store._do(lambda: backend._file.execute("PRAGMA query_only = 1").close())
     with caplog.at_level(logging.WARNING):
-        assert not await keeper.put(kept("resp_2"))
+        assert not await store.put(kept("resp_2"))
     assert "resp_2 cannot be kept" in caplog.text
-    await keeper.close()
+    await store.close()
 
 
 @pytest.fixture(params=["memory", "file"])
-async def keeper(request: pytest.FixtureRequest, path: Path) -> ResponseStore:
+async def store(request: pytest.FixtureRequest, path: Path) -> ResponseStore:
     return ResponseStore(ResponseBounds(count=4), path if request.param == "file" else None)
 
 
-async def test_no_tenant_pushes_out_another(keeper: ResponseStore) -> None:
+async def test_no_tenant_pushes_out_another(store: ResponseStore) -> None:
     """Whoever keeps more than an even share gives; while nobody else needs it, he may have all."""
-    await keeper.put(kept("resp_1", "quiet"))
-    await keeper.put(kept("resp_2", "quiet"))
+    await store.put(kept("resp_1", "quiet"))
+    await store.put(kept("resp_2", "quiet"))
     for number in range(3, 30):
-        assert await keeper.put(kept(f"resp_{number}", "busy"))
-    assert [await keeper.get(f"resp_{number}", "quiet") is not None for number in (1, 2)] == [True, True]
-    assert [n for n in range(3, 30) if await keeper.get(f"resp_{n}", "busy") is not None] == [28, 29]
-    assert await keeper.delete("resp_1", "quiet")
-    await keeper.put(kept("resp_30", "busy"))
-    assert [n for n in range(3, 31) if await keeper.get(f"resp_{n}", "busy") is not None] == [28, 29, 30]
-    await keeper.put(kept("resp_31", "new"))
-    assert await keeper.get("resp_2", "quiet") is not None
-    assert await keeper.get("resp_28", "busy") is None
-    await keeper.close()
+        assert await store.put(kept(f"resp_{number}", "busy"))
+    assert [await store.get(f"resp_{number}", "quiet") is not None for number in (1, 2)] == [True, True]
+    assert [n for n in range(3, 30) if await store.get(f"resp_{n}", "busy") is not None] == [28, 29]
+    assert await store.delete("resp_1", "quiet")
+    await store.put(kept("resp_30", "busy"))
+    assert [n for n in range(3, 31) if await store.get(f"resp_{n}", "busy") is not None] == [28, 29, 30]
+    await store.put(kept("resp_31", "new"))
+    assert await store.get("resp_2", "quiet") is not None
+    assert await store.get("resp_28", "busy") is None
+    await store.close()
 
 
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_what_has_no_room_beside_others_costs_nobody_anything(path: Path, in_file: bool) -> None:
     """Not even its own tenant."""
-    keeper = ResponseStore(ResponseBounds(bytes=8 * OVERHEAD), path if in_file else None)
+    store = ResponseStore(ResponseBounds(bytes=8 * OVERHEAD), path if in_file else None)
     for number in range(3):
-        await keeper.put(kept(f"resp_{number}", "quiet"))
-    await keeper.put(kept("resp_3", "busy"))
-    assert not await keeper.put(kept("resp_4", "busy", b"x" * 5 * OVERHEAD))
+        await store.put(kept(f"resp_{number}", "quiet"))
+    await store.put(kept("resp_3", "busy"))
+    assert not await store.put(kept("resp_4", "busy", b"x" * 5 * OVERHEAD))
     owners = ["quiet", "quiet", "quiet", "busy"]
-    found = [await keeper.get(f"resp_{number}", owner) for number, owner in enumerate(owners)]
+    found = [await store.get(f"resp_{number}", owner) for number, owner in enumerate(owners)]
     assert all(each is not None for each in found)
-    assert await keeper.get("resp_4", "busy") is None
-    await keeper.close()
+    assert await store.get("resp_4", "busy") is None
+    await store.close()
 
 
 @pytest.mark.parametrize("in_file", [False, True])
 async def test_a_tenant_has_a_bound_of_its_own(path: Path, in_file: bool) -> None:
-    keeper = ResponseStore(ResponseBounds(count=8, share=0.25), path if in_file else None)
+    store = ResponseStore(ResponseBounds(count=8, share=0.25), path if in_file else None)
     for number in range(4):
-        await keeper.put(kept(f"resp_{number}", "a"))
-    assert [await keeper.get(f"resp_{number}", "a") is not None for number in range(4)] == [False, False, True, True]
-    await keeper.close()
+        await store.put(kept(f"resp_{number}", "a"))
+    assert [await store.get(f"resp_{number}", "a") is not None for number in range(4)] == [False, False, True, True]
+    await store.close()
 
 
-async def test_a_conversation_is_used_as_a_whole(keeper: ResponseStore) -> None:
+async def test_a_conversation_is_used_as_a_whole(store: ResponseStore) -> None:
     """It lives as long as somebody goes on with it, whatever else is kept meanwhile."""
-    await keeper.put(kept("resp_1"))
-    await keeper.put(kept("resp_2", previous="resp_1"))
-    await keeper.put(kept("resp_3"))
-    await keeper.put(kept("resp_4"))
-    assert [turn.id for turn in await keeper.turns("resp_2", "a")] == ["resp_1", "resp_2"]
-    await asyncio.gather(*(keeper.put(kept(f"resp_{number}")) for number in (5, 6)))
-    assert [turn.id for turn in await keeper.turns("resp_2", "a")] == ["resp_1", "resp_2"]
-    assert await keeper.get("resp_3", "a") is None
-    await keeper.close()
+    await store.put(kept("resp_1"))
+    await store.put(kept("resp_2", previous="resp_1"))
+    await store.put(kept("resp_3"))
+    await store.put(kept("resp_4"))
+    assert [turn.id for turn in await store.turns("resp_2", "a")] == ["resp_1", "resp_2"]
+    await asyncio.gather(*(store.put(kept(f"resp_{number}")) for number in (5, 6)))
+    assert [turn.id for turn in await store.turns("resp_2", "a")] == ["resp_1", "resp_2"]
+    assert await store.get("resp_3", "a") is None
+    await store.close()
 
 
-async def test_a_conversation_with_a_gap_cannot_go_on(keeper: ResponseStore) -> None:
-    await keeper.put(kept("resp_2", previous="resp_1"))
-    await keeper.put(kept("resp_3", previous="resp_2"))
+async def test_a_conversation_with_a_gap_cannot_go_on(store: ResponseStore) -> None:
+    await store.put(kept("resp_2", previous="resp_1"))
+    await store.put(kept("resp_3", previous="resp_2"))
     with pytest.raises(ApiError, match="'resp_1' not found") as refused:
-        await keeper.turns("resp_3", "a")
+        await store.turns("resp_3", "a")
     assert (refused.value.code, refused.value.param) == ("previous_response_not_found", "previous_response_id")
     with pytest.raises(ApiError, match="'resp_3' not found"):
-        await keeper.turns("resp_3", "b")
-    await keeper.close()
+        await store.turns("resp_3", "b")
+    await store.close()
 
 
-async def test_what_is_referred_to_has_a_bound(keeper: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper_module, "MAX_TURN_BYTES", 3 * OVERHEAD)
+async def test_what_is_referred_to_has_a_bound(store: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "MAX_TURN_BYTES", 3 * OVERHEAD)
     for number in (1, 2, 3):
-        await keeper.put(kept(f"resp_{number}"))
-    assert list(await keeper.several(["resp_1", "resp_9", "resp_2"], "a")) == ["resp_1", "resp_2"]
-    assert await keeper.several(["resp_1", "resp_2", "resp_3"], "b") == {}
+        await store.put(kept(f"resp_{number}"))
+    assert list(await store.several(["resp_1", "resp_9", "resp_2"], "a")) == ["resp_1", "resp_2"]
+    assert await store.several(["resp_1", "resp_2", "resp_3"], "b") == {}
     with pytest.raises(ApiError, match="send the items"):
-        await keeper.several(["resp_1", "resp_2", "resp_3"], "a")
-    await keeper.close()
+        await store.several(["resp_1", "resp_2", "resp_3"], "a")
+    await store.close()
 
 
-async def test_a_conversation_has_an_end(keeper: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_has_an_end(store: ResponseStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound in turns and one in bytes, and a circle cannot be told from a long one."""
     for turns, size in ((3, 10**6), (10**6, 3 * OVERHEAD)):
-        monkeypatch.setattr(keeper_module, "MAX_TURNS", turns)
-        monkeypatch.setattr(keeper_module, "MAX_TURN_BYTES", size)
-        await keeper.put(kept("resp_1", previous="resp_2"))
-        await keeper.put(kept("resp_2", previous="resp_1"))
+        monkeypatch.setattr(store_module, "MAX_TURNS", turns)
+        monkeypatch.setattr(store_module, "MAX_TURN_BYTES", size)
+        await store.put(kept("resp_1", previous="resp_2"))
+        await store.put(kept("resp_2", previous="resp_1"))
         with pytest.raises(ApiError, match="begin anew"):
-            await keeper.turns("resp_1", "a")
-    await keeper.close()
+            await store.turns("resp_1", "a")
+    await store.close()
