@@ -143,7 +143,7 @@ def _log_failure(task: asyncio.Task[None]) -> None:
 
 def serve_host(config: HostConfig, settings: Settings) -> int:
     """Serve until a signal ends it (0 after a drain, 130 at once). Raises PlimsollError on a fatal error."""
-    begin_log(config.door.log_format)
+    begin_log(config.listener_options.log_format)
     try:
         return asyncio.run(_serve(config, settings))
     except Exception as error:

@@ -192,7 +192,7 @@ class HttpFront:
         store = ResponseStore(config.response_bounds, config.response_store)
         collectors = (*collectors, self._batches.lines)
         app = build_app(self.state, collectors, store, self._batches.routes, config.body_limits)
-        self.http = HttpServer(app, config.door)
+        self.http = HttpServer(app, config.listener_options)
 
     def ready(self, models: ModelTable) -> None:
         """There are models to ask."""

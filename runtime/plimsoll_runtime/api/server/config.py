@@ -78,7 +78,7 @@ class FrontConfig:
     api_key_file: Path | None = option(
         None, "a file of such keys, one a line; read again when it changes", SERVER, metavar="FILE"
     )
-    door: ListenerOptions = field(default_factory=ListenerOptions)
+    listener_options: ListenerOptions = field(default_factory=ListenerOptions)
     body_limits: BodyLimits = option(
         BodyLimits(),
         "largest body of requests that ask a model, or of one path; repeat for more, or PLIMSOLL_MAX_BODY_BYTES in "

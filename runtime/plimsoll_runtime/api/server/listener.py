@@ -165,15 +165,15 @@ def listen(host: str, port: int, options: str = "--host or --port") -> socket.so
 class HttpServer(uvicorn.Server):
     """uvicorn without its own signal handling, which knows no drain."""
 
-    def __init__(self, app: ASGIApp, door: ListenerOptions | None = None) -> None:
-        """Raises UsageError where the door's certificate cannot be used."""
-        door = door or ListenerOptions()
+    def __init__(self, app: ASGIApp, listener_options: ListenerOptions | None = None) -> None:
+        """Raises UsageError if the certificate cannot be used."""
+        listener_options = listener_options or ListenerOptions()
         self._certificate: Certificate | None = None
-        if door.certificate is not None and door.key is not None:
-            self._certificate = Certificate(door.certificate, door.key)
+        if listener_options.certificate is not None and listener_options.key is not None:
+            self._certificate = Certificate(listener_options.certificate, listener_options.key)
         super().__init__(
             uvicorn.Config(
-                _with_cors(app, door.origins),
+                _with_cors(app, listener_options.origins),
                 http=PatientProtocol,
                 lifespan="off",
                 ws="none",

@@ -62,7 +62,7 @@ def serve(config: ServerConfig, standby: StandbyProcess | None = None) -> int:
 
     Raises PlimsollError on a fatal error.
     """
-    begin_log(config.door.log_format)
+    begin_log(config.listener_options.log_format)
     try:
         with listen(config.host, config.port) as listener:
             return asyncio.run(Server(config, listener, partial(load_and_start, standby)).run())

@@ -36,12 +36,12 @@ def authority(tmp_path: Path) -> Authority:
 
 def installed(authority: Authority, name: str, folder: Path) -> ListenerOptions:
     """The certificate of that name, where a server looks for its own."""
-    door = ListenerOptions(folder / "tls.crt", folder / "tls.key")
-    assert door.certificate is not None
-    assert door.key is not None
-    door.certificate.write_bytes(authority.certificate_of(name).read_bytes())
-    door.key.write_bytes(authority.key_of(name).read_bytes())
-    return door
+    listener_options = ListenerOptions(folder / "tls.crt", folder / "tls.key")
+    assert listener_options.certificate is not None
+    assert listener_options.key is not None
+    listener_options.certificate.write_bytes(authority.certificate_of(name).read_bytes())
+    listener_options.key.write_bytes(authority.key_of(name).read_bytes())
+    return listener_options
 
 
 async def subject(authority: Authority, port: int) -> str:
@@ -55,9 +55,9 @@ async def subject(authority: Authority, port: int) -> str:
 
 
 @asynccontextmanager
-async def serving(door: ListenerOptions) -> AsyncIterator[tuple[HttpServer, int]]:
+async def serving(listener_options: ListenerOptions) -> AsyncIterator[tuple[HttpServer, int]]:
     """A server that answers everything with 200, and its port."""
-    server = HttpServer(PlainTextResponse("fine"), door)
+    server = HttpServer(PlainTextResponse("fine"), listener_options)
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         task = asyncio.create_task(server.serve(sockets=[listener]))
@@ -72,34 +72,37 @@ async def test_a_certificate_is_renewed_while_the_server_runs(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("plimsoll_runtime.api.server.listener.CERTIFICATE_TICKS", 1)
-    door = installed(authority, "one", tmp_path)
-    async with serving(door) as (server, port):
+    listener_options = installed(authority, "one", tmp_path)
+    async with serving(listener_options) as (server, port):
         assert await subject(authority, port) == "one"
         installed(authority, "two", tmp_path)
         while await subject(authority, port) != "two":
             await asyncio.sleep(0)
-        assert door.key is not None
-        door.key.write_text("damaged")
+        assert listener_options.key is not None
+        listener_options.key.write_text("damaged")
         await server.on_tick(0)
         assert await subject(authority, port) == "two"
 
 
 @pytest.mark.parametrize("damage", ["missing", "garbage", "another's"])
 def test_files_that_are_no_certificate_are_refused(authority: Authority, tmp_path: Path, damage: str) -> None:
-    door = installed(authority, "one", tmp_path)
-    assert door.certificate is not None
-    assert door.key is not None
+    listener_options = installed(authority, "one", tmp_path)
+    assert listener_options.certificate is not None
+    assert listener_options.key is not None
     if damage == "missing":
-        door.key.unlink()
+        listener_options.key.unlink()
     else:
-        door.key.write_bytes(b"-" if damage == "garbage" else authority.key_of("two").read_bytes())
+        listener_options.key.write_bytes(b"-" if damage == "garbage" else authority.key_of("two").read_bytes())
     with pytest.raises(UsageError, match=r"--tls-certificate .* cannot be used"):
-        Certificate(door.certificate, door.key)
+        Certificate(listener_options.certificate, listener_options.key)
 
 
 async def test_pages_of_a_named_origin_may_ask(run_server: Any) -> None:
     asks = {"Origin": PAGE, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    async with run_server(door=ListenerOptions(origins=(PAGE,)), api_keys=("k",)) as running, running.http() as http:
+    async with (
+        run_server(listener_options=ListenerOptions(origins=(PAGE,)), api_keys=("k",)) as running,
+        running.http() as http,
+    ):
         allowed = await http.options("/v1/completions", headers=asks)
         assert allowed.status_code == 200, "the browser asks before it sends a key"
         assert allowed.headers["access-control-allow-origin"] == PAGE
