@@ -22,7 +22,7 @@ processes, and up to 36 more in the request as it came."""
 MAX_LOGIT_BIAS = 300
 """As many as OpenAI takes. They are added in every step, and everybody's step waits: 262,144 cost 10 ms each time."""
 LONGEST_NAME = 64
-"""Of a format: a longer name is none that there is."""
+"""Characters of a format's name that are looked up; no format has a longer one."""
 ImageParts = Literal["refuse", "describe"]
 """An image is a 400, or the model is told that one was left out."""
 

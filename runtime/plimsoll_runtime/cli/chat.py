@@ -16,7 +16,7 @@ LONGEST_ANSWER = 2048
 
 
 def add_talk_options(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
+    """Add the options that `chat` and `ask` share."""
     parser.add_argument(
         "--url", help="an OpenAI API: of a gateway, or of `plimsoll serve` (default: what `plimsoll up` runs here)"
     )
@@ -32,7 +32,7 @@ def add_talk_options(parser: argparse.ArgumentParser) -> None:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of requests that they say."""
+    """The fields that these options set in each request."""
     said = {"max_tokens": args.max_tokens, "temperature": args.temperature}
     return {field: value for field, value in said.items() if value is not None}
 

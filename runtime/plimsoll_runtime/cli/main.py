@@ -22,17 +22,18 @@ from plimsoll_runtime.utils.process_exit import INTERRUPTED, write_last_words
 from plimsoll_runtime.utils.suggestions import did_you_mean
 from plimsoll_runtime.version import VERSION
 
-COMMANDS = {
+PLANNER_COMMANDS = {
     "explain": "the whole decision about where a model of a pool lies, of a cluster or of a recorded state",
     "simulate": "run the planner of pools on a trace of requests and tell what it pays",
 }
+"""Name and help of each."""
 NO_OPTIONS = "\0"
 """A first character that no argument has: all of them are the planner's to read, `--help` too."""
 
 
 def add_planner_parsers(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add both to the command line."""
-    for name, what in COMMANDS.items():
+    """Add the planner's commands to the command line."""
+    for name, what in PLANNER_COMMANDS.items():
         parser = subparsers.add_parser(name, help=what, add_help=False, prefix_chars=NO_OPTIONS)
         parser.add_argument("rest", nargs="*")
         parser.set_defaults(func=run_planner)

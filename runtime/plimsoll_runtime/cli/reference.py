@@ -34,8 +34,8 @@ def as_json() -> str:
     return json.dumps({"options": [_entry(option) for option in all_options()]}, indent=2) + "\n"
 
 
-def renewed(page: str) -> str:
-    """The text of docs/options.md with the tables as they are now. Raises ValueError if the page has no mark."""
+def with_tables(page: str) -> str:
+    """The text of docs/options.md with its tables replaced. Raises ValueError if the page has no mark."""
     prose, mark, _ = page.partition(MARK)
     if not mark:
         raise ValueError("the page has no mark where its tables begin")
@@ -45,7 +45,7 @@ def renewed(page: str) -> str:
 def main(folder: Path) -> None:
     """Write both files of the folder."""
     page = folder / "options.md"
-    page.write_text(renewed(page.read_text(encoding="utf-8")), encoding="utf-8")
+    page.write_text(with_tables(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "options.json").write_text(as_json(), encoding="utf-8")
 
 

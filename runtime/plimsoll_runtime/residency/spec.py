@@ -152,7 +152,7 @@ def served_names(name: ModelName, spec: ModelSpec) -> tuple[str, ...]:
 
 @cache
 def engine_fields() -> Mapping[str, str]:
-    """Fields of `runtime` that are the engine's, with their names there. None is for a model's own code or a device."""
+    """The fields of `runtime` that configure the engine, each with its name in `EngineConfig`."""
     return {option.camel: option.name for option in options_of(EngineConfig, "host API")}
 
 

@@ -1,4 +1,4 @@
-"""The word that somebody meant who wrote another."""
+"""Suggestions for a misspelt word."""
 
 from __future__ import annotations
 

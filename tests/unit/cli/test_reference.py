@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from plimsoll_runtime.cli.main import build_parser
-from plimsoll_runtime.cli.reference import all_options, as_json, renewed
+from plimsoll_runtime.cli.reference import all_options, as_json, with_tables
 from plimsoll_runtime.engine.config import EngineConfig
 from plimsoll_runtime.utils.option import options_of
 
@@ -30,7 +30,7 @@ def flags(command: str) -> set[str]:
 
 def test_the_files_are_as_new() -> None:
     page = (DOCS / "options.md").read_text(encoding="utf-8")
-    assert page == renewed(page), "docs/options.md is old: run `make reference`"
+    assert page == with_tables(page), "docs/options.md is old: run `make reference`"
     assert (DOCS / "options.json").read_text(encoding="utf-8") == as_json(), "docs/options.json is old, likewise"
 
 
@@ -58,4 +58,4 @@ def test_an_engines_options_are_all_declared() -> None:
 
 def test_a_page_without_a_mark_is_refused() -> None:
     with pytest.raises(ValueError, match="no mark"):
-        renewed("# Options\n")
+        with_tables("# Options\n")

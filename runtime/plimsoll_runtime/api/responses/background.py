@@ -96,8 +96,9 @@ Observe = Callable[[RequestRecord, str, int], None]
 
 
 class BackgroundResponse:
-    """One of them. `latest` is the response as it is told now; `log` has its events where they may be followed.
-    `begun`: its model has begun, or else `refusal` says why it did not. `ending`: it cannot be broken off any more.
+    """One background response. `latest` is the response as clients see it now; `log` has its events if clients may
+    follow them. `begun` is set once its model has begun; if it cannot begin, `refusal` says why. `ending`: too late to
+    cancel it.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -159,7 +160,7 @@ class BackgroundResponse:
 
 
 class Background:
-    """All of them, by their ids. A server that stops waits for them as it does for requests."""
+    """The running background responses, by id. A server that stops waits for them as it does for requests."""
 
     def __init__(self, store: ResponseStore, state: ServerState, observe: Observe) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The contract of response stores, the bounds and shares of owners, and the store in memory."""
+"""The interface of response stores, the shares of their owners, and the store in memory."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def unique_words(words: list[str]) -> tuple[str, ...]:
 
 
 def gateway_credential(text: str) -> list[str]:
-    """The credential of the environment. Raises UsageError for one that is too short or no word."""
+    """A list of one gateway credential. Raises OptionError unless it is 16 to 256 printable characters."""
     if not re.fullmatch("[!-~]{16,256}", text):
         raise values.OptionError("it must be 16 to 256 printable ASCII characters without spaces")
     return [text]

@@ -1,4 +1,4 @@
-"""Limits that the command line shows: sizes of bodies by path, of files, and of batches."""
+"""Limits on the size of request bodies, by path, and the values of the option that changes them."""
 
 from __future__ import annotations
 
