@@ -25,6 +25,7 @@ class CRecord(Structure):
     """A record of C; see `c_record`."""
 
     c_fields: ClassVar[Sequence[tuple[str, CType]]]
+    c_required: ClassVar[Sequence[str]]  # those without a default
 
 
 def address(kind: str) -> CType:
@@ -71,6 +72,7 @@ Record = TypeVar("Record", bound=type[CRecord])
 def c_record(cls: Record) -> Record:
     """Give a record the fields that its annotations name. Those with the default 0 or None may be left out."""
     cls.c_fields = [(name, c_type(each)) for name, each in get_annotations(cls).items()]
+    cls.c_required = [name for name, _ in cls.c_fields if name not in vars(cls)]
     cls._fields_ = [(name, field.own) for name, field in cls.c_fields]
     return cls
 

@@ -20,6 +20,8 @@ from pathlib import Path
 
 from plimsoll_kernels.cpu.records import interface
 
+MOST_TEXT = 4000
+"""Characters of what a compiler says."""
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
 INTERFACE = "interface.h"
@@ -125,7 +127,10 @@ def _compile(compiler: str, name: str, target: Path) -> None:
 def _call(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise CompileError(f"{' '.join(command)} failed with {done.returncode}:\n{done.stderr[-4000:]}")
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if "error:" in line]  # g++ lists pages of candidates behind each
+        said = "\n".join([*errors, "", *lines])[:MOST_TEXT]
+        raise CompileError(f"{' '.join(command)} failed with {done.returncode}:\n{said}")
 
 
 def main() -> int:

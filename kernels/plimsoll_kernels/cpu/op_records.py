@@ -7,6 +7,7 @@ products read (source/element.h). Addresses of floats are those of float32 tenso
 # Without future annotations: those of records are read as types, and evaluating strings takes milliseconds.
 
 from enum import IntEnum
+from typing import Any
 
 from plimsoll_kernels.cpu.c_records import CRecord, Float, Floats, Int, Memory, c_record
 
@@ -88,6 +89,15 @@ class ShapeRecord(CRecord):
 
 class AnyOp(CRecord):
     """What the record of an op inherits from."""
+
+    def __init__(self, **fields: Any) -> None:
+        """Raises TypeError for fields that the record lacks, and for missing ones that have no default."""
+        known = dict(self.c_fields)
+        if unknown := sorted(fields.keys() - known.keys()):
+            raise TypeError(f"{type(self).__name__} has no {', '.join(unknown)}: it has {', '.join(known)}")
+        if missing := [name for name in self.c_required if name not in fields]:
+            raise TypeError(f"{type(self).__name__} needs {', '.join(missing)}")
+        super().__init__(**fields)
 
 
 @c_record

@@ -89,9 +89,12 @@ class OpRecord(CRecord):
 
     @classmethod
     def of(cls, op: AnyOp, timed: Timed) -> Self:
-        """A copy of one of the ops."""
-        found = cls(kind=[*OPS.values()].index(type(op)), timed=timed)
-        setattr(found, _name(type(op)), op)
+        """A copy of one of the ops. Raises TypeError for one that C++ does not know."""
+        name = _name(type(op))
+        if name not in OPS:
+            raise TypeError(f"{type(op).__name__} is no member of OPS: records.py must import its module")
+        found = cls(kind=[*OPS].index(name), timed=timed)
+        setattr(found, name, op)
         return found
 
 

@@ -29,7 +29,9 @@ def lowered_program(program: Program) -> CpuProgram:
     values = CpuValues(program.ops, program.ropes, program.facts.max_positions)
     ops: list[CpuOp] = []
     while values.at < len(program.ops):
-        ops += program.ops[values.at].lower(values)
+        before = values.at
+        ops += program.ops[before].lower(values)
+        assert values.at > before, f"lower() of {type(program.ops[before]).__name__} does not move values.at"
     if not isinstance(program.ops[-1], Normalise):
         width = program.facts.hidden_size
         ops.append(copied(width, values.floats(program.result, width), RESULT))

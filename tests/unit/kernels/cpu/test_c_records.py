@@ -25,7 +25,7 @@ from plimsoll_kernels.cpu.c_records import (
     pointer,
     union,
 )
-from plimsoll_kernels.cpu.op_records import AddRecord, AnyOp, HeadsRecord
+from plimsoll_kernels.cpu.op_records import AddRecord, AnyOp, HeadsRecord, PositionsRecord
 from plimsoll_kernels.cpu.records import OPS, OpRecord, Timed, interface
 
 
@@ -106,3 +106,23 @@ def test_a_library_of_other_records_has_another_name(monkeypatch: pytest.MonkeyP
     path = compiling.library_path()
     monkeypatch.setattr(compiling, "interface", lambda: interface() + "// another")
     assert compiling.library_path() != path
+
+
+def test_a_field_that_an_op_lacks_or_needs_is_named() -> None:
+    with pytest.raises(TypeError, match="PositionsRecord has no frist: it has table, target, width, first"):
+        PositionsRecord(table=None, target=0, width=1, frist=0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="PositionsRecord needs width"):
+        PositionsRecord(table=None, target=0, first=0)  # type: ignore[call-arg]
+
+
+def test_an_op_that_is_declared_elsewhere_is_refused() -> None:
+    record = c_record(type("LateRecord", (CRecord,), {"__annotations__": {}}))
+    with pytest.raises(TypeError, match=r"LateRecord is no member of OPS: records\.py must import its module"):
+        OpRecord.of(record(), Timed.NORM)
+
+
+def test_a_compiler_s_errors_come_first(tmp_path: Path) -> None:
+    notes = "".join(f"note: candidate {number}\n" for number in range(1000))
+    (tmp_path / "says").write_text(f"{notes}a.h:1:1: error: no matching function\n")
+    with pytest.raises(compiling.CompileError, match=r"failed with 1:\na\.h:1:1: error: no matching function"):
+        compiling._call(["sh", "-c", f"cat {tmp_path / 'says'} >&2; exit 1"])
