@@ -13,7 +13,7 @@ import aiohttp
 from yarl import URL
 
 from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, InvalidResponseError, ResetError
-from plimsoll_gateway.client.response import Response
+from plimsoll_gateway.client.response import MOST_PIECE, Response
 
 CONNECT_SECONDS = 5.0
 # A replica whose node has vanished sends nothing, not even a reset; generations may be silent for minutes.
@@ -23,11 +23,11 @@ PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3
 KEEP_ALIVE_SECONDS = 30.0
 MOST_LINE_BYTES = 32 << 10
 """Of a status line, and of a field of a head."""
-MOST_BUFFERED = 32 << 10
-"""Bytes of an answer that wait for a reader before no more is read from the replica."""
 PIECE = 64 << 10
 """Bytes of a body that are written at once."""
 NOTHING = memoryview(b"")
+REPEATED = frozenset(["GET", "HEAD", "POST"])
+"""Methods for which it does not matter that aiohttp asks again where a kept-alive connection ends, or does not."""
 _OWN_FIELDS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """What aiohttp would say for a client that says nothing."""
 
@@ -46,7 +46,7 @@ class Pool:
             timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_SECONDS),
             skip_auto_headers=_OWN_FIELDS,
             auto_decompress=False,
-            read_bufsize=MOST_BUFFERED // 2,
+            read_bufsize=MOST_PIECE,
             max_line_size=MOST_LINE_BYTES,
             max_field_size=MOST_LINE_BYTES,
         )
@@ -73,7 +73,12 @@ class Pool:
             data = (body if len(body) <= PIECE else _in_pieces(body)) if len(body) else None
         try:
             asked = self._session.request(
-                method, URL(url.rstrip("/") + target, encoded=True), headers=fields, data=data, allow_redirects=False
+                method,
+                URL(url.rstrip("/") + target, encoded=True),
+                headers=fields,
+                data=data,
+                allow_redirects=False,
+                middlewares=None if method in REPEATED else (once,),
             )
             return Response(await asked)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ServerTimeoutError):
@@ -87,6 +92,16 @@ class Pool:
             if cause is not None and not isinstance(cause, (OSError, aiohttp.ClientError)):
                 raise cause from None  # the body's own
             raise ResetError(_words(error)) from None
+
+
+async def once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """Ask in a way that aiohttp does not ask again: it would where a kept-alive connection ends."""
+    try:
+        return await handler(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise ResetError(_words(error)) from None
 
 
 async def _in_pieces(body: memoryview) -> Pieces:

@@ -8,8 +8,8 @@ import aiohttp
 
 from plimsoll_gateway.client.errors import BrokenResponseError
 
-MOST_PIECE = 64 << 10
-"""Bytes that are read at once, and wait for a client that takes nothing."""
+MOST_PIECE = 16 << 10
+"""Bytes that are read at once. aiohttp stops its replica where twice as many wait for a reader."""
 
 
 class Response:
@@ -20,7 +20,14 @@ class Response:
         self.headers = [(name.lower(), value) for name, value in response.raw_headers]
         self._by_name = dict(reversed(self.headers))
         self._response = response
+        self._content = response.content
         self._peeked = b""
+        self._framed = b"content-length" in self._by_name or b"transfer-encoding" in self._by_name
+        connection = response.connection
+        protocol = None if connection is None else connection.protocol
+        self._closed = None if protocol is None else protocol.closed
+        if self._closed is not None:
+            self._closed.add_done_callback(self._connection_closed)
 
     def header(self, name: bytes) -> bytes | None:
         """The first of that name."""
@@ -37,7 +44,7 @@ class Response:
     @property
     def is_whole(self) -> bool:
         """Whether all of it is here."""
-        return self._response.content.is_eof() and self._response.content.exception() is None
+        return not self._peeked and self._content.is_eof() and self._content.exception() is None
 
     async def read(self) -> bytes:
         """What has come since the last time, once there is any; nothing at the end. Raises BrokenResponseError."""
@@ -45,9 +52,18 @@ class Response:
             text, self._peeked = self._peeked, b""
             return text
         try:
-            return await self._response.content.read(MOST_PIECE)
-        except (aiohttp.ClientError, OSError) as error:
+            text = await self._content.read(MOST_PIECE)
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
             raise BrokenResponseError(str(error) or type(error).__name__) from None
+        if (
+            not text
+            and not self._framed
+            and self._closed is not None
+            and self._closed.done()
+            and self._closed.exception()
+        ):
+            raise BrokenResponseError(str(self._closed.exception()))
+        return text
 
     async def peek(self, most: int) -> bytes:
         """What it begins with: `most` bytes or a little more, or all of it. `read` still gives it.
@@ -63,4 +79,11 @@ class Response:
 
     def close(self) -> None:
         """Nobody reads any more of it."""
+        if self._closed is not None:  # the connection's, which may serve another request
+            self._closed.remove_done_callback(self._connection_closed)
         self._response.close()
+
+    def _connection_closed(self, _: object) -> None:
+        """aiohttp tells a reader nothing where what came was no HTTP."""
+        if not self._content.is_eof() and self._content.exception() is None:
+            self._content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))

@@ -50,6 +50,8 @@ RESPONSE_ONLY = frozenset(
     ]
 )
 
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+"""What no value may have. A server that finds it has begun its answer, and cannot tell of it any more."""
 _REQUEST = HOP_BY_HOP | REQUEST_ONLY | PRIVATE
 _KEYED_REQUEST = _REQUEST | KEY
 _RESPONSE = HOP_BY_HOP | RESPONSE_ONLY | PRIVATE
@@ -79,7 +81,7 @@ def request_headers(headers: RawHeaders, request_id: str, voucher: Voucher | Non
 
 def response_headers(headers: RawHeaders, request_id: str) -> list[tuple[bytes, bytes]]:
     """What to send to the client, with the request's id where the upstream has not set one; names are lower case."""
-    kept, names = _without(headers, _RESPONSE)
+    kept, names = _without([field for field in headers if not _CONTROL.search(field[1])], _RESPONSE)
     if b"x-request-id" not in names:
         kept.append((b"x-request-id", request_id.encode("ascii")))
     return kept

@@ -60,7 +60,9 @@ async def pipe(
 
 async def _send_whole(response: Response, call: Call, stream: ResponseStream) -> None:
     """In one piece."""
-    body = await response.read()
+    body = b""
+    while piece := await response.read():
+        body += piece
     if call.meter is not None:
         call.meter.begin(response.status)
         call.meter.read(body, events=False)

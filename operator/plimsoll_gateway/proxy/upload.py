@@ -36,7 +36,8 @@ class Upload:
         self.declared = int(declared) if declared.isdigit() else None
         """Its length in bytes, where its client says it."""
         self._came = 0
-        self._whole = asyncio.Event()
+        self._whole = False
+        self._ended = asyncio.Event()  # nothing more of it is read, whole or not
 
     async def check(self) -> None:
         """Raises Refusal (413, 415) for what certainly cannot be passed on, before anybody is asked."""
@@ -47,22 +48,28 @@ class Upload:
 
     async def discard(self) -> None:
         """Let its client send what is left, within bounds, so that it sees the answer."""
-        if not self._whole.is_set():
-            self._whole.set()
+        if not self._whole:
+            self._whole = True
             await discard_unread(self._receive, self._headers)
 
     async def behind(self) -> Message:
-        """What its client does once all of it has come."""
-        await self._whole.wait()
-        return await self._receive()
+        """What its client does once all of it has come. One of which the end does not come is as good as gone."""
+        await self._ended.wait()
+        return await self._receive() if self._whole else {"type": "http.disconnect"}
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """It, piece by piece. Raises Refusal (408, 413) or ClientGone."""
+        try:
+            async for piece in self._checked_pieces():
+                yield piece
+        finally:
+            self._ended.set()
+
+    async def _checked_pieces(self) -> AsyncGenerator[bytes, None]:
         began = self._clock()
-        while not self._whole.is_set():
+        while not self._whole:
             piece, more = await next_piece(self._receive)
-            if not more:
-                self._whole.set()
+            self._whole = not more
             self._came += len(piece)
             if self._came > self._limit:
                 await self.discard()

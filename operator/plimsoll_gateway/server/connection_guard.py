@@ -28,11 +28,15 @@ HEAD_SECONDS = 20.0
 MOST_IDLE_BYTES = 64 << 10
 """Of a head, and of a trailer or whatever else is no body: the parser keeps each field until its end."""
 SLICE = 4 << 10
-"""Bytes that are parsed at once, and none while requests of the last ones wait for the answer to another: uvicorn makes
-some 3 KiB of each, and has no bound. A slice may have 150 of them, and a single read ten thousand."""
+"""Bytes of a body that are parsed at once. uvicorn makes some 3 KiB of each request that is sent ahead, and has no
+bound: a slice may have 150 of them behind a body, and a single read ten thousand."""
 MOST_UNREAD_BYTES = 64 << 10
 """Behind a request that waits for its answer."""
+LINGER_SECONDS = 5.0
+"""For a client that still sends when its answer is complete: a connection that is closed before would take the answer
+with it."""
 PROBES = frozenset(["/health", "/live"])
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 _OFFER = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _NO_OFFER = b"\r\nno-offer:"
 
@@ -53,17 +57,19 @@ class ConnectionGuard(asyncio.Protocol):
         self._http = HttpToolsProtocol(config, server_state, app_state, _loop)
         self._app, self._http.app = self._http.app, self._run
         self._loop = self._http.loop
-        self._unread = b""  # has come, and waits until there is room for it
-        self._idle_bytes = 0  # since the end of a head, or the last of a body
+        self._unread = bytearray()  # has come, and waits until there is room for it
+        self._idle_bytes = 0  # of what is no body, since the end of a head or the last of a body
         self._timer: asyncio.TimerHandle | None = None
         self._answered: RequestResponseCycle | None = None
         self._extra = False
+        self._upgraded = False  # the parser reads nothing more
+        self._draining = False  # the connection ends, and what still comes is dropped
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A new client."""
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
         self._stall = StallWatch(self._transport, self._loop)
-        self._wire = GuardedTransport(self._transport, self._read_on, self._stall)
+        self._wire = GuardedTransport(self._transport, self._read_on, self._close)
         self._http.connection_made(self._wire)
         self._wait()
         if self.limit is not None:
@@ -71,14 +77,14 @@ class ConnectionGuard(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
-        if not self._answering and not self._idle_bytes:
-            data = _without_offer(data.lstrip(b"\r\n"))  # a line that is empty begins no head
-        self._unread += data
-        self._feed()
+        if not self._draining:
+            self._unread += data
+            self._feed()
 
     def eof_received(self) -> None:
         """The client sends nothing more, and the connection ends."""
         self._http.eof_received()
+        self._stall.begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The end, whoever wanted it."""
@@ -108,32 +114,75 @@ class ConnectionGuard(asyncio.Protocol):
         self._transport.abort()
 
     def _feed(self) -> None:
-        """Pass on what has come, while uvicorn wants it."""
-        http, wire, data, at = self._http, self._wire, self._unread, 0
-        while at < len(data) and not (http.pipeline or wire.paused or wire.is_closing()):
-            piece = data[at : at + SLICE]
-            at += SLICE
-            before = self._progress()
-            http.data_received(piece)
-            self._idle_bytes = 0 if self._progress() != before else self._idle_bytes + len(piece)
-            if not self._answering:
-                self._wait()
+        """Pass on what has come, while uvicorn wants it: heads one by one and whole, bodies in slices."""
+        http, wire = self._http, self._wire
+        while self._unread and not (wire.paused or wire.is_closing() or self._upgraded):
+            if self._between:
+                if self._answering or (piece := self._next_head()) is None:
+                    break
+            elif http.pipeline:
+                break
             else:
-                self._stop()
-                if self.limit is not None:
-                    self.limit.busy(self)
-            if self._idle_bytes > MOST_IDLE_BYTES:
-                self._refuse(head_too_large(MOST_IDLE_BYTES))
-        self._unread = data[at:]
-        if wire.paused or len(self._unread) > MOST_UNREAD_BYTES:
+                piece = bytes(self._unread[:SLICE])
+                del self._unread[:SLICE]
+            self._pass_on(piece)
+        if (wire.paused and not http.pipeline) or len(self._unread) > MOST_UNREAD_BYTES:
             self._transport.pause_reading()
         else:  # if only to see that the client goes
             self._transport.resume_reading()
+
+    def _pass_on(self, piece: bytes) -> None:
+        before = self._progress()
+        self._http.data_received(piece)
+        self._idle_bytes = 0 if self._progress() != before else self._idle_bytes + len(piece)
+        if self._answering:
+            self._stop()
+            self._upgraded = self._http.parser.should_upgrade()
+            if self.limit is not None:
+                self.limit.busy(self)
+        elif self._in_head:
+            self._wait()
+        if self._idle_bytes > MOST_IDLE_BYTES:
+            self._refuse(head_too_large(MOST_IDLE_BYTES))
+
+    def _next_head(self) -> bytes | None:
+        """The head that has come, without an offer to upgrade; None until it is whole, or where it is too large.
+
+        Some clients of HTTP/2 offer to upgrade with each first request, and uvicorn would not read their bodies.
+        """
+        while self._unread and self._unread[0] in b"\r\n":  # a line that is empty begins no head
+            del self._unread[:1]
+        end = _END_OF_HEAD.search(self._unread)
+        size = len(self._unread) if end is None else end.end()
+        if size > MOST_IDLE_BYTES:
+            self._refuse(head_too_large(MOST_IDLE_BYTES))
+            return None
+        if end is None:
+            if size:
+                self._wait()
+                if self._http.timeout_keep_alive_task is not None:  # it is not idle
+                    self._http.timeout_keep_alive_task.cancel()
+            return None
+        head = bytes(self._unread[:size])
+        del self._unread[:size]
+        return _OFFER.sub(_NO_OFFER, head)
 
     def _progress(self) -> tuple[object, int]:
         """Changes with the end of a head, and with each byte of a body."""
         cycle = self._http.cycle
         return (None, 0) if cycle is None else (cycle, len(cycle.body))
+
+    @property
+    def _in_head(self) -> bool:
+        """Whether the parser has some of a head: one that came with the end of the body before it."""
+        http = self._http
+        return http.scope is not None and (http.cycle is None or http.scope is not http.cycle.scope)
+
+    @property
+    def _between(self) -> bool:
+        """Whether the next byte begins a head."""
+        cycle = self._http.cycle
+        return not self._in_head and (cycle is None or not cycle.more_body)
 
     def _read_on(self) -> None:
         """uvicorn wants more, or has answered what it had."""
@@ -141,20 +190,41 @@ class ConnectionGuard(asyncio.Protocol):
 
     async def _run(self, scope: Message, receive: Receive, send: Send) -> None:
         """The application, of which uvicorn gives each connection the guard's."""
-        self._answered = receive.__self__  # type: ignore[attr-defined]  # uvicorn's receive is its cycle's
+        cycle = receive.__self__  # type: ignore[attr-defined]  # uvicorn's receive is its cycle's
+        self._answered = cycle
+
+        async def send_early(message: Message) -> None:
+            """An answer before the end of its request ends the connection: nobody knows where the next one begins."""
+            if cycle.more_body and message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            await send(message)
+
+        say = send_early if cycle.more_body else send
         try:
             if self._extra:
-                await self._answer_extra(scope, receive, send)
+                await self._answer_extra(scope, receive, say)
             else:
-                await self._app(scope, receive, send)
+                await self._app(scope, receive, say)
         finally:
-            self._answered = None
-            if self._unread:
-                self._read_on()
+            if self._answered is cycle:
+                self._answered = None
             if not self._answering:
-                self._forget()
-                if self.limit is not None:
-                    self.limit.idle(self)
+                self._rest()
+
+    def _rest(self) -> None:
+        """All is answered that has come whole."""
+        if self._upgraded:
+            self._wire.close()
+        if self._in_head:
+            self._wait()
+        else:  # keep nothing of it: its head may have had as much as one may have
+            http = self._http
+            http.url, http.headers = b"", []
+            http.scope = http.cycle.scope = {}  # type: ignore[typeddict-item]
+            http.cycle.body = bytearray()
+        if self.limit is not None:
+            self.limit.idle(self)
+        self._read_on()
 
     async def _answer_extra(self, scope: Message, receive: Receive, send: Send) -> None:
         """One beyond the bound is heard once."""
@@ -164,13 +234,7 @@ class ConnectionGuard(asyncio.Protocol):
         else:
             self.limit.refused()
             await ResponseStream(send, request_id(None)).fail(too_many_connections(self.limit.most))
-        self._transport.close()
-
-    def _forget(self) -> None:
-        """Keep nothing of a request that has its answer: its head may have had as much as one may have."""
-        if not self._idle_bytes:
-            self._http.url, self._http.headers, self._http.scope = b"", [], {}  # type: ignore[typeddict-item]
-        self._http.cycle.scope, self._http.cycle.body = {}, bytearray()  # type: ignore[typeddict-item]
+        self._wire.close()
 
     @property
     def _answering(self) -> bool:
@@ -188,10 +252,10 @@ class ConnectionGuard(asyncio.Protocol):
 
     def _give_up(self) -> None:
         self._timer = None
-        if self._idle_bytes:  # who has sent nothing would take the answer for that to its first request
+        if self._unread or self._in_head:  # who has sent nothing would take the answer for that to its first request
             self._refuse(head_too_slow(HEAD_SECONDS))
         else:
-            self._transport.close()
+            self._wire.close()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Say so and close. While an answer is under way, it ends with the connection."""
@@ -205,18 +269,32 @@ class ConnectionGuard(asyncio.Protocol):
         fields = {"content-type": "application/json", "content-length": str(len(body)), **dict(refusal.headers)}
         lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
         self._transport.write(f"{head}{lines}\r\n".encode("ascii") + body)
-        self._transport.close()
+        self._wire.close()
+
+    def _close(self) -> None:
+        """End the connection once all is sent; a client that still sends has some time to hear its answer."""
+        cycle = self._http.cycle
+        if cycle is None or not cycle.more_body or self._transport.is_closing():
+            self._transport.close()
+        elif not self._draining:
+            self._draining = True
+            self._unread.clear()
+            self._transport.resume_reading()
+            self._transport.write_eof()
+            self._timer = self._loop.call_later(LINGER_SECONDS, self._transport.close)
+        self._stall.begin()
 
 
 class GuardedTransport(asyncio.Transport):
     """What uvicorn has of a connection: it reads on when the guard has passed on what it has."""
 
-    def __init__(self, inner: asyncio.Transport, read_on: Callable[[], None], stall: StallWatch) -> None:
+    def __init__(self, inner: asyncio.Transport, read_on: Callable[[], None], close: Callable[[], None]) -> None:
         super().__init__()
         self.paused = False
         self._inner = inner
         self._read_on = read_on
-        self._stall = stall
+        self._close = close
+        self._closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send."""
@@ -224,8 +302,8 @@ class GuardedTransport(asyncio.Transport):
 
     def close(self) -> None:
         """Close once all is sent, or its client takes nothing of it for too long."""
-        self._inner.close()
-        self._stall.begin()
+        self._closed = True
+        self._close()
 
     def abort(self) -> None:
         """Close now."""
@@ -233,7 +311,7 @@ class GuardedTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether it is closed, or will be."""
-        return self._inner.is_closing()
+        return self._closed or self._inner.is_closing()
 
     def pause_reading(self) -> None:
         """Take nothing more from the client."""
@@ -247,15 +325,6 @@ class GuardedTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """What the other one knows."""
         return self._inner.get_extra_info(name, default)
-
-
-def _without_offer(data: bytes) -> bytes:
-    """Requests that offer to upgrade to HTTP/2 are answered by HTTP/1.1: uvicorn would not read their bodies.
-
-    The head of the first request of a read, which is where clients of HTTP/2 offer it.
-    """
-    head, end, rest = data.partition(b"\r\n\r\n")
-    return _OFFER.sub(_NO_OFFER, head) + end + rest if _OFFER.search(head) else data
 
 
 def guarded(limit: ConnectionLimit) -> type[ConnectionGuard]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -180,6 +181,65 @@ async def test_garbage_within_a_body_breaks_it() -> None:
     async with serving(saying(CHUNKED[:-13] + b"garbage\r\n")) as url, Pool() as pool:
         with pytest.raises(UpstreamError):
             await answer(pool, url)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("garbage", [b"zz\r\n", b"0\r\nx-late: " + b"y" * 40_000])
+async def test_an_answer_that_becomes_nonsense_later_breaks(garbage: bytes, late: bool) -> None:
+    goes_on = asyncio.Event()
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(CHUNKED.removesuffix(b"0\r\n\r\n"))
+        await goes_on.wait()
+        writer.write(garbage)
+        await reader.read()
+
+    async with serving(replica) as url, Pool() as pool:
+        response = await pool.ask(url, "GET", "/")
+        assert await response.read()
+        goes_on.set()
+        if late:
+            await asyncio.sleep(0.1)
+        with pytest.raises(BrokenResponseError):
+            async with asyncio.timeout(30):
+                await whole(response)
+        response.close()
+
+
+async def test_an_answer_without_a_length_that_is_reset_is_not_whole() -> None:
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OPEN)
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async with serving(replica) as url, Pool() as pool:
+        response = await pool.ask(url, "GET", "/")
+        with pytest.raises(BrokenResponseError):
+            await whole(response)
+        response.close()
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE", "PUT"])
+async def test_what_changes_something_is_asked_once(method: str) -> None:
+    asked = 0
+
+    async def replica(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(SIZED)
+        await reader.readuntil(b"\r\n\r\n")
+        asked += 1
+
+    async with serving(replica) as url, Pool() as pool:
+        assert await answer(pool, url) == b"hello world"
+        with pytest.raises(ResetError):
+            await pool.ask(url, method, "/")
+        assert asked == 1
 
 
 async def test_nobody_there_is_an_error_at_once(refused_port: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +17,13 @@ from operator_support.virtual_time import run
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from uvicorn.server import ServerState
 
-from plimsoll_gateway.server.connection_guard import HEAD_SECONDS, MOST_IDLE_BYTES, SLICE, ConnectionGuard
+from plimsoll_gateway.server.connection_guard import (
+    HEAD_SECONDS,
+    LINGER_SECONDS,
+    MOST_IDLE_BYTES,
+    SLICE,
+    ConnectionGuard,
+)
 from plimsoll_gateway.server.stall_watch import STALL_SECONDS
 
 if TYPE_CHECKING:
@@ -165,11 +172,14 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.sent: list[bytes] = []
         self.closed = self.aborted = False
-        self.paused = False
+        self.paused = self.half_closed = False
         self.waiting = 0  # bytes that the client has not taken
 
     def text(self) -> bytes:
         return b"".join(self.sent)
+
+    def write_eof(self) -> None:
+        self.half_closed = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.sent.append(bytes(data))
@@ -215,12 +225,16 @@ async def answered(guard: ConnectionGuard) -> None:
         await asyncio.sleep(0)
 
 
-def served(kind: type[ConnectionGuard] = ConnectionGuard) -> tuple[ConnectionGuard, Wire, list[str]]:
-    """A connection to one that answers all with nothing, and the paths that it was asked for."""
+def served(
+    kind: type[ConnectionGuard] = ConnectionGuard, *, reads: bool = False
+) -> tuple[ConnectionGuard, Wire, list[str]]:
+    """A connection to one that answers all with nothing, and the paths that it was asked for. `reads`: bodies, too."""
     asked: list[str] = []
 
-    async def app(scope: dict[str, Any], _receive: object, send: Callable[[Any], Awaitable[None]]) -> None:
+    async def app(scope: dict[str, Any], receive: Any, send: Callable[[Any], Awaitable[None]]) -> None:
         asked.append(scope["path"])
+        while reads and (await receive()).get("more_body", False):
+            pass
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -358,3 +372,99 @@ async def test_an_offer_to_upgrade_is_not_taken_and_costs_nothing(world: World, 
     answer = await talk(world, *([b"".join(pieces)] if together else pieces))
     assert answer.count(b"HTTP/1.1 200 ") == 2
     assert [one.body for one in upstream.requests] == [BODY] * 2
+
+
+@pytest.mark.parametrize("size", [1, SLICE, MOST_IDLE_BYTES, 8 * MOST_IDLE_BYTES])
+def test_an_answer_before_the_end_of_its_request_ends_the_connection_and_is_heard(size: int) -> None:
+    async def story() -> None:
+        guard, wire, asked = served()
+        head, _, _ = request(body=b"x" * (size + 1)).partition(b"\r\n\r\n")
+        guard.data_received(head + b"\r\n\r\n")
+        await answered(guard)
+        assert wire.text().startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in wire.text()
+        assert (wire.half_closed, wire.is_closing()) == (True, False), "what comes is read, or it would be reset"
+        said = wire.text()
+        guard.data_received(b"x" * size)
+        guard.data_received(b"GET /evil HTTP/1.1\r\nhost: x\r\n\r\n")
+        await answered(guard)
+        assert (asked, wire.text()) == (["/v1/completions"], said)
+        await asyncio.sleep(LINGER_SECONDS + 1)
+        assert wire.is_closing()
+        guard.connection_lost(None)
+
+    run(story())
+
+
+@given(place=st.integers(1, 200), cut=st.integers(1, 200))
+def test_a_head_that_begins_behind_a_chunked_body_is_not_lost(place: int, cut: int) -> None:
+    """The parser has some of it when the answer before it ends."""
+
+    async def story() -> None:
+        guard, wire, asked = served()
+        body = b"e\r\n" + BODY + b"\r\n0\r\n\r\n"
+        first = b"POST /first HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        second = b"GET /second HTTP/1.1\r\nhost: x\r\nx-some: thing\r\n\r\n"
+        guard.data_received(first)
+        text = body + second
+        for begin, end in pairwise(sorted({0, place % len(text), (place + cut) % len(text), len(text)})):
+            guard.data_received(text[begin:end])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        await answered(guard)
+        if b"connection: close" not in wire.text():
+            assert asked == ["/first", "/second"]
+            assert wire.text().count(b"HTTP/1.1 200 ") == wire.text().count(b"HTTP/1.1 ") == 2
+        guard.connection_lost(None)
+
+    run(story())
+
+
+@given(place=st.integers(1, 300), body_apart=st.booleans())
+def test_an_offer_to_upgrade_hides_no_request_in_its_body(place: int, body_apart: bool) -> None:
+    async def story() -> None:
+        guard, _, asked = served(reads=True)
+        evil = b"GET /evil HTTP/1.1\r\nhost: x\r\n\r\n"
+        head, _, body = request(b"connection: Upgrade", b"upgrade: h2c", body=evil).partition(b"\r\n\r\n")
+        text = head + b"\r\n\r\n"
+        pieces = [text[: place % len(text)], text[place % len(text) :]]
+        for piece in [*pieces, body] if body_apart else [pieces[0], pieces[1] + body]:
+            guard.data_received(piece)
+            await asyncio.sleep(0)
+        guard.data_received(request(LAST, first=b"POST /last HTTP/1.1"))
+        await answered(guard)
+        assert asked == ["/v1/completions", "/last"]
+        guard.connection_lost(None)
+
+    run(story())
+
+
+async def test_an_offer_to_upgrade_behind_a_body_is_the_last_request() -> None:
+    guard, wire, asked = served(reads=True)
+    chunked = b"POST /first HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    guard.data_received(chunked)
+    evil = b"GET /evil HTTP/1.1\r\nhost: x\r\n\r\n"
+    offer = request(b"connection: Upgrade", b"upgrade: h2c", body=evil)
+    guard.data_received(b"e\r\n" + BODY + b"\r\n0\r\n\r\n" + offer)
+    await answered(guard)
+    guard.data_received(evil)
+    await answered(guard)
+    assert asked == ["/first", "/v1/completions"]
+    assert wire.is_closing()
+    guard.connection_lost(None)
+
+
+async def test_a_client_that_sends_ahead_and_goes_is_noticed(world: World) -> None:
+    arrived = asyncio.Event()
+
+    async def hang(_: Request) -> None:
+        arrived.set()
+
+    upstream = await world.model(hang)
+    _, writer = await asyncio.open_connection("127.0.0.1", int(world.url.rpartition(":")[2]))
+    writer.write(request())
+    await asyncio.wait_for(arrived.wait(), 30)
+    writer.write(request())
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
+    await asyncio.wait_for(upstream.requests[0].hung_up.wait(), 30)
