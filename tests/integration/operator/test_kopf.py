@@ -60,10 +60,13 @@ async def operator_behind(cuttable: Cuttable, namespace: str) -> AsyncIterator[N
         settings.api_key_prefix = {"BearerToken": "Bearer"}
         async with Connection(settings) as connection:
             running = asyncio.create_task(operate(options, connection, stop, ("test", FIRST)))
-            yield
-            cuttable.through.set()
-            stop.set()
-            assert await running == 0
+            try:
+                yield
+            finally:  # what a test leaves open would fail others
+                cuttable.through.set()
+                stop.set()
+                ended = await running
+            assert ended == 0
 
 
 def arguments() -> list[str]:
