@@ -26,15 +26,15 @@ from plimsoll_gateway.server.stall_watch import StallWatch
 
 HEAD_SECONDS = 20.0
 MOST_IDLE_BYTES = 64 << 10
-"""Of a head, and of a trailer or whatever else is no body: the parser keeps each field until its end."""
+"""Most bytes of a head, and of a trailer: the parser keeps each field until it ends."""
 SLICE = 4 << 10
 """Bytes of a body that are parsed at once. uvicorn makes some 3 KiB of each request that is sent ahead, and has no
 bound: a slice may have 150 of them behind a body, and a single read ten thousand."""
 MOST_UNREAD_BYTES = 64 << 10
-"""Behind a request that waits for its answer."""
+"""With more bytes behind a request that waits for its answer, nothing is read from the client."""
 LINGER_SECONDS = 5.0
-"""For a client that still sends when its answer is complete: a connection that is closed before would take the answer
-with it."""
+"""How long a client that still sends may take to read its complete answer. Closing at once would reset the connection,
+and the client could lose the answer."""
 PROBES = frozenset(["/health", "/live"])
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _OFFER = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
@@ -42,10 +42,12 @@ _NO_OFFER = b"\r\nno-offer:"
 
 
 class ConnectionGuard(asyncio.Protocol):
-    """One connection. Patience begins with it, and with the first byte of each later request; bytes do not renew it."""
+    """One connection. A head has HEAD_SECONDS from the start of the connection, or from the first byte of a later
+    request; more bytes do not extend the time.
+    """
 
     limit: ClassVar[ConnectionLimit | None] = None
-    """All connections of the server; None where nobody counts them."""
+    """Counts the connections of the server; None for a server without a bound."""
 
     def __init__(
         self,
@@ -63,7 +65,6 @@ class ConnectionGuard(asyncio.Protocol):
         self._answered: RequestResponseCycle | None = None
         self._extra = False
         self._upgraded = False  # the parser reads nothing more
-        self._draining = False  # the connection ends, and what still comes is dropped
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A new client."""
@@ -77,7 +78,7 @@ class ConnectionGuard(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes of requests."""
-        if not self._draining:
+        if not self._wire.is_closing():
             self._unread += data
             self._feed()
 
@@ -116,6 +117,8 @@ class ConnectionGuard(asyncio.Protocol):
     def _feed(self) -> None:
         """Pass on what has come, while uvicorn wants it: heads one by one and whole, bodies in slices."""
         http, wire = self._http, self._wire
+        if wire.is_closing():
+            return
         while self._unread and not (wire.paused or wire.is_closing() or self._upgraded):
             if self._between:
                 if self._answering or (piece := self._next_head()) is None:
@@ -194,7 +197,7 @@ class ConnectionGuard(asyncio.Protocol):
         self._answered = cycle
 
         async def send_early(message: Message) -> None:
-            """An answer before the end of its request ends the connection: nobody knows where the next one begins."""
+            """Close the connection after an answer that begins before its request has ended."""
             if cycle.more_body and message["type"] == "http.response.start":
                 message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
             await send(message)
@@ -274,12 +277,12 @@ class ConnectionGuard(asyncio.Protocol):
     def _close(self) -> None:
         """End the connection once all is sent; a client that still sends has some time to hear its answer."""
         cycle = self._http.cycle
+        self._stop()
         if cycle is None or not cycle.more_body or self._transport.is_closing():
             self._transport.close()
-        elif not self._draining:
-            self._draining = True
+        else:
             self._unread.clear()
-            self._transport.resume_reading()
+            self._transport.resume_reading()  # into nothing
             self._transport.write_eof()
             self._timer = self._loop.call_later(LINGER_SECONDS, self._transport.close)
         self._stall.begin()
@@ -302,8 +305,9 @@ class GuardedTransport(asyncio.Transport):
 
     def close(self) -> None:
         """Close once all is sent, or its client takes nothing of it for too long."""
-        self._closed = True
-        self._close()
+        if not self._closed:
+            self._closed = True
+            self._close()
 
     def abort(self) -> None:
         """Close now."""

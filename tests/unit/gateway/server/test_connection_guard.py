@@ -468,3 +468,14 @@ async def test_a_client_that_sends_ahead_and_goes_is_noticed(world: World) -> No
     await asyncio.sleep(0.1)
     writer.transport.abort()
     await asyncio.wait_for(upstream.requests[0].hung_up.wait(), 30)
+
+
+async def test_what_a_client_still_sends_is_read_behind_an_early_answer() -> None:
+    """Also if uvicorn had stopped reading: the client would be reset, and might not hear its answer."""
+    guard, wire, _ = served()
+    guard.data_received(request(body=b"x" * (4 * MOST_IDLE_BYTES))[: 3 * MOST_IDLE_BYTES])
+    assert not wire.is_reading()
+    await answered(guard)
+    await asyncio.sleep(0)
+    assert (wire.half_closed, wire.is_reading()) == (True, True)
+    guard.connection_lost(None)
