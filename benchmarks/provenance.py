@@ -23,7 +23,7 @@ def provenance() -> dict[str, Any]:
     """A record that says on what and with what a measurement was made."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
-        "command": " ".join(["python", _program(), *sys.argv[1:]]),
+        "command": " ".join(["python", _program(), *map(_without_folders, sys.argv[1:])]),
         "cpu": cpu_name(),
         "kind": processor_kind(),
         "cores": psutil.cpu_count(),
@@ -43,8 +43,15 @@ def processor_kind() -> str:
 
 def _program() -> str:
     """What runs, without the folders of this machine."""
-    path = Path(sys.argv[0])
-    return str(path.resolve().relative_to(ROOT)) if path.resolve().is_relative_to(ROOT) else path.name
+    return _without_folders(str(Path(sys.argv[0]).resolve()))
+
+
+def _without_folders(argument: str) -> str:
+    """An argument of the command; an absolute path is shortened to the part in the checkout, or to its name."""
+    path = Path(argument)
+    if not path.is_absolute():
+        return argument
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
 def _gpu() -> str | None:

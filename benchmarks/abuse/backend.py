@@ -1,5 +1,5 @@
-"""Stands for the replicas: one answers at once, one begins streams and says no more, one keeps everybody waiting, and
-one never comes to an end.
+"""Servers in place of replicas: `ok` answers at once, `stream` begins a stream and sends nothing more, `wait` delays
+its answers, and `flood` sends one without end.
 
 As a program (`python -m abuse.backend`) it prints its ports as JSON and goes on until it is ended.
 """

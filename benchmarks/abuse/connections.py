@@ -1,8 +1,7 @@
-"""`python -m abuse.connections`: what clients do to connections, each attack on a gateway of its own under its chart's
-memory limit: as it is, and with uvicorn's protocol alone. An attack that uvicorn's survives needs no guard.
+"""`python -m abuse.connections`: attacks on the gateway's connections, with and without its guard.
 
-A gateway stands where nothing was killed, a probe is answered while the attack lasts, and nobody is held for longer
-than its bounds say.
+Each attack has a gateway of its own under the chart's memory limit. The gateway stands if the kernel kills nothing, a
+probe is answered during the attack, and no connection is held for longer than the gateway's time limits.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ from abuse.limits import chart_limit
 from provenance import provenance
 
 HELD_SECONDS = 75.0
-"""After this long no connection may be held by a client that neither sends nor reads."""
+"""By then the gateway must have closed the connections of clients that neither send nor read."""
 READ_SECONDS = 30.0
-"""In which the end of a connection is found behind what its sockets still hold."""
+"""Time for a client to read what its socket still holds, and then the end of the connection."""
 PROBE_SECONDS = 10.0
 LARGE_HEAD = b"GET /live HTTP/1.1\r\nhost: x\r\nx-filler: " + b"y" * (60 << 10) + b"\r\n\r\n"
 PROBE = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 MIB = 1 << 20
 Attack = Callable[[int], Awaitable[bool]]
-"""Whether it came to nothing, by the port of a gateway."""
+"""Attacks the gateway at a port; True if the gateway stands."""
 
 
 async def idle_connections(port: int, count: int = 8000) -> bool:
-    """So many that have asked something, with as large a head as they may, and ask nothing more."""
+    """Open `count` connections, send one request with a head of 60 KiB on each, and keep them open."""
     held = []
     for _ in range(count):
         held.append(await _opened(port, LARGE_HEAD))
@@ -46,13 +45,13 @@ async def idle_connections(port: int, count: int = 8000) -> bool:
 
 
 async def half_heads(port: int, count: int = 1000) -> bool:
-    """Heads that begin and do not end."""
+    """Send the beginning of `count` heads."""
     held = [await _opened(port, b"GET / HTTP/1.1\r\nhost: x\r\nx-") for _ in range(count)]
     return await _stands(port, held) and await _ended(held)
 
 
 async def never_reading(port: int, count: int = 500) -> bool:
-    """Clients that ask for an answer without end and read nothing of it."""
+    """Ask for `count` answers without end and read nothing of them."""
     body = b'{"model": "flood"}'
     held = [await _opened(port, HEAD + b"content-length: %d\r\n\r\n" % len(body) + body) for _ in range(count)]
     for one in held:
@@ -61,7 +60,7 @@ async def never_reading(port: int, count: int = 500) -> bool:
 
 
 async def sent_ahead(port: int, count: int = 30, requests: int = 10_000) -> bool:
-    """So many requests behind one whose answer does not begin, on each of some connections."""
+    """On each of `count` connections, send `requests` requests behind one whose answer does not begin."""
     body = b'{"model": "wait"}'
     first = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
     held = [await _opened(port, first + b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n" * requests) for _ in range(count)]
@@ -69,13 +68,13 @@ async def sent_ahead(port: int, count: int = 30, requests: int = 10_000) -> bool
 
 
 async def long_heads(port: int, count: int = 60, size: int = 10 * MIB) -> bool:
-    """Fields of so many bytes."""
+    """Send `count` headers of `size` bytes."""
     held = [await _opened(port, b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * size) for _ in range(count)]
     return await _stands(port, held)
 
 
 async def long_trailers(port: int, count: int = 60, size: int = 10 * MIB) -> bool:
-    """The same, behind a body."""
+    """Send `count` trailers of `size` bytes."""
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n0\r\nx: "
     held = [await _opened(port, head + b"y" * size) for _ in range(count)]
     return await _stands(port, held)
@@ -87,7 +86,7 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def _stands(port: int, held: list[Held]) -> bool:
-    """Whether a probe is answered while these are there."""
+    """Whether a probe is answered while the connections are open."""
     await asyncio.sleep(5)
     try:
         async with asyncio.timeout(PROBE_SECONDS):
@@ -102,7 +101,7 @@ async def _stands(port: int, held: list[Held]) -> bool:
 
 
 async def _ended(held: list[Held]) -> bool:
-    """Whether the gateway has ended all of these in time."""
+    """Whether the gateway has closed all of the connections in time."""
     await asyncio.sleep(HELD_SECONDS)
     for one in held:
         one.transport.resume_reading()
@@ -111,7 +110,7 @@ async def _ended(held: list[Held]) -> bool:
 
 
 class Held(asyncio.Protocol):
-    """A connection whose client takes no notice of what it is told."""
+    """A client's connection that ignores what it receives."""
 
     transport: asyncio.Transport
 
@@ -134,14 +133,14 @@ async def _opened(port: int, sent: bytes) -> Held:
 
 
 async def tried(attack: Attack, port: int, *, guarded: bool) -> dict[str, Any]:
-    """One attack on a gateway of its own."""
+    """The outcome of one attack on a new gateway."""
     backend = Backend()
     with tempfile.TemporaryDirectory() as folder, memory_group(chart_limit("gateway")) as group:
         program = ("plimsoll_gateway",) if guarded else ("gateway.other", "unguarded", "--")
         async with backend.running(), gateway.running(group, backend.ports, Path(folder), port, program):
             try:
                 nothing = await attack(port)
-            except OSError:  # nobody is there any more
+            except OSError:  # the gateway was killed
                 nothing = False
         return {"stands": nothing and not group.kills, "kills": group.kills, "peak_mib": round(group.peak / MIB)}
 
@@ -156,7 +155,7 @@ async def _measure(port: int, names: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Try and print: 0 where the gateway as it is stands under each attack."""
+    """Run the attacks and print their outcomes; 0 if the gateway with its guard stands under all of them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", action="append", choices=ATTACKS, help="this attack (repeatable; all)")
     parser.add_argument("--port", type=int, default=18080, help="of the gateway (%(default)s)")

@@ -46,8 +46,8 @@ async def running(
     port: int,
     program: Sequence[str] = ("plimsoll_gateway",),
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A gateway with the chart's defaults, which are its own; yields its process. `program`: a module, and what it is
-    told before the options.
+    """Run a gateway with its default options, which are the chart's; yields its process. `program`: a module and the
+    arguments before the options.
     """
     file = folder / "table.json"
     file.write_text(table(ports))

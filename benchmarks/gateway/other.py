@@ -1,6 +1,6 @@
 """A gateway of other parts, to compare: `python -m gateway.other uvloop|h11|unguarded|still -- OPTIONS`.
 
-uvloop must be installed. `unguarded`: uvicorn's protocol alone. `still`: what is looked at by the clock is looked at
+uvloop must be installed. `unguarded`: uvicorn's protocol without the guard. `still`: tasks that run by the clock run
 once.
 """
 

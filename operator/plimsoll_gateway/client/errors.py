@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says, or its type if it says nothing."""
+    return str(error) or type(error).__name__
+
+
 class UpstreamError(Exception):
     """No answer, or not all of it; the message says why."""
 

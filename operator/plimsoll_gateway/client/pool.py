@@ -1,4 +1,4 @@
-"""Connections to all replicas: aiohttp's, with an end to its patience and errors of ours."""
+"""Requests to replicas, by aiohttp: with time limits, keep-alive probes and the errors that the proxy retries by."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Self
 import aiohttp
 from yarl import URL
 
-from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, InvalidResponseError, ResetError
+from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, InvalidResponseError, ResetError, text_of
 from plimsoll_gateway.client.response import MOST_PIECE, Response
 
 CONNECT_SECONDS = 5.0
@@ -22,21 +22,21 @@ PROBE_AFTER_SECONDS, PROBE_EVERY_SECONDS, PROBES = 15, 5, 3
 # Shorter than the 75 s after which a replica closes an idle connection, so that we rarely send into a closing one.
 KEEP_ALIVE_SECONDS = 30.0
 MOST_LINE_BYTES = 32 << 10
-"""Of a status line, and of a field of a head."""
+"""Most bytes of a response's status line, and of each of its headers."""
 PIECE = 64 << 10
 """Bytes of a body that are written at once."""
 NOTHING = memoryview(b"")
-REPEATED = frozenset(["GET", "HEAD", "POST"])
-"""Methods for which it does not matter that aiohttp asks again where a kept-alive connection ends, or does not."""
+_UNCHANGED = frozenset(["GET", "HEAD", "POST"])
+"""Methods that need no `once`: aiohttp never repeats POST, and the other two change nothing."""
 _OWN_FIELDS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-"""What aiohttp would say for a client that says nothing."""
+"""Headers that aiohttp would add to those of the client."""
 
 Headers = Iterable[tuple[bytes, bytes]]
 Pieces = AsyncGenerator[bytes, None]
 
 
 class Pool:
-    """Used with `async with`, at whose end all connections do."""
+    """Used with `async with`, whose end closes all connections."""
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS, socket_factory=probed_socket)
@@ -78,30 +78,30 @@ class Pool:
                 headers=fields,
                 data=data,
                 allow_redirects=False,
-                middlewares=None if method in REPEATED else (once,),
+                middlewares=None if method in _UNCHANGED else (once,),
             )
             return Response(await asked)
         except (aiohttp.ConnectionTimeoutError, aiohttp.ServerTimeoutError):
             raise ConnectTimeoutError(f"no connection within {CONNECT_SECONDS:g} s") from None
         except (aiohttp.ClientConnectorError, aiohttp.NonHttpUrlClientError, ValueError) as error:
-            raise ConnectError(_words(error)) from None
+            raise ConnectError(text_of(error)) from None
         except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError) as error:
-            raise InvalidResponseError(_words(error)) from None
+            raise InvalidResponseError(text_of(error)) from None
         except aiohttp.ClientError as error:
             cause = error.__cause__
             if cause is not None and not isinstance(cause, (OSError, aiohttp.ClientError)):
                 raise cause from None  # the body's own
-            raise ResetError(_words(error)) from None
+            raise ResetError(text_of(error)) from None
 
 
 async def once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Ask in a way that aiohttp does not ask again: it would where a kept-alive connection ends."""
+    """Keep aiohttp from repeating a request, which it does when a kept-alive connection ends before the answer."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
         raise
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise ResetError(_words(error)) from None
+        raise ResetError(text_of(error)) from None
 
 
 async def _in_pieces(body: memoryview) -> Pieces:
@@ -118,7 +118,3 @@ def probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_SECONDS)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
     return made
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__

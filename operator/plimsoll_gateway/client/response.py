@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import aiohttp
 
-from plimsoll_gateway.client.errors import BrokenResponseError
+from plimsoll_gateway.client.errors import BrokenResponseError, text_of
 
 MOST_PIECE = 16 << 10
-"""Bytes that are read at once. aiohttp stops its replica where twice as many wait for a reader."""
+"""Most bytes of one read. With twice as many waiting to be read, aiohttp reads nothing more from the replica."""
 
 
 class Response:
@@ -54,15 +54,9 @@ class Response:
         try:
             text = await self._content.read(MOST_PIECE)
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
-            raise BrokenResponseError(str(error) or type(error).__name__) from None
-        if (
-            not text
-            and not self._framed
-            and self._closed is not None
-            and self._closed.done()
-            and self._closed.exception()
-        ):
-            raise BrokenResponseError(str(self._closed.exception()))
+            raise BrokenResponseError(text_of(error)) from None
+        if not text and not self._framed and (reset := self._reset()) is not None:
+            raise BrokenResponseError(text_of(reset))
         return text
 
     async def peek(self, most: int) -> bytes:
@@ -83,7 +77,11 @@ class Response:
             self._closed.remove_done_callback(self._connection_closed)
         self._response.close()
 
+    def _reset(self) -> BaseException | None:
+        """The error that ended the connection. The end of one without errors is that of an answer without a length."""
+        return self._closed.exception() if self._closed is not None and self._closed.done() else None
+
     def _connection_closed(self, _: object) -> None:
-        """aiohttp tells a reader nothing where what came was no HTTP."""
+        """Wake the reader: aiohttp does not when the connection ends because what came is not HTTP."""
         if not self._content.is_eof() and self._content.exception() is None:
             self._content.set_exception(aiohttp.ClientPayloadError("the connection was closed"))

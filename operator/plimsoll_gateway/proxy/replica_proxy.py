@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from plimsoll_gateway.admission.limits import WAKE_SECONDS
 from plimsoll_gateway.admission.queue_limit import QueueTicket
-from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, ResetError, UpstreamError
+from plimsoll_gateway.client.errors import ConnectError, ConnectTimeoutError, ResetError, UpstreamError, text_of
 from plimsoll_gateway.client.pool import Pool
 from plimsoll_gateway.client.response import Response
 from plimsoll_gateway.demand.revision_totals import RevisionTotals
@@ -277,7 +277,7 @@ async def _has_left(response: Response) -> bool:
 
 def _failure(call: Call, replica: Replica, kind: str, error: Exception, *, same_again: bool = False) -> Failure:
     """Log what happened with its details; the client is told no addresses."""
-    log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, str(error) or type(error).__name__)
+    log.warning("%s: replica %s failed (%s): %s", call.request_id, replica.id, kind, text_of(error))
     reasons = {
         "connect": "it could not be reached",
         "silent": "it took the request and did not answer, nor does it answer whether it lives",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from plimsoll_gateway.client.errors import UpstreamError
+from plimsoll_gateway.client.errors import UpstreamError, text_of
 from plimsoll_gateway.client.response import Response
 from plimsoll_gateway.demand.revision_totals import Pulse, RevisionTotals
 from plimsoll_gateway.discovery.routing_table import Model
@@ -42,7 +42,7 @@ async def pipe(
         try:
             chunk = await response.read()
         except UpstreamError as error:
-            reason = str(error) or type(error).__name__
+            reason = text_of(error)
             log.warning("%s: the answer of %s broke off: %s", call.request_id, model.key, reason)
             metrics.of(model.key, metrics.broken_streams).inc()
             totals.broke()
@@ -77,5 +77,5 @@ async def _error_of(response: Response, name: str) -> Refusal:
         while len(text) < MOST_ERROR_BYTES and (chunk := await response.read()):
             text += chunk
     except UpstreamError as error:
-        return upstream_failed(name, f"its answer broke off: {error or type(error).__name__}")
+        return upstream_failed(name, f"its answer broke off: {text_of(error)}")
     return told_by_replica(name, response.status, text)

@@ -53,28 +53,24 @@ class Upload:
             await discard_unread(self._receive, self._headers)
 
     async def behind(self) -> Message:
-        """What its client does once all of it has come. One of which the end does not come is as good as gone."""
+        """The client's next message once the file has come whole; a disconnect if it ended early."""
         await self._ended.wait()
         return await self._receive() if self._whole else {"type": "http.disconnect"}
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """It, piece by piece. Raises Refusal (408, 413) or ClientGone."""
+        began = self._clock()
         try:
-            async for piece in self._checked_pieces():
-                yield piece
+            while not self._whole:
+                piece, more = await next_piece(self._receive)
+                self._whole = not more
+                self._came += len(piece)
+                if self._came > self._limit:
+                    await self.discard()
+                    raise body_too_large(self._limit, MOST_OPTION)
+                if piece:
+                    yield piece
+                if more:
+                    check_pace(self._came, self._clock() - began)
         finally:
             self._ended.set()
-
-    async def _checked_pieces(self) -> AsyncGenerator[bytes, None]:
-        began = self._clock()
-        while not self._whole:
-            piece, more = await next_piece(self._receive)
-            self._whole = not more
-            self._came += len(piece)
-            if self._came > self._limit:
-                await self.discard()
-                raise body_too_large(self._limit, MOST_OPTION)
-            if piece:
-                yield piece
-            if more:
-                check_pace(self._came, self._clock() - began)
