@@ -213,6 +213,7 @@ class ConnectionGuard(asyncio.Protocol):
                 self._answered = None
             if not self._answering:
                 self._rest()
+            self._read_on()  # the next request may wait for its body
 
     def _rest(self) -> None:
         """All is answered that has come whole."""
@@ -227,7 +228,6 @@ class ConnectionGuard(asyncio.Protocol):
             http.cycle.body = bytearray()
         if self.limit is not None:
             self.limit.idle(self)
-        self._read_on()
 
     async def _answer_extra(self, scope: Message, receive: Receive, send: Send) -> None:
         """One beyond the bound is heard once."""
