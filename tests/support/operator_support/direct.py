@@ -192,7 +192,15 @@ class Direct:
 
     def make_ready(self, name: str) -> bool:
         """What scheduler and kubelets have to do for an object's pods: place, start, end. Whether there was any."""
-        return sum(self._go_on(pod) for pod in self.pods(name)) > 0
+        return sum(self._advance(pod) for pod in self.pods(name)) > 0
+
+    def _advance(self, pod: Json) -> bool:
+        try:
+            return self._go_on(pod)
+        except Refused as refusal:
+            if refusal.code != 404:  # the operator may delete a pod after it was listed
+                raise
+            return True
 
     def _go_on(self, pod: Json) -> bool:
         if "deletionTimestamp" in pod["metadata"]:
