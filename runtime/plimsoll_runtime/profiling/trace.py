@@ -26,7 +26,7 @@ PROCESS = 10**9
 """Beyond every process id and every device number, which torch's events use."""
 STEPS, SERVER, OPS = 1, 2, 3
 TRACKS = {STEPS: "engine: steps and their phases", SERVER: "server path", OPS: "ops of the forward pass, end to end"}
-ANCHOR, ANCHORS = "plimsoll::anchor", 16
+ANCHOR, ANCHORS = "plimsoll::anchor", 64
 
 
 def timeline_events(records: Sequence[StepRecord], *, zero_ns: int, zero_us: float = 0.0) -> list[Event]:
@@ -65,20 +65,33 @@ def with_torch_events(run: Callable[[], Sequence[StepRecord]], device: torch.dev
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities) as profiler:
-        read_ns = []
+        before_ns, after_ns = [], []
         for _ in range(ANCHORS):
-            read_ns.append(perf_counter_ns())
+            before_ns.append(perf_counter_ns())
             with record_function(ANCHOR):
                 pass
+            after_ns.append(perf_counter_ns())
         records = run()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "torch.json"
         profiler.export_chrome_trace(str(path))
         theirs: list[Event] = json.loads(path.read_text())["traceEvents"]
-    began_us = sorted(e["ts"] for e in theirs if e.get("name") == ANCHOR and e.get("cat") == "user_annotation")
-    # Each began after our clock was read: by least where nothing came between.
-    anchor_ns, anchor_us = min(zip(read_ns, began_us, strict=True), key=lambda pair: pair[1] - pair[0] / 1000)
-    return [*theirs, *timeline_events(records, zero_ns=anchor_ns, zero_us=anchor_us)]
+    anchors = sorted(
+        (e["ts"], e["dur"]) for e in theirs if e.get("name") == ANCHOR and e.get("cat") == "user_annotation"
+    )
+    offset_us = _offset_us(anchors, before_ns, after_ns)
+    return [*theirs, *timeline_events(records, zero_ns=0, zero_us=offset_us)]
+
+
+def _offset_us(anchors: Sequence[tuple[float, float]], before_ns: Sequence[int], after_ns: Sequence[int]) -> float:
+    """Return torch's clock minus ours. `anchors` are start and duration in microseconds on torch's clock.
+
+    Our clock was read before and after each anchor, so each anchor bounds the offset from both sides. A thread that
+    was preempted during an anchor only widens that anchor's bounds.
+    """
+    most = min(start - read / 1000 for (start, _), read in zip(anchors, before_ns, strict=True))
+    least = max(start + duration - read / 1000 for (start, duration), read in zip(anchors, after_ns, strict=True))
+    return (most + least) / 2
 
 
 def write_trace(path: Path, events: Sequence[Event]) -> None:

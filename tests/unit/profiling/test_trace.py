@@ -8,7 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from profiling_support.steps import MS, record
 
 from plimsoll_runtime.engine.step_timing import PhaseSpan, StepPhase, Timeline
@@ -19,12 +22,15 @@ from plimsoll_runtime.profiling.trace import (
     SERVER,
     STEPS,
     TRACKS,
+    _offset_us,
     timeline_events,
     with_torch_events,
     write_trace,
 )
 
 ROUNDING = 1e-3
+CLOCK_ERROR_US = 5.0
+"""What the offset of two clocks may be wrong by: half of what the shortest anchor takes, which is some 3 us."""
 """Microseconds that two ways to the same moment may differ."""
 
 
@@ -107,5 +113,20 @@ def test_torchs_events_are_on_the_same_clock() -> None:
     forwards = [e for e in spans_of(events, STEPS) if e["name"] == "forward"]
     assert (len(products), len(forwards)) == (3, 3)
     for product, forward in zip(products, forwards, strict=True):
-        assert forward["ts"] <= product["ts"]
-        assert product["ts"] + product["dur"] <= forward["ts"] + forward["dur"]
+        assert forward["ts"] <= product["ts"] + CLOCK_ERROR_US
+        assert product["ts"] + product["dur"] <= forward["ts"] + forward["dur"] + CLOCK_ERROR_US
+
+
+@given(
+    offset=st.integers(-(10**9), 10**9),
+    waits=st.lists(st.tuples(*[st.floats(0, 1e5)] * 3), min_size=1, max_size=8),
+)
+def test_a_preempted_anchor_does_not_move_the_clock(offset: int, waits: list[tuple[float, float, float]]) -> None:
+    """One anchor is read at once; at any of the others the thread may be preempted, before, in and after it."""
+    anchors, before_ns, after_ns, now = [], [], [], 0.0
+    for first, inside, last in [(0.5, 1.0, 0.5), *waits]:
+        before_ns.append(round(now * 1000))
+        anchors.append((now + first + offset, inside))
+        now += first + inside + last
+        after_ns.append(round(now * 1000))
+    assert _offset_us(anchors, before_ns, after_ns) == pytest.approx(offset, abs=0.51)
