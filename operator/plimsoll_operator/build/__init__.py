@@ -1,1 +1,1 @@
-"""Builders of the objects that the operator makes: pure functions from a spec."""
+"""Builders of the objects that the operator creates: pure functions of a spec."""

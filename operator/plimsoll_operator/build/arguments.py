@@ -1,4 +1,4 @@
-"""The command line of the runtime: each field of `spec.runtime` is the camelCase of a flag of `plimsoll serve`."""
+"""The runtime's command line: each field of `spec.runtime` is the camelCase of a flag of `plimsoll serve`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from plimsoll_operator.spec.workload import Workload
 
 CLAIMS = "/models"
 ON = frozenset({"prefixCaching"})
-"""Options that are on by themselves: `plimsoll serve` has no flag that switches them on."""
+"""Options that are on by default: `plimsoll serve` has no flag to switch them on."""
 
 
 def serve_arguments(spec: Spec) -> list[str]:
-    """What follows `plimsoll`."""
+    """Return the arguments after `plimsoll`."""
     arguments = ["serve", model_argument(spec.source), "--host", "0.0.0.0", "--port", str(PORT)]
     if spec.revision:
         arguments += ["--revision", spec.revision]
@@ -31,12 +31,12 @@ def serve_arguments(spec: Spec) -> list[str]:
 
 
 def device_arguments(spec: Workload) -> list[str]:
-    """What `plimsoll serve` and `plimsoll host` are told of the device: a pod that claims a GPU has it, or ends."""
+    """Return the device option: a pod with an accelerator uses it or fails, instead of falling back to the CPU."""
     return ["--device", "cuda"] if spec.accelerator else []
 
 
 def model_argument(source: str) -> str:
-    """MODEL: a claim's path is where it is mounted, a file's path is itself, the rest is for the runtime to resolve."""
+    """Return MODEL: the mount path of a claim, the path of a file, or the source as it is for the runtime to resolve."""
     if claim := claim_name(source):
         path = source.removeprefix(f"pvc://{claim}").strip("/")
         return f"{CLAIMS}/{claim}" + (f"/{path}" if path else "")

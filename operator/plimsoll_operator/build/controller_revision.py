@@ -1,7 +1,7 @@
-"""One revision as the API server has it: the part of a ModelDeployment's spec that pods are made of.
+"""A revision as a ControllerRevision: the part of a ModelDeployment's spec from which pods are made.
 
-Its name comes from what is in it and from whose it is, so that a process that was killed writes the same object again,
-and what a deleted model of the same name left over is never taken for it.
+Its name is a hash of its content and of its owner's uid. A restarted operator therefore writes the same object again,
+and never takes over one that a deleted model of the same name left.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 
 API, KIND, PLURAL = "apps/v1", "ControllerRevision", "controllerrevisions"
 TAKEN_BACK = "plimsoll.dev/taken-back"
-"""Annotation of a revision that a canary took back: a `Mark` as JSON."""
+"""Annotation of a revision whose canary was rolled back: a `Mark` as JSON."""
 PARTS = ("model", "resources", "runtime", "responses", "files", "template")
-"""Of a spec: what pods are made of. The rest says how many there are, and how they are replaced."""
+"""The fields of a spec from which pods are made. The others set the number and the replacement of pods."""
 NAME_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """`label` names what pods are made of, `spec` is that as JSON, and `number` grows with each change of the spec.
+    """`label` is the hash of what pods are made from, `spec` that content as JSON; `number` grows with each change of
+    the spec.
 
-    `mark`: what its canary wrote when it was taken back, "" for nothing.
+    `mark`: written when its canary was rolled back, else "".
     """
 
     name: str
@@ -40,7 +41,7 @@ class Revision:
 
 
 def read_revision(item: Object) -> Revision:
-    """What is kept of a ControllerRevision, whoever made it."""
+    """Read a ControllerRevision."""
     meta, data = item["metadata"], item.get("data")
     return Revision(
         name=meta["name"],
@@ -53,20 +54,20 @@ def read_revision(item: Object) -> Revision:
 
 
 def present_revision(item: Object, spec: Spec) -> Revision:
-    """What should be stored of a model's present spec; its number and mark are still to be given."""
+    """Return the revision of a model's present spec, without number and mark."""
     label = user_part(spec)
     parts = {part: item["spec"][part] for part in PARTS if part in item["spec"]}
     return Revision(revision_name(spec, label), "", label, 0, _canonical(parts))
 
 
 def revision_name(spec: Spec, label: str) -> str:
-    """The name of the object that holds a revision of this model."""
+    """Return the name of the ControllerRevision of this model and label."""
     digest = hashlib.sha256(f"{spec.owner.uid}/{label}".encode()).hexdigest()
     return f"{spec.key.name}-{digest[:NAME_DIGITS]}"
 
 
 def build_revision(spec: Spec, revision: Revision) -> dict[str, Any]:
-    """The ControllerRevision."""
+    """Build the ControllerRevision."""
     labels = {**selector_labels(spec.key.name), REVISION_LABEL: revision.label}
     metadata: dict[str, Any] = {
         "name": revision.name,
@@ -86,9 +87,9 @@ def build_revision(spec: Spec, revision: Revision) -> dict[str, Any]:
 
 
 def spec_of_revision(item: Object, revision: Revision, profiles: Profiles = NO_PROFILES) -> Spec | None:
-    """The spec that a model would have with what is stored; None where no pod of that revision could be made of it.
+    """Return the model's spec with the stored fields; None if the revision cannot be used.
 
-    That is so of one that somebody else made, or that an operator with another way to name revisions left.
+    That is the case if it has errors, or if its label or name is not the one that this operator computes.
     """
     found = json.loads(revision.spec)
     if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""The disruption budget of an object's pods: how many replicas a drain of nodes must leave."""
+"""Builds the PodDisruptionBudget of an object's pods."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from plimsoll_operator.spec.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Whether any are made; `of_one`: of a single replica, too, as it is moved off a node that is being drained."""
+    """Whether budgets are created. `of_one`: also for a single replica, because the operator moves it off drained
+    nodes.
+    """
 
     made: bool = True
     of_one: bool = True
 
 
 def budget_name(owner: Owner) -> str:
-    """A model and a pool of one name have a budget each."""
+    """Return the name of the budget, different for a model and a pool of the same name."""
     return owner.key.name if owner.kind == KIND else f"pool-{owner.key.name}"
 
 
 def build_budget(spec: Workload, uid: str | None, budgets: Budgets = Budgets()) -> dict[str, Any] | None:
-    """None where there is nothing to keep, or where keeping it would hold up a drain for ever.
+    """Build the budget; None if it would protect nothing, or would block node drains forever.
 
-    A number, and not a share: nobody then has to find out how many replicas there should be. Pods that do not serve may
-    always go. `uid` is the owner's where all pods carry it as a label.
+    `minAvailable` is a number, so that the cluster need not look up the number of replicas. Unready pods may always be
+    evicted. `uid` is the owner's, if all pods have it as a label.
     """
     least = spec.replicas - spec.rollout.unavailable(spec.replicas)
     if least < 1 or not budgets.made or (spec.replicas == 1 and not budgets.of_one):

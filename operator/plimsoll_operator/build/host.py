@@ -21,30 +21,30 @@ LEAST_BYTES = 32
 
 
 class HostKeyError(Exception):
-    """The key cannot be used; the message says why. It never has a part of it."""
+    """The key cannot be used; the message says why, without any part of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """The operator's key, which is never shown."""
+    """The operator's key, which is never logged or shown."""
 
     key: bytes = field(repr=False)
 
     @property
     def fingerprint(self) -> str:
-        """A name for it: pods that were made with another do not know the tokens of this one."""
+        """A hash of the key. Pods that were created with another key reject the tokens of this one."""
         return hashlib.sha256(self.key).hexdigest()[:16]
 
     def token(self, pool: ObjectKey) -> str:
-        """The bearer token for the hosts of a pool, in hex."""
+        """Return the bearer token for the hosts of a pool, in hex."""
         return self._derived(f"host/{pool}")
 
     def token_hash(self, pool: ObjectKey) -> str:
-        """What the pods of a pool are given: SHA-256 in hex. Nobody gets a token of 256 bits back out of it."""
+        """Return the SHA-256 of the token in hex, which pods get. A token of 256 bits cannot be recovered from it."""
         return hashlib.sha256(self.token(pool).encode()).hexdigest()
 
     def mark(self, secret: str) -> str:
-        """A name for somebody else's secret, from which nobody learns anything of it."""
+        """Return a keyed hash of another secret, to detect changes without storing it."""
         return self._derived(f"mark/{secret}")
 
     def _derived(self, text: str) -> str:
@@ -52,19 +52,19 @@ class HostKey:
 
 
 def read_key(folder: Path) -> HostKey:
-    """From a mounted Secret. Raises HostKeyError."""
+    """Read the key from a mounted Secret. Raise HostKeyError if it is missing or too short."""
     path = folder / FILE
     try:
         key = path.read_bytes().strip()
     except OSError as error:
-        raise HostKeyError(f"the key {path} cannot be read: {error.strerror}") from error
+        raise HostKeyError(f"cannot read the key {path}: {error.strerror}") from error
     if len(key) < LEAST_BYTES:
-        raise HostKeyError(f"the key {path} has {len(key)} bytes; it needs {LEAST_BYTES} random ones")
+        raise HostKeyError(f"the key {path} has {len(key)} bytes; it needs at least {LEAST_BYTES} random bytes")
     return HostKey(key)
 
 
 def build_host(spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: str = "0") -> dict[str, Any]:
-    """One pod. Two of one spec, image and key differ in `suffix` and `group` only."""
+    """Build one pod. Two pods of one spec, image and key differ only in `suffix` and `group`."""
     parts = Parts(
         role=HOSTING,
         group=group,
@@ -80,7 +80,7 @@ def build_host(spec: PoolSpec, image: Image, key: HostKey, suffix: str, group: s
 
 
 def host_arguments(spec: PoolSpec) -> list[str]:
-    """What follows `plimsoll`."""
+    """Return the arguments after `plimsoll`."""
     return [
         *("host", "--host", "0.0.0.0", "--port", str(PORT), "--host-port", str(HOST_PORT)),
         *("--line", spec.line, "--sleepers", spec.sleepers),

@@ -1,4 +1,4 @@
-"""The runtime's image, and which others a template may take."""
+"""The runtime's image, and the images that a template may use instead."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from plimsoll_operator.spec.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The runtime's image and when the kubelet pulls it. `allowed`: from where a template may take another.
+    """The runtime's image and its pull policy. `allowed`: prefixes of images that a template may use.
 
-    `fixed_user`: whether pods name the image's user; otherwise the cluster assigns one.
+    `fixed_user`: whether pods set the image's user; otherwise the cluster assigns one.
     """
 
     reference: str
@@ -21,7 +21,7 @@ class Image:
     fixed_user: bool = True
 
     def of(self, spec: Workload) -> str:
-        """The image of an object's pods. Raises SpecError for one that is not allowed."""
+        """Return the image of an object's pods. Raise SpecError if it is not allowed."""
         own = spec.template.image
         if own is None:
             return self.reference
@@ -29,6 +29,6 @@ class Image:
             places = f"only {', '.join(self.allowed)}" if self.allowed else "none"
             raise SpecError(
                 f"template.image {own} is not among the images that this installation allows ({places}): leave it out, "
-                "or have its place added to the chart's runtime.allowedImages"
+                "or add its prefix to the chart's runtime.allowedImages"
             )
         return own

@@ -14,7 +14,7 @@ from plimsoll_operator.spec.model_deployment import Spec
 
 
 def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[str, Any]:
-    """One replica. Two pods of one spec and image differ in `suffix` and `group` only."""
+    """Build one replica. Two pods of one spec and image differ only in `suffix` and `group`."""
     claim = claim_name(spec.source)
     parts = Parts(
         role=SERVING,
@@ -30,14 +30,14 @@ def build_pod(spec: Spec, image: Image, suffix: str, group: str = "0") -> dict[s
 
 
 def _token(spec: Spec) -> dict[str, Any]:
-    """The kubelet reads the Secret: the operator has no part in it."""
+    """Return the variable of the token. The kubelet reads the Secret, so the operator needs no access to it."""
     if spec.token is None:
         return {}
     return {"HF_TOKEN": {"secretKeyRef": {"name": spec.token.name, "key": spec.token.key}}}
 
 
 def build_service(spec: Spec, uid: str | None) -> dict[str, Any]:
-    """Port 80 to the runtime's http port; `uid` is the owner's where all pods carry it as a label."""
+    """Build the Service, from port 80 to the runtime's http port; `uid` is the owner's, if all pods have it as a label."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

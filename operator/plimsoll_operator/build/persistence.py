@@ -1,4 +1,4 @@
-"""What pods are told of the stores that they keep things in: options, volumes, and under which names they keep."""
+"""Options, volumes and names of the stores in which pods keep responses and files."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from plimsoll_operator.spec.persistence import Files, Responses
 STORES = "/var/lib/plimsoll"
 FILES, RESPONSES = f"{STORES}/files", f"{STORES}/responses"
 GROUP_VARIABLE = "PLIMSOLL_GROUP"
-"""Of a pod that keeps its responses on a claim: its group, by which its file is found again."""
+"""In a pod that keeps responses on a claim: its group, which is part of the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A claim that pods write to, as a volume of that name at this path."""
+    """A claim that pods write to, the name of its volume, and the mount path."""
 
     volume: str
     claim: str
@@ -25,7 +25,7 @@ class Store:
 
 
 class Persistent(Protocol):
-    """A spec whose pods keep things. Implementations are frozen dataclasses."""
+    """A spec whose pods may have stores. Implementations are frozen dataclasses."""
 
     @property
     def owner(self) -> Owner:
@@ -41,12 +41,14 @@ class Persistent(Protocol):
 
 
 def store_arguments(spec: Persistent) -> list[str]:
-    """Options of `plimsoll serve` and `plimsoll host`."""
+    """Return the options of `plimsoll serve` and `plimsoll host`."""
     return [*_responses(spec), *_files(spec)]
 
 
 def stores(spec: Persistent) -> tuple[Store, ...]:
-    """The claims that each pod writes to. One that has both is one volume: a kubelet mounts no claim twice in a pod."""
+    """Return the claims that each pod writes to. A claim with both stores is one volume: a pod can mount a claim only
+    once.
+    """
     responses, files = _responses_claim(spec), spec.files
     volume = FILES_VOLUME if files is not None and responses == files.claim else RESPONSES_VOLUME
     return (
@@ -56,19 +58,21 @@ def stores(spec: Persistent) -> tuple[Store, ...]:
 
 
 def group_variable(spec: Persistent) -> dict[str, Any]:
-    """The pod's own label: two pods of one spec and image are to differ in nothing but labels and names."""
+    """Return the variable that reads the pod's group label, so that pods of one spec and image differ only in labels
+    and names.
+    """
     if _responses_claim(spec) is None:
         return {}
     return {GROUP_VARIABLE: {"fieldRef": {"fieldPath": f"metadata.labels['{GROUP_LABEL}']"}}}
 
 
 def keeper_label(spec: Persistent, group: str) -> dict[str, str]:
-    """Under which name gateways find what the pod keeps, which the one in its place keeps after it."""
+    """Return the label by which gateways find a pod's stored responses; the pod that replaces it gets the same one."""
     return {} if _responses_claim(spec) is None else {KEEPER_LABEL: f"{_name(spec)}-{group}"}
 
 
 def _name(spec: Persistent) -> str:
-    """That of no other object of the namespace: a pool and a model may be called alike, and no model has a dot."""
+    """Return a name that is unique in the namespace: a pool's gets a dot, which no model's name has."""
     name = spec.owner.key.name
     return f"pool.{name}" if spec.owner.kind == POOL_KIND else name
 

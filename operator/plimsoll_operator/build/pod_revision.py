@@ -1,9 +1,9 @@
-"""What a pod was made from, as a label's value in three parts: the user's spec, the installation's (the runtime image,
-and the fields that defaults and profiles add), and our own part.
+"""The pod hash: a label with what a pod was made from, in three parts: the user's spec, the installation's settings
+(image, and the fields that defaults and profiles add), and the version of the builder.
 
-A pod whose user's part differs is replaced as the user asked. One of which only the others differ is replaced because
-of an upgrade of Plimsoll, a few models at a time. Our own part is a number and no hash of what we build: an operator
-that builds pods differently replaces none for it, unless whoever changes the builder raises the number.
+A pod whose first part differs is replaced as a rollout. If only the others differ, it is replaced as an upgrade of
+Plimsoll, a few models at a time. The builder's part is a number and not a hash of the built pod: a change of the
+builder replaces no pods unless its author raises the number.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from plimsoll_operator.spec.template import Template
 from plimsoll_operator.spec.workload import Workload
 
 OWN = 1
-"""To be raised where pods that earlier operators made must not go on, as for a hole in their security."""
+"""Raise this number if pods of earlier operators must be replaced, for example because of a security defect."""
 HASH_LENGTH = 10
 UNSEEN = frozenset(
     {"owner", "created", "generation", "replicas", "rollout", "history", "scaling", "namespaces", "shared_claims"}
     | {"own"}
 )
-"""Parts of a spec that no pod can see."""
+"""Fields of a spec that do not affect pods."""
 DEFAULT_TEMPLATE = msgspec.to_builtins(Template())
 
 
 class Fit(Enum):
-    """How a pod compares with what would be made now."""
+    """How an existing pod compares with one that would be built from the present spec."""
 
     CURRENT = "of the present spec and image"
-    OUTDATED = "of the present spec, and of another image, other defaults or an operator whose pods must go"
+    OUTDATED = "of the present spec, but another image, other defaults or an operator whose pods must be replaced"
     OLDER = "of another spec"
 
 
@@ -44,12 +44,14 @@ Fits = Callable[[str], Fit]
 
 
 def revision(spec: Workload, image: Image, more: str = "") -> str:
-    """The label of a pod that is made now. `more` is what else of an installation its pods are made from."""
+    """Return the label of a pod that is built now. `more`: other parts of the installation that its pods depend on."""
     return _label(user_part(spec), spec, image, more)
 
 
 def user_part(spec: Workload) -> str:
-    """A name for all that the user says about pods. What is left out is no part of it: a new field changes nothing."""
+    """Return the hash of what the user's spec says about pods. Unset fields are left out, so that new fields change
+    nothing.
+    """
     return _hash(_said(spec.own or spec))
 
 
@@ -63,7 +65,7 @@ def _said(spec: Workload) -> dict[str, Any]:
 
 
 def _added(spec: Workload) -> dict[str, Any]:
-    """Fields to which defaults and profiles of the installation have added."""
+    """Return the fields to which defaults and profiles of the installation have added."""
     if spec.own is None:
         return {}
     own = _said(spec.own)
@@ -71,7 +73,7 @@ def _added(spec: Workload) -> dict[str, Any]:
 
 
 def fits(spec: Workload, image: Image, more: str = "") -> Fits:
-    """Compares the label of a pod with the label that a pod made now would have."""
+    """Return a function that compares a pod's label with that of a pod built now."""
     user = user_part(spec)
     wanted = _label(user, spec, image, more)
 
@@ -90,12 +92,12 @@ def _label(user: str, spec: Workload, image: Image, more: str) -> str:
 
 
 def _used(spec: Workload, image: Image) -> Image:
-    """The image that a pod of this spec runs."""
+    """Return the image of a pod of this spec."""
     return Image(image.of(spec), image.pull_policy, fixed_user=image.fixed_user)
 
 
 def _installed(spec: Workload, image: Image, more: str) -> str:
-    """What is not set is no part of it, so that pods of earlier operators stay."""
+    """Return the hash of the installation's settings, without those that are not set."""
     parts = {"more": more, "added": _added(spec)}
     used = asdict(_used(spec, image))
     if image.fixed_user:

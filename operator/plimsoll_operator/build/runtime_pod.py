@@ -1,4 +1,4 @@
-"""A runtime pod: restricted in every way that Pod Security asks for, and drained before it goes."""
+"""Builds a runtime pod, which meets the restricted Pod Security Standard and drains before it ends."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ _FIXED_USER = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
 TERMINATION_LOG = "/dev/termination-log"
 CACHE = "/cache"
 LEAVE_SECONDS = 3
-"""A pod that is deleted serves on for so long, until everybody has heard of it and of the pod that takes its place."""
+"""A deleted pod serves for this many more seconds, until all clients know of its deletion and its replacement."""
 GRACE_BEYOND_DRAIN = 15 + LEAVE_SECONDS
 START_PERIOD = 2
 CACHE_LIMIT = "256Gi"
-"""Of the cache without `resources.ephemeralStorage`: room for whatever one accelerator can hold, not all of a disk."""
+"""Size limit of the cache without `resources.ephemeralStorage`: enough for any one accelerator, but not a whole disk.
+"""
 OVER_NODES = ({"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"},)
 NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NODE_LOST_SECONDS = 60
-"""How long a pod may stay on a node that does not answer. The cluster's own 300 s are long for requests to wait."""
+"""How long a pod stays on a node that does not respond. Kubernetes' default of 300 s is long for waiting requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """In what pods of a kind differ from those of another.
+    """The parts in which pods of different kinds differ.
 
-    `environment` has texts, or where a variable's value comes from (`valueFrom`). `claims` has volumes by the claim
-    that each is of; they are mounted below /models under the claims' names. `stores` are written to.
+    `environment` has texts, or the source of a value (`valueFrom`). `claims` has the name of the volume by claim; they
+    are mounted read-only at /models/CLAIM. `stores` are mounted writable.
     """
 
     role: str
@@ -57,7 +58,7 @@ class Parts:
 
 
 def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -> dict[str, Any]:
-    """One pod. Two of one spec, image and group differ in `suffix` only."""
+    """Build one pod. Two pods of one spec, image and group differ only in `suffix`."""
     body = _with_defaults(_pod_spec(spec, image, parts), spec)
     ours = {
         **_selector(spec, spec.owner.uid),
@@ -79,7 +80,7 @@ def build_runtime_pod(spec: Workload, image: Image, suffix: str, parts: Parts) -
 
 
 def _with_defaults(body: dict[str, Any], spec: Workload) -> dict[str, Any]:
-    """What pods have where the spec does not say."""
+    """Add the pod settings that the spec does not set."""
     limit = {"sizeLimit": spec.ephemeral_storage or CACHE_LIMIT}
     volumes = [{**volume, "emptyDir": limit} if volume["name"] == "cache" else volume for volume in body["volumes"]]
     return {"topologySpreadConstraints": _spread(spec, OVER_NODES), **body, "volumes": volumes}
@@ -90,7 +91,7 @@ def _selector(spec: Workload, uid: str | None = None) -> dict[str, str]:
 
 
 def _spread(spec: Workload, constraints: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Constraints over the object's own pods where they do not say over which."""
+    """Return the constraints, applied to the object's own pods unless they have a selector."""
     own = {"labelSelector": {"matchLabels": _selector(spec)}}
     return [{**own, **constraint} for constraint in constraints]
 
@@ -152,7 +153,7 @@ def _container(spec: Workload, image: Image, parts: Parts) -> dict[str, Any]:
 
 
 def _environment(spec: Workload, parts: Parts) -> list[dict[str, Any]]:
-    """Ours first; a variable of the template replaces ours of the same name."""
+    """Return our variables, then the template's, which replace ours of the same name."""
     ours: dict[str, str | Mapping[str, Any]] = {
         "PLIMSOLL_CACHE": CACHE,
         "HF_HOME": f"{CACHE}/huggingface",
@@ -169,7 +170,9 @@ def _environment(spec: Workload, parts: Parts) -> list[dict[str, Any]]:
 
 
 def _resources(spec: Workload) -> dict[str, Any]:
-    """Memory is requested and limited alike, so that a pod is never killed for what another one took."""
+    """Return requests and limits. Both have the same memory, so that a pod is not killed because another one uses too
+    much.
+    """
     requests: dict[str, str] = {}
     limits: dict[str, str] = {}
     if spec.cpu:
@@ -188,7 +191,7 @@ def _resources(spec: Workload) -> dict[str, Any]:
 
 
 def _tolerations(spec: Workload) -> list[dict[str, Any]]:
-    """The template's, and ours where it says nothing about a lost node."""
+    """Return the template's tolerations, and ours for a lost node unless it has its own."""
     theirs = [dict(toleration) for toleration in spec.template.tolerations]
     known = {toleration.get("key") for toleration in theirs}
     if None in known or "" in known:  # tolerates everything

@@ -1,1 +1,3 @@
-"""Canaries: a new revision gets a share of requests first, and is rolled back if it answers worse."""
+"""Canaries: a new revision gets a share of requests before it replaces the stable one, and is rolled back if it is
+worse.
+"""

@@ -1,14 +1,14 @@
-"""Whether a canary answers worse than the stable pods: two tests that may be asked again with every request.
+"""Tests whether a canary is worse than the stable pods. Both tests may be repeated after every request.
 
-With a probability of `ERROR` at the most, a canary that is no worse is ever taken back in a step, over all looks
-together; each of the two tests has half of it.
+The probability that a canary which is not worse is rolled back in a step is at most `ERROR`, over all repetitions. Each
+of the two tests has half of it. The bounds are always-valid: they hold at all times together.
 
-Failures: the canary's share is worse if its lowest bound lies above both what is allowed and the highest bound of the
-stable pods' share. What fails everywhere alike is nobody's fault.
+Failures: the canary is worse if the lower bound of its failure rate exceeds both the allowed rate and the upper bound
+of the stable pods' rate. Failures that affect all pods alike do not count against it.
 
-First bytes: they are later if there are two bounds of buckets, b and c >= (1 + increase) b, so that `QUANTILE` of the
-stable pods' come by b and fewer than that of the canary's by c. Every bucket has its part of the error, so that it does
-not matter that the bounds are chosen after the counts were seen.
+Time to first byte: the canary is slower if there are two bucket bounds, b and c >= (1 + increase) b, so that `QUANTILE`
+of the stable pods' outputs begin within b and fewer than that of the canary's within c. Each bucket has its part of the
+error, so the bounds may be chosen after the counts are known.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ HALVINGS = 60
 
 
 def lowest(hits: int, tries: int, error: float) -> float:
-    """Below this the share is not, but for a probability of `error` over all times."""
+    """Return a lower bound of the share. Over all times, it is wrong with a probability of at most `error`."""
     return _edge(hits, tries, error, 0.0)
 
 
 def highest(hits: int, tries: int, error: float) -> float:
-    """Above this the share is not, but for a probability of `error` over all times."""
+    """Return an upper bound of the share. Over all times, it is wrong with a probability of at most `error`."""
     return _edge(hits, tries, error, 1.0)
 
 
 def log_evidence(hits: int, tries: int, share: float) -> float:
-    """The logarithm of E against a share; infinite where what was seen is impossible."""
+    """Return the logarithm of the evidence E against a share; infinite if the counts are impossible with it.
+
+    E is the Bayes factor of a Jeffreys prior, Beta(1/2, 1/2), against the share.
+    """
     misses = tries - hits
     if (share <= 0 and hits) or (share >= 1 and misses):
         return math.inf
@@ -42,7 +45,7 @@ def log_evidence(hits: int, tries: int, share: float) -> float:
 
 
 def _edge(hits: int, tries: int, error: float, end: float) -> float:
-    """Where E reaches 1/error between what was seen and `end`; `end` itself where it does not."""
+    """Return the share between the observed one and `end` at which E reaches 1/error, or `end` if it does not."""
     if not tries:
         return end
     limit = -math.log(error)
@@ -63,7 +66,7 @@ QUANTILE = 0.9
 
 
 def why_worse(terms: CanarySpec, canary: RequestCounts, stable: RequestCounts) -> str | None:
-    """Why the canary is worse, in words; None where that cannot be said."""
+    """Return why the canary is worse, or None if that is not certain."""
     return _fails_more(terms, canary, stable) or _begins_later(terms, canary, stable)
 
 
@@ -75,7 +78,7 @@ def _fails_more(terms: CanarySpec, canary: RequestCounts, stable: RequestCounts)
     if surely <= max(terms.max_error_rate, highest(stable.failed, stable.requests, error) if stable.requests else 0.0):
         return None
     return (
-        f"{canary.failed} of {canary.requests} requests failed against {stable.failed} of {stable.requests} "
+        f"{canary.failed} of {canary.requests} requests failed, of the stable pods {stable.failed} of {stable.requests} "
         f"(allowed: {_percent(terms.max_error_rate)})"
     )
 
@@ -90,8 +93,8 @@ def _begins_later(terms: CanarySpec, canary: RequestCounts, stable: RequestCount
     if not early or not late or max(late) < factor * min(early):
         return None
     return (
-        f"{_percent(QUANTILE)} of first bytes come within {min(early):g} s from the stable pods, and take longer than "
-        f"{max(late):g} s from the canary (allowed: {_percent(terms.max_latency_increase)} more)"
+        f"the {_percent(QUANTILE)} quantile of the time to first byte is at most {min(early):g} s for the stable pods and "
+        f"above {max(late):g} s for the canary (allowed: {_percent(terms.max_latency_increase)} more)"
     )
 
 

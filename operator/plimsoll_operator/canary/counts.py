@@ -1,4 +1,4 @@
-"""What was seen of a revision: how many requests, how many of them failed, and when their first bytes came."""
+"""Counts of a revision's requests: all, failed, and the times of their first bytes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """`requests` were answered, or were to be, and `failed` of them were not, or not to their end.
+    """`requests` that have ended, of which `failed` got no output or an incomplete one.
 
-    `first_bytes` have, by upper bound in seconds, how many of `timed` streamed answers had begun by then.
+    `first_bytes`: for each upper bound in seconds, how many of the `timed` streamed outputs had begun by then.
     """
 
     requests: int = 0
@@ -25,11 +25,11 @@ class RequestCounts:
 
     @property
     def rate(self) -> float:
-        """The share that failed."""
+        """The failed share of the requests."""
         return self.failed / self.requests if self.requests else 0.0
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the counts contradict each other."""
+        """Raise AssertionError if the counts contradict each other."""
         assert 0 <= self.failed <= self.requests, f"{self.failed} of {self.requests} requests failed"
         counts = [count for _, count in self.first_bytes]
         assert counts == sorted(counts), f"cumulative counts fall: {counts}"
@@ -40,7 +40,9 @@ NOTHING = RequestCounts()
 
 
 def _combined(one: RequestCounts, other: RequestCounts, sign: int) -> RequestCounts:
-    """Bounds of which the other says nothing are left out: nobody knows what lies below them."""
+    """Add or subtract counts. Bounds that only one of them has are left out, because the other's count is unknown
+    there.
+    """
     if not one.timed:
         first_bytes = tuple((bound, sign * count) for bound, count in other.first_bytes)
     elif not other.timed:

@@ -1,4 +1,4 @@
-"""Decides in each pass over a model whether it has a canary, and how far that is."""
+"""Decides in each reconcile whether a model has a canary, and at which step it is."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from plimsoll_operator.spec.model_deployment import Spec, SpecError
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 
 TotalsSource = Callable[[ObjectKey], Totals | None]
-"""What every gateway process has counted of a model; None where nobody tells."""
+"""Returns the counts of a model by gateway process, or None if no gateway reports any."""
 NEVER_MIND = "the spec is that of the stable revision again"
-NO_ROOM = "there is no place for a pod beside the only one: raise replicas or rollout.maxSurge"
+NO_ROOM = "1 replica without rollout.maxSurge leaves no pod for the canary: raise replicas or rollout.maxSurge"
 
 
 def no_totals(_: ObjectKey) -> Totals | None:
-    """For an operator that asks no gateways."""
+    """Return None: the source of an operator that polls no gateways."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryDecision:
-    """`split` is None where all pods are to be of the present spec; `stable`: the revision to go back to, "" for none.
+    """`split` is None if all pods should have the present spec. `stable`: the revision to roll back to, "" for none.
 
-    `wait`: when to decide again.
+    `wait`: time until the next decision.
     """
 
     split: CanarySplit | None
@@ -44,19 +44,19 @@ class CanaryDecision:
 
     @property
     def canary(self) -> Canary | None:
-        """How far its canary is."""
+        """The canary, if there is one."""
         return self.split.canary if self.split is not None else None
 
     def fields(self) -> dict[str, Any]:
-        """Of the status."""
+        """Return the decision's status fields."""
         fields: dict[str, Any] = {"stableRevision": self.stable} if self.stable else {}
         return fields | ({"canary": canary_fields(self.canary)} if self.canary is not None else {})
 
 
 class CanaryController:
-    """Remembers what gateways saw since a step began, and nothing else.
+    """Decides on canaries. Keeps only what gateways have counted since a step began.
 
-    `check` raises SpecError for a spec of which this installation makes no pods.
+    `check` raises SpecError for a spec that cannot be built in this installation.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class CanaryController:
         self._evidence = Evidence()
 
     def forget(self, key: ObjectKey) -> None:
-        """A model is gone, or has no pods of its own."""
+        """Discard the counts of a model that is deleted or has no dedicated pods."""
         self._evidence.forget(key)
 
     def decide(self, item: Object, spec: Spec, known: Sequence[Revision], observed: Observed) -> CanaryDecision:
-        """How far the canary of a model is now."""
+        """Return the canary's next state and the split of the model's pods."""
         status, present, terms = item.get("status") or {}, user_part(spec), spec.rollout.canary
         stable = str(status.get("stableRevision", ""))
         canary = None if terms is None else self._present(status, present, terms, stable, known, observed)
@@ -103,7 +103,9 @@ class CanaryController:
         known: Sequence[Revision],
         observed: Observed,
     ) -> Canary | None:
-        """The canary that is under way, or begins; None where there is nothing to compare the present spec with."""
+        """Return the canary that is running or starts; None if there is no stable revision to compare the present spec
+        with.
+        """
         canary = read_canary(status)
         if canary is not None and canary.revision != present and canary.stable == present:
             there = any(pod.revision == canary.revision and not pod.stopping for pod in observed.pods)
@@ -116,7 +118,9 @@ class CanaryController:
         return self._marked(begin(present, stable, terms, observed.now), terms, known)
 
     def _marked(self, canary: Canary, terms: CanarySpec, known: Sequence[Revision]) -> Canary:
-        """What the present revision carries counts, wherever the status was. One that comes again is a new one."""
+        """Return the canary as rolled back if the present revision has such a mark. A spec that returns later is a new
+        revision.
+        """
         latest = max(known, key=lambda revision: revision.number, default=None)
         mark = read_mark(latest.mark) if latest is not None and latest.label == canary.revision else None
         if canary.state is State.TAKEN_BACK or mark is None or mark.terms != terms.fingerprint:
@@ -126,7 +130,9 @@ class CanaryController:
         )
 
     def _sides(self, item: Object, spec: Spec, stable: str, known: Sequence[Revision]) -> Sides | None:
-        """None where no pod of the stable revision could be made: the roll then goes as without a canary."""
+        """Return both revisions; None if no pod of the stable one can be built. The rollout is then one without a
+        canary.
+        """
         stored = next((revision for revision in known if revision.label == stable), None)
         found = None if stored is None else spec_of_revision(item, stored, self._profiles)
         if found is None:
@@ -139,7 +145,7 @@ class CanaryController:
         return Sides(spec, found, fits(spec, self._image), fits(found, self._image))
 
     def _serves_alone(self, spec: Spec, observed: Observed) -> bool:
-        """A revision is one to go back to once all that serves is of it."""
+        """Return whether all live pods are ready and of this revision, which makes it one to roll back to."""
         fit, live = fits(spec, self._image), [pod for pod in observed.pods if pod.live]
         return len(live) >= spec.replicas > 0 and all(pod.ready and fit(pod.hash) is not Fit.OLDER for pod in live)
 
@@ -162,12 +168,14 @@ class CanaryController:
 
 
 def _was_left(canary: Canary) -> bool:
-    """Whether it went because somebody wrote another spec, and not for anything that was seen of it."""
+    """Return whether the canary was rolled back because the spec changed, and not because it was worse."""
     return canary.message == words_of(NEVER_MIND)
 
 
 def _deadline(spec: Spec, canary: Canary, split: CanarySplit) -> datetime:
-    """When pods of the canary that do not serve never will: nothing has moved, and what loads had its time."""
+    """Return when canary pods that are not ready count as failed: no progress for `progressSeconds`, and loading time
+    is over.
+    """
     pods = split.canary_view.observed.pods
     moved = max((canary.lacking or canary.since, *(p.ended if p.dead else p.moved for p in pods)))
     loaded_by = [p.loads_since + timedelta(seconds=spec.startup_seconds) for p in pods if p.loads_since is not None]

@@ -1,7 +1,7 @@
-"""What gateways saw of a model since its canary's step began: differences of totals, gateway process by process.
+"""Requests counted since a canary's step began: differences of each gateway process's totals.
 
-It is in memory alone. A process that takes over begins to count anew, so that a step then lasts until enough requests
-were seen again. What a gateway said before the step, or before it was heard for the first time, counts for nothing.
+The counts are only in memory. After a change of the leader they start at zero, so the step lasts until enough requests
+have been counted again. A gateway's first report after the step began is the baseline and counts nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from plimsoll_operator.canary.counts import NOTHING, RequestCounts
 from plimsoll_operator.canary.state import Canary
 
 Totals = Mapping[str, Mapping[str, RequestCounts]]
-"""What each gateway process has counted since it began, by revision."""
+"""The counts of each gateway process since it started, by revision."""
 
 
 @dataclass(slots=True)
 class Account:
-    """Of one step: what was counted last, and the sums since it began, by revision."""
+    """The last totals and the sums since a step began, by revision. `of` identifies the step."""
 
     of: tuple[str, int, str]
     last: dict[str, dict[str, RequestCounts]] = field(default_factory=dict)
@@ -27,13 +27,13 @@ class Account:
 
 
 class Evidence:
-    """Of every model with a canary."""
+    """The counts of all models with a canary."""
 
     def __init__(self) -> None:
         self._accounts: dict[ObjectKey, Account] = {}
 
     def since(self, key: ObjectKey, canary: Canary, totals: Totals) -> tuple[RequestCounts, RequestCounts]:
-        """What was seen of the canary and of all other pods since its state began."""
+        """Return the counts of the canary and of all other revisions since the canary's state began."""
         of = (canary.revision, canary.step, f"{canary.state}@{canary.since.isoformat()}")
         account = self._accounts.get(key)
         if account is None or account.of != of:
@@ -47,18 +47,18 @@ class Evidence:
         return _whole(account.sums.get(canary.revision, NOTHING)), _whole(stable)
 
     def forget(self, key: ObjectKey) -> None:
-        """There is no canary any more."""
+        """Discard the counts of a model without a canary."""
         self._accounts.pop(key, None)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a sum contradicts itself."""
+        """Raise AssertionError if a sum contradicts itself."""
         for account in self._accounts.values():
             for seen in account.sums.values():
                 _whole(seen).check_integrity()
 
 
 def _whole(seen: RequestCounts) -> RequestCounts:
-    """An answer may begin before the step and break off in it: it then is one of its requests."""
+    """Count an output that began before the step and failed in it as a request of the step."""
     return replace(seen, requests=max(seen.requests, seen.failed))
 
 
@@ -75,5 +75,5 @@ def _count(account: Account, instance: str, found: Mapping[str, RequestCounts]) 
             or seen.failed < earlier.failed
             or seen.timed < earlier.timed
         ):
-            continue  # totals never fall: it is no difference that could be counted
+            continue  # A total that fell belongs to another process: the difference means nothing.
         account.sums[revision] = account.sums.get(revision, NOTHING) + (seen - earlier)

@@ -1,6 +1,6 @@
-"""What becomes of a canary: wait, go on, promote or take back. A pure function of its terms and of what was seen.
+"""Decides the next state of a canary: wait, next step, promote or roll back.
 
-Asked twice of the same it answers the same, and what it answers is where the next question begins.
+A pure function of the spec's terms and of the facts. It is idempotent: from its result the same facts lead no further.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from plimsoll_operator.canary.state import Canary, State
 from plimsoll_operator.spec.canary import CanarySpec, Step
 
 LOOK_AGAIN = timedelta(seconds=5)
-"""How often what gateways saw is judged."""
+"""Time between two judgements of the gateways' counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """`ready` of the `wanted` pods of the canary serve; what is not by `deadline` never will.
+    """`ready` of the `wanted` canary pods serve; those that are not ready at `deadline` have failed.
 
-    `hindrance`: why they do not, "" where nothing is known. `canary` and `stable` were seen since the state began; None
-    where nobody tells.
+    `hindrance`: why they are not ready, "" if unknown. `canary` and `stable` are counts since the state began; None if
+    no gateway reports.
     """
 
     wanted: int
@@ -36,36 +36,36 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Where the canary is from now on; None once all requests may go to its revision. `wait`: when to look again."""
+    """The canary's next state; None if it is promoted. `wait`: time until the next judgement."""
 
     canary: Canary | None
     wait: timedelta | None = None
 
 
 def begin(revision: str, stable: str, terms: CanarySpec, now: datetime) -> Canary:
-    """A canary whose pods are still to be made."""
+    """Return a canary in its first step, without pods."""
     return _starting(Canary(revision, stable, 1, 0, 0, State.STARTING, now, "", ""), 1, terms, now)
 
 
 def taken_back(canary: Canary, why: str, now: datetime) -> Canary:
-    """It gets no requests any more."""
+    """Return the canary as rolled back: it gets no requests."""
     return replace(canary, weight=0, state=State.TAKEN_BACK, since=now, message=words_of(why), lacking=None)
 
 
 def words_of(why: str) -> str:
-    """The message of a canary that was taken back for that."""
+    """Return the message of a canary that was rolled back for this reason, at most 1,000 characters."""
     return f"taken back: {why}"[:1000]
 
 
 def counted(canary: Canary, wanted: int, ready: int, now: datetime) -> Canary:
-    """The same, with since when pods lack: those that are wanted from now on have their time from now on."""
+    """Return the canary with the time since which it lacks ready pods; None if it lacks none."""
     if canary.state is State.TAKEN_BACK or ready >= wanted:
         return replace(canary, lacking=None)
     return canary if canary.lacking is not None else replace(canary, lacking=now)
 
 
 def judge(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
-    """What becomes of a canary."""
+    """Return the canary's next state."""
     if canary.state is State.TAKEN_BACK:
         return Verdict(canary)
     if canary.weight and facts.canary is not None:
@@ -73,7 +73,7 @@ def judge(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
         if why is not None:
             return Verdict(taken_back(canary, why, facts.now))
     if facts.wanted < 1:
-        return Verdict(replace(canary, message=f"{_where(canary)}: waits, as {facts.hindrance or 'no pod is wanted'}"))
+        return Verdict(replace(canary, message=f"{_where(canary)}: waits: {facts.hindrance or 'no pod is wanted'}"))
     if facts.ready < facts.wanted:
         return _not_ready(canary, terms, facts)
     if canary.state is State.STARTING:
@@ -83,7 +83,7 @@ def judge(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
 
 def _not_ready(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
     if facts.now >= facts.deadline:
-        why = f"{facts.ready} of {facts.wanted} of its pods are ready, and none has come nearer to it for too long"
+        why = f"{facts.ready} of {facts.wanted} of its pods are ready, and none has made progress before the deadline"
         return Verdict(taken_back(canary, f"{why}: {facts.hindrance}" if facts.hindrance else why, facts.now))
     wait = facts.deadline - facts.now
     if canary.state is State.STARTING:
@@ -92,7 +92,7 @@ def _not_ready(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
 
 
 def _observed(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
-    """All its pods serve: whether the step is over."""
+    """Return whether the step is over, if all canary pods serve."""
     step = terms.steps[canary.step - 1]
     if step.weight != canary.weight:
         return Verdict(_starting(canary, canary.step, terms, facts.now), timedelta(0))
@@ -103,15 +103,15 @@ def _observed(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
         return Verdict(_saying(canary, _task(step)), min(end - facts.now, LOOK_AGAIN))
     answered = 0 if facts.canary is None else facts.canary.requests
     if answered < terms.least_requests:
-        lacking = "no gateway tells what it saw" if facts.canary is None else "fewer were seen"
-        return Verdict(_saying(canary, f"until {terms.least_requests} are answered; {lacking}"), LOOK_AGAIN)
+        counted_so_far = "no gateway reports counts" if facts.canary is None else f"{answered} so far"
+        return Verdict(_saying(canary, f"until {terms.least_requests} are answered; {counted_so_far}"), LOOK_AGAIN)
     if canary.step < len(terms.steps):
         return Verdict(_starting(canary, canary.step + 1, terms, facts.now), timedelta(0))
     return Verdict(None)
 
 
 def _starting(canary: Canary, step: int, terms: CanarySpec, now: datetime) -> Canary:
-    """The step's pods are made; gateways go on as before."""
+    """Return the canary at the start of a step: its pods are created, and its weight stays as it was."""
     moved = replace(
         canary,
         step=step,
@@ -131,7 +131,7 @@ def _observing(canary: Canary, terms: CanarySpec, now: datetime) -> Canary:
 
 
 def under(terms: CanarySpec, canary: Canary, now: datetime) -> Canary:
-    """The same under these terms, perhaps others than before: it stays at its step, or at the last one."""
+    """Return the canary with these terms, which may have changed. It stays at its step, or at the last one."""
     if canary.state is State.TAKEN_BACK or canary.terms == terms.fingerprint:
         return canary
     step = min(canary.step, len(terms.steps))
@@ -140,11 +140,11 @@ def under(terms: CanarySpec, canary: Canary, now: datetime) -> Canary:
 
 
 def _made(step: Step) -> str:
-    return f"pods for {step.weight}% are made"
+    return f"creating pods for {step.weight}%"
 
 
 def _task(step: Step) -> str:
-    return "paused until spec.rollout.canary says otherwise" if step.paused else f"for {step.pause_seconds} s at least"
+    return "paused until spec.rollout.canary changes" if step.paused else f"for at least {step.pause_seconds} s"
 
 
 def _saying(canary: Canary, what: str) -> Canary:

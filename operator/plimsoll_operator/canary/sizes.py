@@ -1,8 +1,8 @@
-"""How many pods of either revision there are during a canary, within what `spec.rollout` allows: pure arithmetic.
+"""Computes the numbers of pods of both revisions during a canary, within the limits of `spec.rollout`.
 
-`replicas` pods serve, and `maxSurge` more may be there. A canary of weight w has w per cent of them, rounded up, and
-leaves one to the stable revision at the least. A stable pod goes when a pod of the canary is ready in its place; it
-goes first, as far as `maxUnavailable` lets it, only where there is no room for both.
+`replicas` pods serve, and up to `maxSurge` more may exist. A canary of weight w has w per cent of them, rounded up, and
+leaves at least one pod to the stable revision. A stable pod is deleted when a canary pod is ready in its place. It is
+deleted first, within `maxUnavailable`, only if both do not fit.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from plimsoll_operator.spec.rollout import Rollout
 
 @dataclass(frozen=True, slots=True)
 class Exact(Rollout):
-    """What is left to one of two revisions: just this many, and perhaps none."""
+    """The limits of one of two revisions as exact numbers of pods, which may be 0."""
 
     def unavailable(self, replicas: int) -> int:
-        """Pods that may be missing."""
+        """Return the number of pods that may be missing."""
         assert isinstance(self.max_unavailable, int)
         return min(replicas, self.max_unavailable)
 
 
 def canary_pods(weight: int, replicas: int, rollout: Rollout) -> int:
-    """Pods that a canary of this weight has; 0 where there is no place for one beside a stable one."""
+    """Return the number of pods of a canary of this weight; 0 if there cannot be one in addition to a stable pod."""
     if not replicas:
         return 0
     most = replicas + rollout.surge(replicas) - 1
@@ -32,9 +32,9 @@ def canary_pods(weight: int, replicas: int, rollout: Rollout) -> int:
 
 
 def stable_pods(replicas: int, rollout: Rollout, wanted: int, ready: int, *, blocked: bool) -> int:
-    """Stable pods while `ready` of the `wanted` pods of the canary serve.
+    """Return the number of stable pods while `ready` of the `wanted` canary pods serve.
 
-    `blocked`: some of those find no place, or may not be there beyond `replicas`.
+    `blocked`: some canary pods find no node, or may not exist beyond `replicas`.
     """
     if not replicas:
         return 0
@@ -43,10 +43,10 @@ def stable_pods(replicas: int, rollout: Rollout, wanted: int, ready: int, *, blo
 
 
 def kept_pods(replicas: int, rollout: Rollout, ready: int, others: int, *, over: bool) -> int:
-    """How many of its `ready` pods a canary keeps in any case, because only `others` serve beside them.
+    """Return how many of its `ready` pods a canary keeps in any case, because only `others` pods serve in addition.
 
-    So many must serve as `maxUnavailable` leaves; beside one that was taken back, which gets requests only where there
-    is nobody else, it is enough that anybody does.
+    At least `replicas - maxUnavailable` pods must serve. A canary that was rolled back (`over`) gets requests only if
+    no other pod is ready; it keeps its pods only if none is.
     """
     if not replicas:
         return 0
@@ -57,12 +57,12 @@ def kept_pods(replicas: int, rollout: Rollout, ready: int, others: int, *, over:
 
 
 def stable_rollout(replicas: int, rollout: Rollout, stable: int, live: int, ready: int) -> Exact:
-    """How stable pods may be replaced meanwhile; `live` pods of the canary are there, and `ready` of them serve."""
+    """Return the limits for the replacement of stable pods, while `live` canary pods exist and `ready` of them serve."""
     surge = max(0, replicas + rollout.surge(replicas) - stable - live)
     missing = max(0, stable - replicas + rollout.unavailable(replicas) + ready)
     return Exact(surge, missing, rollout.progress_seconds)
 
 
 def room_for_canary(replicas: int, rollout: Rollout, others: int) -> int:
-    """Pods that the canary may have beside `others`."""
+    """Return the number of pods that the canary may have in addition to `others`."""
     return max(0, replicas + rollout.surge(replicas) - others)

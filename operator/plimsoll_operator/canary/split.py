@@ -1,7 +1,7 @@
-"""Where a model is between two revisions: which pods of either there should be, and the plan to get there.
+"""Splits a model's pods between two revisions, and plans for both.
 
-Pods of either revision are planned for like those of any model, by the same function, each with its part of the
-replicas and of what `spec.rollout` allows. Pods of neither are older ones of the stable revision's.
+The same function plans the pods of each revision as of any model, with its part of the replicas and of the limits in
+`spec.rollout`. Pods of any third revision count as old pods of the stable one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from plimsoll_operator.status.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Both revisions of a model: its present spec, that of its stable pods, and how pods compare with either."""
+    """Both revisions of a model: its present spec, the spec of its stable pods, and how pods compare with each."""
 
     present: Spec
     stable: Spec
@@ -39,22 +39,22 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """What to do now, in this order, and of which spec the pods are that are made; `wait` as in a plan."""
+    """Actions in order, with the spec from which pods are created; `wait` as in `Plan`."""
 
     parts: tuple[tuple[Spec, tuple[Action, ...]], ...]
     wait: timedelta | None
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """All of them."""
+        """The actions of all parts."""
         return tuple(action for _, actions in self.parts for action in actions)
 
 
 @dataclass(frozen=True, slots=True)
 class CanarySplit:
-    """The pods of a model with a canary, each of them on one side.
+    """The pods of a model with a canary, each on one side.
 
-    `wanted` pods the canary is to have in this step; `kept` of those that serve stay, because too few others do.
+    `wanted`: pods of the canary in this step. `kept`: ready canary pods that stay because too few others serve.
     """
 
     canary: Canary
@@ -68,21 +68,21 @@ class CanarySplit:
 
     @property
     def replicas(self) -> int:
-        """What is wanted in all."""
+        """The number of wanted pods of both revisions."""
         return self.sides.present.replicas
 
     @property
     def is_present(self) -> bool:
-        """Whether it is the present spec that is tried, and not one that is left."""
+        """Whether the canary is the present spec, and not one that was abandoned."""
         return user_part(self.sides.present) == self.canary.revision
 
     @property
     def ready(self) -> int:
-        """Pods of the canary that serve."""
+        """The number of canary pods that serve."""
         return self.canary_view.good_ready
 
     def merged(self) -> PodView[Spec]:
-        """All of them as one, for the status: nothing that is where it should be is old."""
+        """Return the pods of both sides as one view for the status. Pods on their proper side do not count as old."""
         one, other = self.stable_view, self.canary_view
         return PodView(
             replace(self.sides.present, replicas=one.spec.replicas + other.spec.replicas),
@@ -97,7 +97,7 @@ class CanarySplit:
 
 
 def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed) -> CanarySplit:
-    """Sort the pods, and say how many of either revision there should be."""
+    """Sort the pods by revision and compute how many of each there should be."""
     spec = sides.present
     replicas, rollout = spec.replicas, spec.rollout
     ours = [pod for pod in observed.pods if pod.revision == canary.revision]
@@ -125,9 +125,9 @@ def split_of(canary: Canary, terms: CanarySpec, sides: Sides, observed: Observed
 
 
 def plan_split(split: CanarySplit) -> SplitPlan:
-    """What to do now. Pods of the canary that are too many go first, and its new ones come last.
+    """Return the next actions. Surplus canary pods are deleted first, and new canary pods are created last.
 
-    Those of a canary that was taken back go at once, but for the last that serve.
+    The pods of a canary that was rolled back are deleted immediately, except those in `kept`.
     """
     first, wait = split.stable_plan, None
     if split.canary.state is State.TAKEN_BACK:
@@ -150,28 +150,28 @@ def plan_split(split: CanarySplit) -> SplitPlan:
 def _removed(split: CanarySplit) -> tuple[Action, ...]:
     pods = [p for p in split.observed.pods if p.revision == split.canary.revision and not p.stopping]
     kept = [p for p in pods if p.ready][: split.kept]
-    return tuple(DeletePod(p.name, p.uid, "its revision was taken back") for p in pods if p not in kept)
+    return tuple(DeletePod(p.name, p.uid, "its revision was rolled back") for p in pods if p not in kept)
 
 
 def _left(seen: PodView[Spec], planned: Plan) -> int:
-    """Pods that are there once the plan is carried out."""
+    """Return the number of pods after the plan."""
     gone = {action.uid for action in planned.actions if isinstance(action, DeletePod)}
     made = sum(isinstance(action, CreatePod) for action in planned.actions)
     return sum(pod.uid not in gone for pod in seen.live) + made
 
 
 def _only(pods: Iterable[Pod], observed: Observed) -> Observed:
-    """The Service is the other side's to see to."""
+    """Return the observation with these pods. The other side handles the Service."""
     return replace(observed, pods=tuple(pods), service=ServiceState.OURS)
 
 
 def _numbered(actions: Iterable[Action], groups: Iterator[str]) -> Iterator[Action]:
-    """The two plans know nothing of each other's new pods."""
+    """Give new pods distinct groups, because each plan chose groups without the other's new pods."""
     return (replace(a, group=next(groups)) if isinstance(a, CreatePod) else a for a in actions)
 
 
 def _is_blocked(pods: Iterable[Pod], now: datetime) -> bool:
-    """Whether a pod of the canary has found no node for long."""
+    """Return whether a canary pod has found no node for `ROOM_PATIENCE`."""
     return any(
         p.failure is not None and p.failure.reason is Reason.UNSCHEDULABLE and p.moved + ROOM_PATIENCE <= now
         for p in pods

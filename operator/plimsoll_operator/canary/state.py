@@ -1,4 +1,4 @@
-"""How far a canary has come: `status.canary`, which gateways go by and a new process goes on from."""
+"""The state of a canary (`status.canary`): gateways read it, and a new leader continues from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_cluster.decode_errors import UNREADABLE
 
 
 class State(StrEnum):
-    """What is waited for."""
+    """The phase of a canary's step."""
 
     STARTING = "Starting"
     OBSERVING = "Observing"
@@ -24,9 +24,9 @@ class State(StrEnum):
 class Canary:
     """`weight` per cent of requests go to `revision`, the others to the pods of `stable`.
 
-    `step` counts from 1; `steps` of them there are. `since`: when the state began. `terms`: the fingerprint of those it
-    is judged by. `message` says in words what is waited for, or why it was taken back. `lacking`: since when fewer
-    of its pods are ready than are wanted; None while all are, or none is wanted.
+    `step` counts from 1 to `steps`. `since`: start of the state. `terms`: fingerprint of the terms that it is judged
+    by. `message`: what it waits for, or why it was rolled back. `lacking`: since when fewer of its pods are ready than
+    wanted; None if none is missing.
     """
 
     revision: str
@@ -42,14 +42,14 @@ class Canary:
 
     @property
     def progress(self) -> str:
-        """For tables."""
+        """A short text for tables."""
         if self.state is State.TAKEN_BACK:
             return "taken back"
         return f"{self.weight}% ({self.step}/{self.steps})"
 
 
 def canary_fields(canary: Canary) -> dict[str, Any]:
-    """As it is written."""
+    """Return the canary as the fields of `status.canary`."""
     fields = {
         "revision": canary.revision,
         "stableRevision": canary.stable,
@@ -66,7 +66,7 @@ def canary_fields(canary: Canary) -> dict[str, Any]:
 
 
 def read_canary(status: Mapping[str, Any]) -> Canary | None:
-    """From a status that we wrote; None for none."""
+    """Read the canary from a status that the operator wrote; None if it has none."""
     found = status.get("canary")
     if found is None:
         return None
@@ -90,25 +90,25 @@ def _stamp(time: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a revision that was taken back carries, so that it is known wherever the status may be."""
+    """The annotation of a revision that was rolled back, so that this is known even if the status is lost."""
 
     terms: str
     stable: str
     message: str
 
     def text(self) -> str:
-        """As an annotation's value."""
+        """Return the annotation's value."""
         known = {"terms": self.terms, "stable": self.stable, "message": self.message}
         return json.dumps(known, sort_keys=True)
 
 
 def mark_of(canary: Canary) -> Mark:
-    """Of one that was taken back."""
+    """Return the mark of a canary that was rolled back."""
     return Mark(canary.terms, canary.stable, canary.message)
 
 
 def read_mark(text: str) -> Mark | None:
-    """None where there is none, or where somebody else wrote it."""
+    """Read a mark; None if the text is empty or not one of ours."""
     try:
         found = json.loads(text)
         return Mark(str(found["terms"]), str(found["stable"]), str(found["message"]))

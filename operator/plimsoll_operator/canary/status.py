@@ -1,4 +1,4 @@
-"""What people hear of a canary: conditions while it is there, and an event for each of its steps."""
+"""Conditions and events of a canary."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_operator.status.status import Fields, Rejections, describe, ready_
 def describe_split(
     split: CanarySplit, rejections: Rejections, before: Sequence[Mapping[str, Any]]
 ) -> tuple[Fields, list[Condition]]:
-    """The status of a model between two revisions, as `describe` has it of one."""
+    """Return status fields and conditions of a model with two revisions, like `describe` for one."""
     merged = split.merged()
     fields, conditions = describe(merged, rejections, before)
     of = {condition.type: condition for condition in conditions}
@@ -40,14 +40,14 @@ def describe_split(
 
 
 def _loaded(split: CanarySplit) -> str:
-    """How many replicas have loaded the source of either revision; of one without replicas nothing is said."""
+    """Return how many replicas of each revision have loaded their source; a revision without replicas is left out."""
     sides = [side for side in (split.stable_view, split.canary_view) if side.spec.replicas]
     said = [f"{side.good_ready} of {side.spec.replicas} replicas have loaded {side.spec.source}" for side in sides]
     return ", ".join(said)
 
 
 def step_event(before: Canary | None, now: Canary | None, stable: str) -> tuple[Reason, str] | None:
-    """The event of a change; None for one that a condition tells of, or that is none."""
+    """Return the event of a change; None if a condition reports it or nothing changed."""
     if now is None:
         if before is None or before.state is State.TAKEN_BACK or before.revision != stable:
             return None
@@ -55,7 +55,7 @@ def step_event(before: Canary | None, now: Canary | None, stable: str) -> tuple[
     if now.state is State.TAKEN_BACK:
         return None
     if before is None or before.revision != now.revision:
-        return Reason.CANARY, f"revision {now.revision} begins as a canary beside {now.stable}: {now.message}"
+        return Reason.CANARY, f"revision {now.revision} starts as a canary next to {now.stable}: {now.message}"
     if before.weight != now.weight:
         return Reason.CANARY, f"revision {now.revision} gets {now.weight}% of requests (step {now.step} of {now.steps})"
     return None

@@ -1,4 +1,5 @@
-"""The planner: on which host of a pool each model is, and at which sleep level. Records in, a plan with reasons out.
+"""The planner: chooses the host and sleep level of each model of a pool. Its input is records, its output a plan with
+reasons.
 
-Nothing here reads a clock, a file or the cluster. `planner.plan` takes a `PoolState` and returns a `Plan`.
+No module of this package reads a clock, a file or the cluster. `planner.plan` takes a `PoolState` and returns a `Plan`.
 """

@@ -1,4 +1,4 @@
-"""Which idle models give way to another on a host: the least worth first, and no more than it takes."""
+"""Chooses victims on a host: the fewest idle models of the lowest value that free enough device memory."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ from plimsoll_operator.placement.retention_value import SCALE, chance
 from plimsoll_operator.placement.units import size, span
 
 MARGIN = 2.0
-"""A replica that nobody waits for displaces what is worth less than this part of it: else two would take turns."""
+"""Without waiting requests, a new replica evicts models only if it is worth at least this many times as much as they
+are. Otherwise two models would evict each other in turns.
+"""
 Found = tuple[tuple[Slot, ...], Refused | None, str]
 
 
 class EvictionSets:
-    """Finds them. Each host's idle models are sorted once, and again when the plan has changed something there."""
+    """Finds victims. Sorts the idle models of each host once, and again after the plan has changed that host."""
 
     def __init__(self, index: PoolIndex) -> None:
         self._index = index
         self._sorted: dict[ObjectKey, list[Slot]] = {}
 
     def forget(self, ledger: Ledger) -> None:
-        """Sort a host's models anew when they are asked for next."""
+        """Discard the sorted models of a host, so that the next call sorts them again."""
         self._sorted.pop(ledger.key, None)
 
     def idle(self, ledger: Ledger) -> list[Slot]:
-        """Models that may give way at all: idle, unpinned, awake for the least time; the least worth first."""
+        """Return the models of a host that may be evicted, lowest value first: idle, not pinned, past the minimum
+        residency.
+        """
         if ledger.key not in self._sorted:
             found = [slot for slot in ledger.awake() if slot.idle and not _pinned(slot) and not self._index.young(slot)]
             self._sorted[ledger.key] = sorted(found, key=self._order)
         return self._sorted[ledger.key]
 
     def find(self, ledger: Ledger, known: Known, grounds: Grounds, room: int) -> Found:
-        """The victims that make up for `room` missing bytes, or why there are none."""
+        """Return the victims that free at least `room` bytes, or no victims, the reason and a message."""
         if grounds is Grounds.FREE:
-            return (), Refused.NO_ROOM, f"{size(room)} of free memory are missing"
+            return (), Refused.NO_ROOM, f"it lacks {size(room)} of free memory"
         allowed = [slot for slot in self.idle(ledger) if slot.known is not known and _yields(slot, known, grounds)]
         chosen = fewest(allowed, room, attrgetter("device"))
         if chosen is None:
             if room <= ledger.leaving():
-                return (), Refused.WAITS_FOR_ROOM, f"{size(ledger.leaving())} are being given back"
+                return (), Refused.WAITS_FOR_ROOM, f"{size(ledger.leaving())} are about to be freed"
             return (), *self._why_none(ledger, room, allowed)
         complaint = self._complaint(chosen, known, grounds)
         return ((), Refused.WAITS_FOR_TURN, complaint) if complaint else (chosen, None, "")
@@ -56,22 +60,22 @@ class EvictionSets:
         return self._index.value(slot) * slot.device / SCALE
 
     def _complaint(self, chosen: tuple[Slot, ...], known: Known, grounds: Grounds) -> str:
-        """Why these are worth too much to go for it, "" if they are not. Lower priorities are not asked."""
+        """Return why these victims are worth too much, or "". Victims of lower priority do not count."""
         equals = [slot for slot in chosen if slot.known and slot.known.model.priority == known.model.priority]
         if grounds is Grounds.DEMAND:
             slice_ = self._index.rules.minimum_residency
             cost = sum(chance(slot.rate, slice_) * self._index.seconds_back(slot) for slot in equals)
             if cost > known.load:
                 return (
-                    f"what gives way is expected to cost {span(cost)} of loading within {span(slice_)}, "
-                    f"more than the {span(known.load)} that loading it takes"
+                    f"the victims are expected to cost {span(cost)} of loading within {span(slice_)}, "
+                    f"more than the {span(known.load)} to load this model"
                 )
         if grounds is Grounds.VALUE:
             awake = sum(slot.state.awake for slot in known.slots)
             own = known.rate / (awake + 1) * known.wake * known.model.weight
             lost = sum(self._worth(slot) for slot in equals)
             if lost * MARGIN > own:
-                return f"what gives way is worth {3600 * lost:.2g} s of loading an hour, a replica {3600 * own:.2g}"
+                return f"the victims are worth {3600 * lost:.2g} s of loading an hour, the replica {3600 * own:.2g}"
         return ""
 
     def _why_none(self, ledger: Ledger, room: int, allowed: list[Slot]) -> tuple[Refused, str]:
@@ -82,7 +86,7 @@ class EvictionSets:
         pinned = sum(_pinned(slot) for slot in kept)
         return (
             Refused.WAITS_FOR_ROOM if busy or young else Refused.NO_ROOM,
-            f"{size(room)} are missing and {size(found)} could give way; of the {len(kept)} models that stay, "
+            f"it lacks {size(room)}, and {size(found)} can be evicted; of the {len(kept)} other models, "
             f"{busy} are in use, {pinned} pinned, {len(young)} awake for less than "
             f"{span(self._index.rules.minimum_residency)}",
         )

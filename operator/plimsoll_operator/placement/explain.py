@@ -1,4 +1,4 @@
-"""The whole decision for one model, in words."""
+"""Explains the planner's decision for one model as text."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from plimsoll_operator.placement.units import count, size, span
 
 
 def explain(state: PoolState, key: ObjectKey) -> str:
-    """What is known of a model, where it lies, what was weighed for it and what is done. Raises KeyError for others."""
+    """Return a model's facts, copies, weighed hosts and planned actions as text. Raise KeyError if the pool lacks the
+    model.
+    """
     index = PoolIndex(state)
     if key not in index.models:
         raise KeyError(f"the pool has no model {key}; it has {', '.join(map(str, index.models)) or 'none'}")
     journal = Journal(key)
     made = plan(state, journal)
-    lines = [*_facts(index, key), "", "Where it lies now:", *_lies(index, key)]
+    lines = [*_facts(index, key), "", "Copies:", *_lies(index, key)]
     if journal.lines:
         lines += ["", *journal.lines]
-    lines += ["", "What is done:"]
-    lines += [f"  {sentence(action)}" for action in made.actions if _concerns(action, key)] or ["  nothing"]
-    lines += [f"  it may be looked at again in {span(made.wait)}"] if made.wait is not None else []
+    lines += ["", "Actions:"]
+    lines += [f"  {sentence(action)}" for action in made.actions if _concerns(action, key)] or ["  none"]
+    lines += [f"  the next plan is due in {span(made.wait)}"] if made.wait is not None else []
     if refused := [refusal for refusal in made.refusals if refusal.model == key]:
-        lines += ["", "What cannot be had:", *(f"  {refusal.reason}: {refusal.message}" for refusal in refused)]
-    lines += ["", "Where it lies then:"]
+        lines += ["", "Refused:", *(f"  {refusal.reason}: {refusal.message}" for refusal in refused)]
+    lines += ["", "Copies after the plan:"]
     then = [one for one in made.placements if one.model == key]
-    return "\n".join([*lines, *([f"  {one.host}: {one.level}; {one.why}" for one in then] or ["  nowhere"])])
+    return "\n".join([*lines, *([f"  {one.host}: {one.level}; {one.why}" for one in then] or ["  none"])])
 
 
 def sentence(action: Action) -> str:
-    """An action and its reason on one line."""
+    """Return an action and its reason on one line."""
     match action:
         case Place():
             what = f"place {action.model} on {action.host} as {action.level}"
@@ -62,12 +64,12 @@ def _facts(index: PoolIndex, key: ObjectKey) -> Iterator[str]:
     traits = f"priority {model.priority}, weight {model.weight:g}{', pinned' if model.pinned else ''}"
     yield f"{key}, revision {model.revision}: {traits}"
     yield (
-        f"  takes {size(known.device)} awake ({size(model.need.kv)} of it the least KV pool), {size(known.image)} "
+        f"  takes {size(known.device)} awake ({size(model.need.kv)} of it the minimum KV cache), {size(known.image)} "
         f"asleep; {span(known.load)} to load, {span(known.wake)} to wake"
     )
-    yield f"  wanted: {wanted.desired} awake on demand, {wanted.least} always, at most {wanted.most}"
+    yield f"  replicas: {wanted.desired} awake on demand, {wanted.least} always, at most {wanted.most}"
     yield (
-        f"  asked for {60 * known.rate:.2g} times a minute; {count(known.waiting, 'request')} waiting for "
+        f"  {60 * known.rate:.2g} requests a minute; {count(known.waiting, 'request')} waiting for "
         f"{span(known.waited)}{_held(known)}; another replica awake is worth "
         f"{index.worth(known):.2g} s of loading an hour and GiB"
     )
@@ -78,7 +80,7 @@ def _held(known: Known) -> str:
 
 
 def _lies(index: PoolIndex, key: ObjectKey) -> list[str]:
-    return [_copy(index, slot) for slot in index.models[key].slots] or ["  nowhere"]
+    return [_copy(index, slot) for slot in index.models[key].slots] or ["  none"]
 
 
 def _copy(index: PoolIndex, slot: Slot) -> str:

@@ -1,4 +1,4 @@
-"""A host where a model could be awake, and what that would cost."""
+"""A host on which a model could be awake, with its costs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from plimsoll_operator.placement.records.plan import Refused
 
 
 class Grounds(IntEnum):
-    """What a model that should be awake may displace.
+    """Which models may be evicted for a model that should be awake. Each value allows what the one before it allows,
+    except as stated.
 
-    FREE: nothing. LOWER: idle models of lower priority. VALUE: also idle ones of its own that are worth less than half
-    of what it is. DEMAND: requests wait for it; also idle ones of its own priority, as long as bringing them back is
-    not expected to cost more, within the least residency, than waking it. TURN: they have waited long enough; idle ones
-    of its own priority, whatever they are worth. PIN: whatever is idle and not pinned.
+    FREE: none. LOWER: idle models of lower priority. VALUE: also idle models of the same priority that are worth less
+    than half as much. DEMAND: requests wait for it; also idle models of the same priority, if loading them again is
+    expected to cost no more, within the minimum residency, than loading this model. TURN: the requests have waited
+    longer than `Rules.patience`; idle models of the same priority, whatever they are worth. PIN: any idle model that is
+    not pinned.
     """
 
     FREE = 0
@@ -29,11 +31,11 @@ class Grounds(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostOption:
-    """In the order in which they count: `seconds` of loading that it takes, `lost` (seconds of loading an hour that the
-    victims' models are then expected to take), whether the model lies elsewhere now, spread and affinity (how many
-    wishes it disregards), and the share of the line that is taken afterwards.
+    """The costs of a model awake on a host, in order of importance: `seconds` of loading; `lost`, the loading (seconds
+    an hour) that its victims are expected to need later; whether the model has no copy there; `disregarded`, the number
+    of spread and affinity preferences that it violates; `taken`, the share of the line that is used afterwards.
 
-    With an `obstacle` it cannot be had, and `note` says why.
+    If `obstacle` is set, the host is not possible, and `note` says why.
     """
 
     ledger: Ledger
@@ -48,5 +50,5 @@ class HostOption:
 
     @property
     def order(self) -> tuple[float, float, bool, int, float, ObjectKey]:
-        """The least is the best."""
+        """Sort key; the lowest is the best option."""
         return (self.seconds, self.lost, self.own is None, self.disregarded, self.taken, self.ledger.key)

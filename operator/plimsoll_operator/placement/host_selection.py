@@ -1,4 +1,4 @@
-"""Where a model should be awake: every host as an option, and the best of them."""
+"""Ranks the hosts on which a model could be awake."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from plimsoll_operator.placement.units import size, span
 
 
 class HostSelection:
-    """Weighs hosts for a model."""
+    """Ranks hosts for a model."""
 
     def __init__(self, index: PoolIndex, evictions: EvictionSets) -> None:
         self._index, self._evictions, self._images = index, evictions, ImageMemory(index)
 
     def options(self, known: Known, grounds: Grounds) -> list[HostOption]:
-        """Every host, the best first; those with an obstacle last."""
+        """Return all hosts, best first. Hosts with an obstacle come last."""
         domains = TopologyDomains(known)
         found = [self._option(ledger, known, grounds, domains) for ledger in self._index.ledgers.values()]
         return sorted(found, key=lambda option: (option.obstacle is not None, *option.order))
 
     def files(self, known: Known) -> list[HostOption]:
-        """Hosts where its files could lie, the best first: such a copy takes no memory until it wakes.
+        """Return the hosts that can take the model's files, best first. Files take no memory until the model wakes.
 
-        All else being equal they are spread by what they would take and by how much they are asked for.
+        Hosts that violate equally many preferences are ranked by their share of the pool's bytes and requests.
         """
         domains = TopologyDomains(known)
         found = []
@@ -65,11 +65,14 @@ class HostSelection:
         if own is None and not ledger.takes:
             passing = ledger.host.condition is not Condition.READY
             reason = Refused.WAITS_FOR_HOST if passing else Refused.NO_ROOM
-            return reason, f"nothing new is placed on it: {closed(ledger)}"
+            return reason, f"it takes no new models: {closed(ledger)}"
         if own is None:
             return None
         if not ledger.keeps or not own.current:
-            return Refused.NO_ROOM, "it is to leave this host" if own.current else "an older revision lies there"
+            return (
+                Refused.NO_ROOM,
+                "its copy has to leave this host" if own.current else "it has an older revision there",
+            )
         if own.touched or not own.state.settled or own.state is State.RESIDENT:
             return Refused.WAITS_FOR_ROOM, f"it is {own.state} there"
         if own.copy.retry > self._index.now:
@@ -79,33 +82,33 @@ class HostSelection:
 
 
 def unfit(known: Known, ledger: Ledger) -> tuple[Refused, str] | None:
-    """Why a host could not hold a model even if it held nothing else."""
+    """Return why a host could not hold the model even if it held no other model, or None."""
     model, host = known.model, ledger.host
     if model.device and model.device != host.device:
-        return Refused.NO_DEVICE, f"its device is {host.device or 'of no class'}, not {model.device}"
+        return Refused.NO_DEVICE, f"its device class is {host.device or 'unset'}, not {model.device}"
     if known.device > host.line - host.reserved:
-        return Refused.TOO_LARGE, f"{size(known.device)} are more than its {size(host.line - host.reserved)}"
+        return Refused.TOO_LARGE, f"{size(known.device)} exceed its {size(host.line - host.reserved)}"
     return None
 
 
 def closed(ledger: Ledger) -> str:
-    """Why nothing new is placed on a host."""
+    """Return why no new model is placed on a host."""
     if ledger.host.pressure is Pressure.FULL:
         return "its memory is under full pressure"
     if len(ledger.slots) >= MODELS_PER_HOST:
-        return f"it has {len(ledger.slots)} models, and a host takes {MODELS_PER_HOST}"
-    return "it is not ready" if ledger.host.condition is Condition.CORDONED else "it is about to go"
+        return f"it has {len(ledger.slots)} models, and the limit is {MODELS_PER_HOST}"
+    return "it is not ready" if ledger.host.condition is Condition.CORDONED else "it is about to be removed"
 
 
 class TopologyDomains:
-    """Nodes and zones that a model's copies lie in, and the models whose hosts it likes or shuns."""
+    """The nodes and zones of a model's copies, and the models that it prefers to share a host with, or to avoid."""
 
     def __init__(self, known: Known) -> None:
         self._model = known.model
         self._copies = [slot.ledger.host for slot in known.slots if slot.stays]
 
     def disregarded(self, ledger: Ledger) -> int:
-        """Wishes that another copy on this host would disregard."""
+        """Return the number of spread and affinity preferences that another copy on this host would violate."""
         model, host, slots = self._model, ledger.host, ledger.slots
         others = [copy for copy in self._copies if copy.key != host.key]
         if model.spread is Spread.ZONE:

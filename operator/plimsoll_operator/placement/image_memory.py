@@ -1,4 +1,4 @@
-"""Where a model that gives its device memory away sleeps, and which images give way to its own."""
+"""Chooses the sleep level of an evicted model, and the images that are dropped for its own."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ LOWEST = -(2**31)
 
 
 class ImageMemory:
-    """Host memory for images: an image goes for another one, or for several, that is worth more."""
+    """Host memory for images. Images are dropped for another one if they are together worth no more."""
 
     def __init__(self, index: PoolIndex) -> None:
         self._index = index
 
     def find(self, slot: Slot, free: int, besides: Iterable[Slot] = ()) -> tuple[Slot, ...] | None:
-        """Images that give way to that of a model where `free` bytes are left; None where it sleeps on disk.
+        """Return the images to drop so that a model's image fits into `free` bytes and theirs; None if it sleeps on
+        disk instead.
 
-        Those in `besides` are gone already.
+        Images in `besides` have been dropped already.
         """
         known, ledger = slot.known, slot.ledger
         if known is None or known.image > ledger.host.sleepers.capacity:
@@ -40,7 +41,7 @@ class ImageMemory:
         return chosen
 
     def lost(self, evictions: Sequence[Slot]) -> float:
-        """Seconds of loading that are expected within a half-life when these give their device memory away."""
+        """Return the weighted seconds of loading that evicting these models is expected to cost within a half-life."""
         if not evictions:
             return 0.0
         seconds, free, gone = 0.0, evictions[0].ledger.free_images, set[Slot]()
@@ -59,7 +60,7 @@ class ImageMemory:
         return seconds
 
     def _saved(self, slot: Slot) -> float:
-        """Seconds of loading a second that an image saves."""
+        """Return the weighted seconds of loading that the image saves each second."""
         known = slot.known
         return 0.0 if known is None else slot.rate * (known.load - known.wake) * known.model.weight
 

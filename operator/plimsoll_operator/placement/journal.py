@@ -1,4 +1,4 @@
-"""What the planner weighed for one model, for whoever asks why."""
+"""Records which hosts the planner weighed for one model, for `explain`."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from plimsoll_operator.placement.units import size, span
 
 
 class Journal:
-    """Keeps the options of the model that it is of, as lines of text; of none when `key` is None."""
+    """Records the options of one model as lines of text, or none if `key` is None."""
 
     def __init__(self, key: ObjectKey | None = None) -> None:
         self._key = key
         self.lines: list[str] = []
 
     def weighed(self, known: Known, why: str, options: Sequence[HostOption]) -> None:
-        """Hosts on which it could be awake, the best first."""
+        """Record the hosts on which the model could be awake, best first."""
         if known.model.key == self._key:
             self.lines.append(f"To be awake ({why}):")
             self.lines += [f"  {number}. {_awake(option)}" for number, option in enumerate(options, 1)]
 
     def listed(self, known: Known, options: Sequence[HostOption]) -> None:
-        """Hosts on which its files could lie, the best first."""
+        """Record the hosts that could take the model's files, best first."""
         if known.model.key == self._key:
-            self.lines.append("To lie on another host, as files:")
+            self.lines.append("To have its files on another host:")
             self.lines += [
-                f"  {number}. {option.ledger.key}: {option.taken:.0%} of its line is placed with it{_wishes(option)}"
+                f"  {number}. {option.ledger.key}: {option.taken:.0%} of its fair share with this model{_wishes(option)}"
                 for number, option in enumerate(options, 1)
             ]
 
@@ -36,7 +36,7 @@ class Journal:
 def _awake(option: HostOption) -> str:
     if option.obstacle is not None:
         return f"{option.ledger.key}: no ({option.obstacle}): {option.note}"
-    home = "wakes where it lies" if option.own is not None else "comes from another host or from its source"
+    home = "has a copy" if option.own is not None else "fetches it from another host or from its source"
     if option.evictions:
         names = ", ".join(f"{slot.copy.model} ({size(slot.device)})" for slot in option.evictions)
         cost = f"puts {names} to sleep, which costs {option.lost:.2g} s of loading an hour"
@@ -47,4 +47,4 @@ def _awake(option: HostOption) -> str:
 
 
 def _wishes(option: HostOption) -> str:
-    return f", against {option.disregarded} of spread, affinity and pressure" if option.disregarded else ""
+    return f", violates {option.disregarded} of spread, affinity and pressure" if option.disregarded else ""

@@ -1,4 +1,4 @@
-"""The memory of a host while the planner works: its report at first, then changed by each action of the plan."""
+"""The memory of a host during planning: as reported at first, then changed by each action of the plan."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from plimsoll_operator.placement.records.level import Condition, Level, Pressure
 from plimsoll_operator.placement.records.model import Model
 
 RELIEVED = 0.9
-"""Share of the line that a host under full pressure is brought down to."""
+"""Under full pressure, a host is reduced to this share of its line."""
 MODELS_PER_HOST = 256
-"""No host is given more: a ModelHost lists as many, and the gateway sends requests only to models that are listed."""
+"""The most models of a host. A ModelHost lists no more, and the gateway sends requests only to listed models."""
 LEVELS = {Level.RESIDENT: State.RESIDENT, Level.IN_HOST: State.IN_HOST, Level.ON_DISK: State.ON_DISK}
 
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """What is known of a model over all hosts.
+    """What all hosts and gateways report of a model.
 
-    `device` and `image` are its bytes awake and asleep in host memory, `load` and `wake` the seconds from files and
-    from the image: as measured, or as predicted while nobody has. `told` is the rate in requests a second that somebody
-    else knows of, `lost` that of hosts that are not there any more, where it was awake. `waiting` requests have waited
-    for `waited` seconds at the most, `held` of them at hosts that wake it for them. `slots` are its copies on hosts
-    that are there. `bulk` is `device`, or what is usual where nobody knows it, and `busy` the rate that each of the
-    copies it is to have is expected to serve.
+    `device` and `image` are its bytes awake and asleep in host memory; `load` and `wake` are seconds from files and
+    from the image. All four are predictions until a host has measured them. `told` is the rate (requests a second) over
+    all hosts from `Demand.rate`, `lost` the rate of awake copies on lost hosts. `waiting` requests have waited for up
+    to `waited` seconds; `held` of them wait at hosts that wake the model themselves. `slots` are its copies on hosts
+    that are not lost. `bulk` is `device`, or the pool's mean if `device` is 0, and `busy` the expected rate of each of
+    its copies.
     """
 
     model: Model
@@ -45,20 +45,20 @@ class Known:
 
     @property
     def rate(self) -> float:
-        """Requests a second over all hosts, now."""
+        """Requests a second over all hosts."""
         return max(self.told, self.lost + sum(slot.rate for slot in self.slots))
 
     def order(self) -> tuple[bool, int, bool, float, float, ObjectKey]:
-        """Who is served first: pinned, higher priority, requests that wait (longest first), then the busiest."""
+        """Sort key of models: pinned, higher priority, waiting requests (longest wait first), then the highest rate."""
         model = self.model
         return (not model.pinned, -model.priority, not self.waiting, -self.waited, -self.rate, model.key)
 
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """A model on a host. `known` is None for what the pool does not know: it belongs to nobody and goes.
+    """A model's copy on a host. `known` is None if the pool does not have the model; the copy is then unloaded.
 
-    `device` and `image` are the bytes that it holds. `touched`: this plan has told it something already.
+    `device` and `image` are the bytes that it holds. `touched`: the current round has an action for it.
     """
 
     ledger: Ledger
@@ -73,24 +73,24 @@ class Slot:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody would notice if it were told to do something."""
+        """Whether no request uses it or waits for it, and no operation is running."""
         return self.state.settled and not self.copy.active and not self.copy.waiting
 
     @property
     def stays(self) -> bool:
-        """Whether it is of the present revision, on a host that it may stay on."""
+        """Whether it has the current revision and its host keeps its models."""
         return self.current and self.ledger.keeps
 
     @property
     def level(self) -> Level:
-        """The level that it is at, or is on its way to."""
+        """The level that it has, or is changing to."""
         if self.state.awake:
             return Level.RESIDENT
         return Level.IN_HOST if self.state is State.IN_HOST else Level.ON_DISK
 
 
 class Ledger:
-    """The memory of one host and who has it. Bytes; the one writer of its sums."""
+    """The memory of one host by copy, in bytes. Only this class changes the sums."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -111,18 +111,18 @@ class Ledger:
 
     @property
     def free(self) -> int:
-        """Bytes of device memory below the line; negative where it is overdrawn."""
+        """Bytes of device memory below the line; negative if more is used."""
         return self.line - self.device_used
 
     @property
     def free_images(self) -> int:
-        """Bytes of host memory for sleepers; negative where it is overdrawn."""
+        """Bytes of host memory left for images; negative if more is used."""
         return self.host.sleepers.capacity - self.images_used
 
     def add(self, slot: Slot) -> None:
-        """Enter a copy. Raises ValueError where the model is here already."""
+        """Add a copy. Raise ValueError if the host has the model already."""
         if slot.copy.model in self.slots:
-            raise ValueError(f"{self.key} holds {slot.copy.model} already")
+            raise ValueError(f"host {self.key} already has a copy of {slot.copy.model}: remove that first")
         self.slots[slot.copy.model] = slot
         self.device_used += slot.device
         self.images_used += slot.image
@@ -131,7 +131,7 @@ class Ledger:
             self.asked += slot.known.busy
 
     def remove(self, slot: Slot) -> None:
-        """Take a copy out, with all that it holds."""
+        """Remove a copy and the memory that it holds."""
         del self.slots[slot.copy.model]
         self.device_used -= slot.device
         self.images_used -= slot.image
@@ -140,21 +140,21 @@ class Ledger:
             self.asked -= slot.known.busy
 
     def set(self, slot: Slot, level: Level, device: int, image: int) -> None:
-        """Bring a copy to a level at which it holds so much."""
+        """Set the level of a copy and the bytes that it holds there."""
         self.device_used += device - slot.device
         self.images_used += image - slot.image
         slot.state, slot.device, slot.image = LEVELS[level], device, image
 
     def leaving(self) -> int:
-        """Bytes of device memory that are being given back already."""
+        """Return the bytes of device memory that draining copies will free."""
         return sum(slot.device for slot in self.slots.values() if slot.state is State.DRAINING)
 
     def awake(self) -> Iterator[Slot]:
-        """Copies that are awake and told nothing yet."""
+        """Return the copies that are awake and have no action in this round."""
         return (slot for slot in self.slots.values() if slot.state is State.RESIDENT and not slot.touched)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError where the sums are not those of the copies."""
+        """Raise AssertionError if the sums differ from those of the copies."""
         assert self.device_used == self.host.reserved + sum(slot.device for slot in self.slots.values()), self.key
         assert self.images_used == self._foreign + sum(slot.image for slot in self.slots.values()), self.key
         assert all(slot.ledger is self and key == slot.copy.model for key, slot in self.slots.items()), self.key
@@ -162,7 +162,10 @@ class Ledger:
 
 
 def fewest(ordered: Sequence[Slot], room: int, held: Callable[[Slot], int]) -> tuple[Slot, ...] | None:
-    """The first ones that hold so many bytes together, less those that turn out not to be needed."""
+    """Return the first slots that together hold at least `room` bytes, without those that turn out to be unnecessary.
+
+    Return None if all of them hold less.
+    """
     chosen: list[Slot] = []
     found = 0
     for slot in ordered:

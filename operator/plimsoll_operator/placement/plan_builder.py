@@ -1,4 +1,4 @@
-"""A plan that is being made: every action is entered in the ledgers at once, so that the next one sees what it left."""
+"""Builds a plan. Each action changes the ledgers immediately, so that the next one is planned on its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from plimsoll_operator.placement.records.plan import Placement, Plan, Refusal, R
 
 
 class PlanBuilder:
-    """Actions so far, in order, and what they leave in the index's ledgers."""
+    """The actions so far, in order, with their effect on the index's ledgers."""
 
     def __init__(self, index: PoolIndex) -> None:
         self.index = index
@@ -33,7 +33,7 @@ class PlanBuilder:
         self._waits: list[float] = []
 
     def begin(self) -> None:
-        """Another round: what the last one told hosts counts as done; requests that it left open are tried again."""
+        """Start another round: the last round's actions count as done, and its refusals are tried again."""
         self.refusals = dict(self.lasting)
         self._waits, self.truncated = [], False
         for ledger in self.index.ledgers.values():
@@ -42,25 +42,27 @@ class PlanBuilder:
             self.evictions.forget(ledger)
 
     def stuck(self, slot: Slot) -> bool:
-        """Whether this plan has just put a copy where it is, or told it something: it is not moved on at once."""
+        """Whether this plan has just placed the copy, or this round has an action for it; such a copy does not move
+        again.
+        """
         return slot.touched or (slot.copy.model, slot.ledger.key) in self.entered
 
     def later(self, seconds: float) -> None:
-        """There may be more to do then."""
+        """Plan again after this many seconds; ignored if not positive."""
         if seconds > 0:
             self._waits.append(seconds)
 
     def lately(self, known: Known) -> float:
-        """Seconds for which a model is not to be moved again."""
+        """Return the seconds for which the model may not move again."""
         moved, interval = known.model.moved, self.index.rules.move_interval
         return 0.0 if moved is None else max(0.0, moved + interval - self.index.now)
 
     def refuse(self, known: Known, reason: Refused, message: str, numbers: Mapping[str, float]) -> None:
-        """Leave a request of a model open. The first reason is the one that counts."""
+        """Record why a model's request is not met. The first reason of a model is kept."""
         self.refusals.setdefault(known.model.key, Refusal(known.model.key, reason, message, numbers))
 
     def sleep(self, slot: Slot, because: ActionCause, why: str) -> None:
-        """Take a copy's device memory: it stays as an image where that has room, or is worth more than other images."""
+        """Free the device memory of a copy. It keeps an image if that fits or is worth more than other images."""
         level = Level.IN_HOST if slot.state is State.RESIDENT and self._bed(slot) else Level.ON_DISK
         image = slot.known.image if slot.known is not None and level is Level.IN_HOST else 0
         slot.ledger.set(slot, level, 0, image)
@@ -69,26 +71,26 @@ class PlanBuilder:
         self.actions.append(Sleep(slot.copy.model, slot.ledger.key, level, because, why, slot.copy.pod))
 
     def wake(self, slot: Slot, because: ActionCause, why: str) -> None:
-        """Bring a copy that sleeps to the device. Its host must have room."""
+        """Wake a sleeping copy. Its host must have the memory."""
         slot.ledger.set(slot, Level.RESIDENT, _known(slot).device, 0)
         slot.copy = replace(slot.copy, since=self.index.now)
         self._note(slot, why)
         self.actions.append(Wake(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
 
     def place(self, known: Known, ledger: Ledger, level: Level, because: ActionCause, why: str) -> None:
-        """Put a model on a host that does not have it. The host must have room for the level."""
+        """Put a model on a host that does not have it. The host must have the memory for the level."""
         self._enter(known, ledger, level, why)
         self.actions.append(Place(known.model.key, ledger.key, level, because, why))
 
     def unload(self, slot: Slot, because: ActionCause, why: str) -> None:
-        """Take a copy from its host."""
+        """Remove a copy from its host."""
         self._leave(slot)
         self.actions.append(Unload(slot.copy.model, slot.ledger.key, because, why, slot.copy.pod))
 
     def move(self, slot: Slot, ledger: Ledger, level: Level, because: ActionCause, why: str) -> None:
-        """Bring a model from one host to another, or, for a new revision, out of its host and back in.
+        """Move a model to another host or, for a new revision, unload it and place it again on the same host.
 
-        The target must have room; on one and the same host that is the room that unloading makes.
+        The target must have the memory; on the same host, unloading frees it.
         """
         known, first = _known(slot), First.UNLOAD if slot.ledger is ledger else First.PLACE
         self.moves += slot.state.awake
@@ -101,7 +103,7 @@ class PlanBuilder:
         self.actions.append(Move(known.model.key, source, ledger.key, level, first, because, why, pod))
 
     def plan(self) -> Plan:
-        """What came of it."""
+        """Return the plan."""
         placements = [
             Placement(slot.copy.model, ledger.key, slot.level, self._why(slot), slot.copy.pod)
             for ledger in self.index.ledgers.values()
@@ -114,10 +116,12 @@ class PlanBuilder:
         return Plan(tuple(self.actions), tuple(placements), refusals, wait, self.truncated)
 
     def _bed(self, slot: Slot) -> bool:
-        """Make room for an image, if need be by sending images of less value to disk; or say that there is none."""
+        """Free host memory for an image, if necessary by dropping images of less value. Return False if that is
+        impossible.
+        """
         images = self.images.find(slot, slot.ledger.free_images)
         for other in images or ():
-            why = f"its image makes room for that of {slot.copy.model}, worth more"
+            why = f"its image is dropped for that of {slot.copy.model}, which is worth more"
             self.sleep(other, ActionCause.EVICTED, why)
         return images is not None
 
@@ -145,9 +149,9 @@ class PlanBuilder:
 
     def _why(self, slot: Slot) -> str:
         told = self._whys.get((slot.copy.model, slot.ledger.key))
-        return told or (f"it is {slot.state} there" if slot.stays else "it is about to leave this host")
+        return told or (f"it is {slot.state} there" if slot.stays else "it will leave this host")
 
 
 def _known(slot: Slot) -> Known:
-    assert slot.known is not None, f"nothing is known of {slot.copy.model}"
+    assert slot.known is not None, f"the pool does not have {slot.copy.model}"
     return slot.known

@@ -1,9 +1,9 @@
-"""The planner: what to do next in a pool, and why.
+"""The planner: computes the next actions in a pool, with reasons.
 
-It is level-triggered: over the state that a plan leads to, the next plan is empty. What counts, in this order: that it
-is feasible, that little is loaded, that what is worth most stays awake, spread and affinity, and even pressure. What is
-unneeded goes first, then models that should be awake come, in the order of their claims, then every model gets the
-places that it lacks; what sleeps on a host that holds far more than another goes there.
+It is level-triggered: for the state that a plan leads to, the next plan is empty. Priorities, in this order: the plan
+is feasible, little is loaded, the most valuable models stay awake, spread and affinity, even pressure. A round removes
+what is not wanted, wakes models in the order of their claims, gives each model its missing copies, and moves files of
+sleeping models from full hosts to empty ones.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ from plimsoll_operator.placement.records.plan import Plan
 from plimsoll_operator.placement.records.pool import PoolState
 
 ROUNDS = 8
-"""What a round leaves may let the next one do more: so often at the most, which is never reached in practice."""
+"""The most rounds: one round may enable more actions in the next. Plans in practice need fewer."""
 
 
 def plan(state: PoolState, journal: Journal | None = None) -> Plan:
-    """The actions that bring a pool closer to what is wanted of it; none when it is settled or must wait."""
+    """Return the actions that bring a pool closer to its wanted state. Empty if there are none, or if they have to
+    wait.
+    """
     return build_plan(state, journal or Journal()).plan()
 
 
 def build_plan(state: PoolState, journal: Journal) -> PlanBuilder:
-    """The same with its ledgers, as all actions leave them."""
+    """Like `plan`, but return the builder, whose ledgers show the state after all actions."""
     made = PlanBuilder(PoolIndex(state))
     selection = HostSelection(made.index, made.evictions)
     refuse_infeasible(made)

@@ -1,4 +1,4 @@
-"""A pool's state sorted by what a plan asks of it: ledgers by host, facts by model."""
+"""Indexes a pool's state for planning: ledgers by host, facts by model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_operator.placement.retention_value import decayed, retention
 
 
 class PoolIndex:
-    """Everything is in the order of keys, so that the order of the input decides nothing."""
+    """A pool's models and hosts, sorted by key, so that plans do not depend on the order of the input."""
 
     def __init__(self, state: PoolState) -> None:
         self.state, self.now, self.rules = state, state.now, state.rules
@@ -37,16 +37,17 @@ class PoolIndex:
                     slot.rate = known.told / len(known.slots)
 
     def share(self, ledger: Ledger, known: Known | None = None) -> float:
-        """How much of the pool's models lies on a host, with another one where it is given, beside its share of memory.
+        """Return the host's share of the pool's models, optionally with another model, divided by its share of memory.
 
-        1 is fair, in bytes and requests together; a host without a line has more than its share of anything.
+        1 is a fair share, as the mean of bytes and requests. A host without a line has more than a fair share of
+        anything.
         """
         bulk, busy = (known.bulk, known.busy) if known is not None else (0, 0.0)
         bytes_, requests = (ledger.placed + bulk) / self.bulk, (ledger.asked + busy) / self.busy
         return (bytes_ + requests) / 2 * self.lines / max(1, ledger.line)
 
     def _spread(self, reports: Mapping[ObjectKey, Sequence[tuple[Host, Copy]]]) -> None:
-        """What each model counts for where models are spread over hosts, before ledgers count with it."""
+        """Compute each model's `bulk` and `busy`, which ledgers sum up."""
         sizes = [known.device for known in self.models.values() if known.device]
         usual = sum(sizes) // len(sizes) if sizes else 1
         for known in self.models.values():
@@ -75,11 +76,11 @@ class PoolIndex:
         return Slot(ledger, copy, known, state, held, 0 if copy.state.awake else copy.host, rate, current)
 
     def young(self, slot: Slot) -> float:
-        """Seconds until a copy that is awake has been so for the least time; 0 once it has."""
+        """Return the seconds until a copy that is awake reaches the minimum residency; 0 after that."""
         return max(0.0, slot.copy.since + self.rules.minimum_residency - self.now)
 
     def value(self, slot: Slot) -> float:
-        """What keeping a copy at its level is worth. See value.retention."""
+        """Return the retention value of a copy at its level. See `retention_value`."""
         known = slot.known
         if known is None:
             return 0.0
@@ -88,14 +89,15 @@ class PoolIndex:
         return retention(slot.rate, self.seconds_back(slot), known.model.weight, slot.device)
 
     def worth(self, known: Known) -> float:
-        """What it would be worth to have another replica of a model awake."""
+        """Return the retention value that another awake replica of the model would have."""
         awake = sum(slot.state.awake for slot in known.slots)
         return retention(known.rate / (awake + 1), known.wake, known.model.weight, known.device)
 
     def seconds_back(self, slot: Slot) -> float:
-        """Seconds that it would take to have a copy awake again once it gave its device memory away.
+        """Return the seconds to wake a copy again after its device memory was freed.
 
-        From its image, where host memory is free for that; else from its files, though others' images may yet go first.
+        From its image if host memory is free for it now, else from files, although images of other models could be
+        dropped.
         """
         known = slot.known
         if known is None:
@@ -104,7 +106,7 @@ class PoolIndex:
 
 
 def _known(model: Model, reports: Iterable[tuple[Host, Copy]], demand: Demand | None, now: float) -> Known:
-    """Facts of a model: the largest measured sizes and seconds of its revision, predictions where there are none."""
+    """Return a model's facts: the largest measured sizes and seconds of its revision, or the predictions."""
     need = model.need
     measured = image = 0
     load = wake = told = lost = 0.0
@@ -137,18 +139,18 @@ def _known(model: Model, reports: Iterable[tuple[Host, Copy]], demand: Demand | 
 
 
 def _serves(copy: Copy, host: Host, model: Model) -> bool:
-    """Whether a host brings a model awake by itself for the requests that wait there."""
+    """Whether a host wakes the model by itself for the requests that wait there."""
     keeps = host.condition in (Condition.READY, Condition.CORDONED)
     return keeps and not copy.going and not copy.failures and _fits(model, copy, host)
 
 
 def _fits(model: Model, copy: Copy, host: Host) -> bool:
-    """Whether a copy is what the model is now, where it may be."""
+    """Whether a copy has the model's current revision, on a host of its device class."""
     return not model.stopped and model.revision == copy.revision and model.device in ("", host.device)
 
 
 def _held(copy: Copy, known: Known | None) -> int:
-    """Device memory that a copy holds. What is idle gives back all of its KV pool but the least."""
+    """Return the device memory that a copy holds. An idle copy gives back its KV cache down to the minimum."""
     if not copy.state.on_device:
         return 0
     own = copy.weights + copy.workspace

@@ -1,1 +1,1 @@
-"""What is there and what to do next: pure functions with reasons."""
+"""Observes objects and plans the next actions: pure functions with reasons."""

@@ -1,4 +1,4 @@
-"""What to do about an object's disruption budget, and why: a pure function of what is there and what should be."""
+"""Plans the next action for an object's PodDisruptionBudget: a pure function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_operator.spec.identity import Object, Owner, controller_of
 
 @dataclass(frozen=True, slots=True)
 class FoundBudget:
-    """A budget, whoever's it is; `owner` is the uid of what manages it, "" for nothing."""
+    """A budget with the expected name. `owner` is the uid of its controller, "" for none."""
 
     uid: str
     owner: str
@@ -20,7 +20,7 @@ class FoundBudget:
 
 
 def read_budget(item: Object) -> FoundBudget:
-    """What is kept of a PodDisruptionBudget: not its status, which changes with each pod."""
+    """Read a PodDisruptionBudget without its status, which changes with each pod."""
     meta = item["metadata"]
     owner = controller_of(item).get("uid", "")
     return FoundBudget(meta["uid"], owner, meta.get("labels") or {}, item.get("spec") or {})
@@ -28,7 +28,7 @@ def read_budget(item: Object) -> FoundBudget:
 
 @dataclass(frozen=True, slots=True)
 class CreateBudget:
-    """Make the budget: none is known."""
+    """Create the budget."""
 
     budget: Object
     why: str
@@ -36,7 +36,7 @@ class CreateBudget:
 
 @dataclass(frozen=True, slots=True)
 class ApplyBudget:
-    """Make of our budget what it should be."""
+    """Apply our budget's wanted fields."""
 
     budget: Object
     why: str
@@ -54,17 +54,18 @@ BudgetAction = CreateBudget | ApplyBudget | DeleteBudget
 
 
 def plan_budget(owner: Owner, found: FoundBudget | None, wanted: Object | None, *, serves: bool) -> BudgetAction | None:
-    """None when all is well, or somebody else's budget has the name: theirs then counts, and ours is not made.
+    """Return the next action; None if there is none, or if the name belongs to a budget of another owner, which then
+    counts.
 
-    None is made before a pod `serves`: until then it would keep nothing, as pods that do not serve may always go.
+    No budget is created before a pod `serves`: it would protect nothing, because unready pods may always be evicted.
     """
     if found is None:
         return None if wanted is None or not serves else CreateBudget(wanted, "it is missing")
     if found.owner != owner.uid:
         return None
     if wanted is None:
-        return DeleteBudget(found.uid, "there is nothing for it to keep")
+        return DeleteBudget(found.uid, "it has no pods to protect")
     same = all(found.spec.get(name) == value for name, value in wanted["spec"].items())
     if same and wanted["metadata"]["labels"].items() <= found.labels.items():
         return None
-    return ApplyBudget(wanted, "it is not as it should be")
+    return ApplyBudget(wanted, "its spec or labels have changed")

@@ -1,6 +1,6 @@
-"""Nodes that are being drained, or do not answer, and which objects have pods there.
+"""Nodes that are being drained or do not respond, and the objects that have pods on them.
 
-Only what may be looked at: an operator that is limited to namespaces has no right to nodes, and knows of none.
+An operator that is limited to namespaces may not read nodes; its registry stays empty.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from plimsoll_operator.spec.identity import Object
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`cordoned`: it takes no new pods, those it has are to go. `lost`: its kubelet does not say that it is well."""
+    """`cordoned`: it takes no new pods, and its pods should move. `lost`: its kubelet does not report it ready."""
 
     cordoned: bool
     lost: bool
 
 
 def read_node(item: Object) -> Node:
-    """From the API server's object."""
+    """Read a Node of the API server."""
     conditions = (item.get("status") or {}).get("conditions") or ()
     ready = next((c["status"] for c in conditions if c["type"] == "Ready"), "True")
     return Node(cordoned=bool((item.get("spec") or {}).get("unschedulable")), lost=ready != "True")
 
 
 class NodeRegistry:
-    """The nodes that are watched, and for each object those on which it was last seen to have pods."""
+    """The watched nodes, and for each object the nodes on which it last had pods."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
@@ -36,21 +36,21 @@ class NodeRegistry:
 
     @property
     def known(self) -> Mapping[str, Node]:
-        """By name."""
+        """Nodes by name."""
         return self._nodes
 
     def note(self, name: str, now: Node) -> set[Key]:
-        """Take note of a node; returns the objects to which it has become another one."""
+        """Store a node. Return the objects with pods on it if it has changed."""
         before = self._nodes.get(name, Node(cordoned=False, lost=False))
         self._nodes[name] = now
         return set() if now == before else self._users(name)
 
     def forget(self, name: str) -> set[Key]:
-        """A node is gone."""
+        """Remove a node. Return the objects with pods on it."""
         return self._users(name) if self._nodes.pop(name, None) is not None else set()
 
     def note_use(self, key: Key, nodes: Iterable[str]) -> None:
-        """Where an object has pods now."""
+        """Store the nodes on which an object has pods."""
         used = frozenset(nodes)
         if used:
             self._used[key] = used

@@ -1,15 +1,15 @@
-"""What to do next, and why: a pure function of the spec and of what is there.
+"""Plans the next actions for an object's pods and Service: a pure function of the spec and of what exists.
 
-It is level-triggered: run twice over the same state it gives the same plan, and over the state that its plan leads to
-an empty one. A roll adds up to `maxSurge` pods and takes away only what is not needed to keep `replicas` pods ready.
-Where those find no node, up to `maxUnavailable` fewer may be ready: old ones go first. A pod on a node that is being
-drained is replaced in the same way, before it must go. Pods go before others are made: an operator that is killed in
-between leaves fewer pods than it meant to, never more than the cluster was to hold. Pods that take over what those
-before them have kept are made when these are gone.
+It is level-triggered: the same state gives the same plan, and the state that a plan leads to gives an empty one. A
+rollout adds up to `maxSurge` pods, and deletes only pods that are not needed to keep `replicas` pods ready. If new pods
+find no node, up to `maxUnavailable` ready pods may be missing: old ones are deleted first. A pod on a node that is
+being drained is replaced in the same way before it is evicted. Deletions come before creations, so an operator that is
+killed in between leaves too few pods, never too many. Pods that take over stored data of their predecessors are created
+after those are gone.
 
-A container that crashes is started again by its kubelet, which backs off. A pod that has ended for good (evicted,
-refused by its node) is replaced by us: the first at once, further ones after ever longer waits. The dead pods are the
-memory of how often it happened, so they stay until their replacements serve.
+The kubelet restarts a container that crashes, with back-off. The operator replaces a pod that has ended for good
+(evicted, rejected by its node): the first one immediately, others after increasing waits. The dead pods record how
+often that has happened, so they stay until their replacements serve.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ from plimsoll_operator.status.reasons import Reason
 
 
 def free_groups(pods: Iterable[Pod]) -> Iterator[str]:
-    """The groups that are free, the least first, without end; `pods` are all of an object."""
+    """Yield the free group numbers in order, without end; `pods` are all pods of an object."""
     taken = {pod.group for pod in pods if not pod.dead or pod.stopping}
     return (group for group in map(str, count()) if group not in taken)
 
 
 ROOM_PATIENCE = timedelta(seconds=60)
-"""How long a pod may find no node before an old one goes for it: a cluster that grows by itself has one by then."""
+"""How long a pod may find no node before an old pod is deleted for it. A cluster autoscaler adds a node in that time.
+"""
 FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=10), timedelta(seconds=300)
 ROUNDS_KEPT = 7
 
 
 @dataclass(frozen=True, slots=True)
 class CreatePod:
-    """Make a pod of the present spec, with this number as its group."""
+    """Create a pod of the present spec with this group."""
 
     why: str
     group: str
@@ -47,7 +48,7 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Delete a pod (it drains by itself); `uid` makes sure that it is the one that was seen."""
+    """Delete a pod, which drains by itself. `uid` makes sure that it is the observed pod."""
 
     name: str
     uid: str
@@ -56,14 +57,14 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class CreateService:
-    """Make the Service: none of ours is there."""
+    """Create the Service."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyService:
-    """Make of our Service what it should be."""
+    """Apply our Service's wanted fields."""
 
     why: str
 
@@ -73,21 +74,21 @@ Action = CreatePod | DeletePod | CreateService | ApplyService
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, in this order; `wait` is the time after which there is more to do though nothing has changed."""
+    """Actions in order. `wait`: time after which to plan again even if nothing has changed."""
 
     actions: tuple[Action, ...]
     wait: timedelta | None = None
 
 
 def plan(seen: PodView[Workload]) -> Plan:
-    """The actions that bring what is there closer to the spec; none when it is settled or must wait."""
+    """Return the actions that bring the pods closer to the spec; none if nothing is to be done, or if it has to wait."""
     spec, observed = seen.spec, seen.observed
     actions: list[Action] = [*_service(observed.service)]
     dead = [p for p in observed.pods if p.dead and not p.stopping]
     going = seen.older + seen.leaving
 
     surplus = _surplus(seen)
-    removed = [(p, f"{spec.replicas} in all are wanted") for p in surplus]
+    removed = [(p, f"{spec.replicas} are wanted in total") for p in surplus]
     kept = [p for p in seen.staying if p not in surplus]
     removed += [(p, _why_gone(p, seen)) for p in _replaced(seen)]
     first, wait = _first(seen, kept, {p.uid for p, _ in removed})
@@ -117,7 +118,7 @@ def _service(state: ServiceState) -> Sequence[CreateService | ApplyService]:
 
 
 def _surplus(seen: PodView[Workload]) -> list[Pod]:
-    """What to take away when there are too many: first what is not ready, without a node, of little worth, new."""
+    """Return the pods to delete if there are too many: first those not ready, without a node, of low worth, or new."""
     order = sorted(
         seen.staying, key=lambda p: (p.ready, p.cut_off, p.scheduled, p.worth, -p.created.timestamp(), p.name)
     )
@@ -125,10 +126,11 @@ def _surplus(seen: PodView[Workload]) -> list[Pod]:
 
 
 def _replaced(seen: PodView[Workload]) -> list[Pod]:
-    """Pods that can go now.
+    """Return the pods that can be deleted now.
 
-    Those of an older spec that do not serve go at once, the others, and those whose node is being drained, as far as
-    nobody misses them. After an outage of the API server every pod looks cut off for a while, and all of them serve.
+    Pods of an older spec that do not serve are deleted immediately. The others, and those on a node that is being
+    drained, are deleted while enough pods serve. After an outage of the API server all pods look cut off for a while
+    but still serve.
     """
     idle = [p for p in seen.older if not p.ready and not p.cut_off]
     spare = max(0, seen.ready - seen.spec.replicas)
@@ -137,15 +139,16 @@ def _replaced(seen: PodView[Workload]) -> list[Pod]:
 
 
 def _serving(seen: PodView[Workload]) -> list[Pod]:
-    """Pods that serve and are to be replaced: those first whose node waits to be drained."""
+    """Return the pods that serve and are to be replaced, lowest worth first."""
     return sorted((p for p in (*seen.leaving, *seen.older) if p.ready), key=lambda p: p.worth)
 
 
 def _first(seen: PodView[Workload], kept: Sequence[Pod], removed: Set[str]) -> tuple[list[Pod], timedelta | None]:
-    """Pods that serve and go before their replacements do, where there is no room for both; and when to look again.
+    """Return ready pods to delete before their replacements exist, if both do not fit, and the time until the next
+    plan.
 
-    That is what `maxUnavailable` allows. Pods that drain make room already. The room on a node that is being drained is
-    of no use.
+    `maxUnavailable` limits them. Draining pods free their room already. Room on a node that is being drained is of no
+    use.
     """
     spec, now = seen.spec, seen.observed.now
     spare = seen.ready - sum(p.ready for p in seen.live if p.uid in removed)
@@ -168,12 +171,12 @@ def _why_gone(pod: Pod, seen: PodView[Workload]) -> str:
 
 
 def _rounds(ended: Sequence[Pod], replicas: int) -> int:
-    """How often all replicas have ended for good, as far as their pods are still there."""
+    """Return how many times all replicas have ended for good, counted by dead pods that still exist."""
     return len(ended) // max(1, replicas)
 
 
 def _wait(ended: Sequence[Pod], replicas: int, observed: Observed) -> timedelta | None:
-    """How long dead pods are not to be replaced yet."""
+    """Return how long dead pods must not be replaced yet; None if they may be."""
     rounds = _rounds(ended, replicas)
     if rounds < 2:
         return None
@@ -183,7 +186,7 @@ def _wait(ended: Sequence[Pod], replicas: int, observed: Observed) -> timedelta 
 
 
 def _buried(dead: Sequence[Pod], ended: Sequence[Pod], *, ready: int, replicas: int) -> list[Pod]:
-    """Dead pods to forget: of an older spec, all of them once their replacements serve, the oldest of very many."""
+    """Return the dead pods to delete: those of an older spec, all if enough pods serve, else the oldest beyond a limit."""
     older = [p for p in dead if p not in ended]
     kept = 0 if ready >= replicas else ROUNDS_KEPT * max(1, replicas)
     return older + list(ended[: max(0, len(ended) - kept)])

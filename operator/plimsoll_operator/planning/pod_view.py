@@ -1,4 +1,4 @@
-"""The pods of one object, sorted by what they mean to it: what plans and statuses are made from."""
+"""The pods of one object, sorted by state: the input of plans and statuses."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from plimsoll_operator.status.reasons import Reason
 
 
 def deadline(spec: Workload, pods: Sequence[Pod], before: Sequence[Mapping[str, Any]], now: datetime) -> datetime:
-    """When the change counts as stalled, unless something moves; `pods` are those that have to do with it.
+    """Return when the change counts as stalled unless a pod makes progress; `pods` are those that take part in it.
 
-    A pod that loads, or drains, is progress until its own limit has passed.
+    A pod that loads or drains makes progress until its own limit has passed.
     """
     moved = [
         *_begun(spec.generation, before, now),
@@ -31,7 +31,7 @@ def deadline(spec: Workload, pods: Sequence[Pod], before: Sequence[Mapping[str, 
 
 
 def _begun(generation: int, before: Sequence[Mapping[str, Any]], now: datetime) -> list[datetime]:
-    """When the change began, as the last status says; nothing where that one says that it is stalled."""
+    """Return when the change began by the last status; nothing if that reports it as stalled."""
     known = next((c for c in before if c["type"] == PROGRESSING), None)
     if known is None:
         return [now]
@@ -48,11 +48,11 @@ W = TypeVar("W", bound=Workload)
 
 @dataclass(frozen=True, slots=True)
 class PodView(Generic[W_co]):
-    """`live` pods count as replicas. Each of them is one of these:
+    """The pods of an object. `live` pods count as replicas. Each of them is in one of these groups:
 
-    `current`: of the present spec and image. `held`: of the present spec, and it is not this model's turn to take what
-    an upgrade of Plimsoll brought. `older`: to be replaced. `ended` were current, and will not run again. `needs_turn`:
-    whether pods serve that only an upgrade of Plimsoll has outdated.
+    `current`: of the present spec and image. `held`: of the present spec but an older Plimsoll, and the upgrade queue
+    has not admitted this object yet. `older`: to be replaced. `ended` pods were current and will not run again.
+    `needs_turn`: whether ready pods are outdated only by an upgrade of Plimsoll.
     """
 
     spec: W_co
@@ -66,46 +66,46 @@ class PodView(Generic[W_co]):
 
     @property
     def good(self) -> tuple[Pod, ...]:
-        """Pods that nothing is wrong with, wherever they are."""
+        """Live pods that need no replacement for their spec, on any node."""
         return self.current + self.held
 
     @property
     def leaving(self) -> tuple[Pod, ...]:
-        """Those of them whose node is being drained."""
+        """Good pods on a node that is being drained."""
         return tuple(p for p in self.good if p.leaving) if moves_off_nodes(self.spec) else ()
 
     @property
     def staying(self) -> tuple[Pod, ...]:
-        """The others."""
+        """Good pods that stay on their node."""
         return tuple(p for p in self.good if not p.leaving) if moves_off_nodes(self.spec) else self.good
 
     @property
     def ready(self) -> int:
-        """Pods that serve, whatever their spec."""
+        """The number of ready pods of any spec."""
         return sum(p.ready for p in self.live)
 
     @property
     def good_ready(self) -> int:
-        """Pods that serve and need no replacing for their spec."""
+        """The number of ready good pods."""
         return sum(p.ready for p in self.good)
 
     @property
     def stopping(self) -> int:
-        """Pods that drain."""
+        """The number of draining pods."""
         return sum(p.stopping and not p.lost for p in self.observed.pods)
 
     def deadline(self, before: Sequence[Mapping[str, Any]]) -> datetime:
-        """When what is under way counts as stalled, by `deadline`; `before` are the conditions of the last status."""
+        """Return when the change counts as stalled; `before` are the last status's conditions."""
         stopping = tuple(p for p in self.observed.pods if p.stopping)
         return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
 
     def stalls_in(self, before: Sequence[Mapping[str, Any]]) -> timedelta | None:
-        """How long until then; None where that was before: what only waits for its turn never counts as stalled."""
+        """Return the time until the change stalls; None if that has passed. Waiting in the upgrade queue is no stall."""
         left = self.deadline(before) - self.observed.now
         return left if left > timedelta(0) else None
 
     def failure(self, reasons: frozenset[Reason]) -> Failure | None:
-        """The first failure of one of these kinds among good pods; dead ones count until replaced."""
+        """Return the first failure of one of these kinds among good pods, and of a dead pod until it is replaced."""
         missing = len(self.good) < self.spec.replicas
         for pod in (*self.good, *(self.ended[-1:] if missing else ())):
             if not pod.ready and pod.failure is not None and pod.failure.reason in reasons:
@@ -114,7 +114,7 @@ class PodView(Generic[W_co]):
 
 
 def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> PodView[W]:
-    """Sort what is there. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated stay as they are."""
+    """Sort the pods. Without `may_roll`, pods that only an upgrade of Plimsoll has outdated are `held`, not `older`."""
     of = {p.uid: fits(p.hash) for p in observed.pods}
     live = tuple(p for p in observed.pods if p.live)
     outdated = tuple(p for p in live if of[p.uid] is Fit.OUTDATED)
@@ -133,7 +133,9 @@ def view(spec: W, fits: Fits, observed: Observed, *, may_roll: bool = True) -> P
 
 
 def moves_off_nodes(spec: Workload) -> bool:
-    """Whether pods are moved off a node that is drained: not where they would be put there again."""
+    """Return whether pods are moved off a cordoned node: not if they tolerate the cordon and could be scheduled there
+    again.
+    """
     return not any(_tolerates_cordon(toleration) for toleration in spec.template.tolerations)
 
 

@@ -1,6 +1,6 @@
-"""What is there: pods and the Service of one ModelDeployment, as plain records.
+"""Reads the pods and the Service of an object as plain records.
 
-A record is read once, when the API server tells of an object; what also depends on the time is added in each pass.
+A record is read once per event of the API server. What depends on the time is added in each reconcile.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ NO_NODES: Mapping[str, Node] = {}
 class Pod:
     """One runtime pod.
 
-    `model` is the ModelDeployment or RuntimePool that its label names, which the Service goes by, too. `gone_by`: it
-    has been deleted and drains until then at the latest. `lost`: it should be gone for long, but its node does not say
-    so. `dead`: it will never run again, and ended at `ended`. `marked`: it carries its owner's uid as a label. `node`
-    and `address`: "" while it has none. `cut_off`: it was ready when its node was last heard of, and may serve still.
-    `leaving`: its node is being drained. `moved`: when it last came nearer to serving, or ceased to. `loads_since`:
-    when it began to load, None when it does not. `worth`: what would be lost with it, in the measure of whoever decides
-    which of several goes. `group`: which of its owner's groups it is.
+    `model` is the ModelDeployment or RuntimePool in its label, by which the Service selects it, too. `gone_by`: it was
+    deleted, and drains until then at the latest. `lost`: it should have ended long ago, but its node does not report
+    that. `dead`: it will never run again, and ended at `ended`. `marked`: it has its owner's uid as a label. `node` and
+    `address` are "" while it has none. `cut_off`: it was ready at its node's last report, and may still serve.
+    `leaving`: its node is being drained. `moved`: when it last made progress towards ready, or became unready.
+    `loads_since`: when it began to load, None if it does not load. `worth`: the loss if it is deleted; of several, the
+    lowest goes first. `group`: the number of its group.
     """
 
     name: str
@@ -70,12 +70,12 @@ class Pod:
 
     @property
     def stopping(self) -> bool:
-        """Whether it has been deleted."""
+        """Whether it was deleted."""
         return self.gone_by is not None
 
     @property
     def revision(self) -> str:
-        """What the user says of it, by its label."""
+        """The part of its hash that comes from the user's spec."""
         return self.hash.partition("-")[0]
 
     @property
@@ -85,20 +85,20 @@ class Pod:
 
 
 class ServiceState(Enum):
-    """The Service of a model, as found."""
+    """The observed state of a model's Service."""
 
     MISSING = "missing"
     OURS = "as it should be"
     CHANGED = "not as it should be"
-    LEFT_OVER = "of an object of this name that was deleted, and about to go"
-    FOREIGN = "somebody else's"
+    LEFT_OVER = "left by a deleted object of this name"
+    FOREIGN = "of another owner"
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Everything that a plan is made from, beside the spec. `lost_names`: served names that other objects have.
+    """What a plan is made from in addition to the spec. `lost_names`: served names that belong to other objects.
 
-    `gave_up`: why the model has no replicas, if it was scaled to zero before one of its revision was ready.
+    `gave_up`: why the model has no replicas, if it was scaled to zero before a pod of its revision was ready.
     """
 
     pods: tuple[Pod, ...]
@@ -109,24 +109,24 @@ class Observed:
 
 
 def observe_pods(pods: Iterable[Pod], now: datetime, nodes: Mapping[str, Node] = NO_NODES) -> tuple[Pod, ...]:
-    """Pods as they are now, oldest first; `nodes` are those that are known of."""
+    """Return the pods with their state at `now`, oldest first; `nodes` are the known nodes."""
     found = (_on(_at(pod, now), nodes.get(pod.node)) for pod in pods)
     return tuple(sorted(found, key=lambda pod: (pod.created, pod.name)))
 
 
 def lost_in(pods: Iterable[Pod], now: datetime) -> timedelta | None:
-    """How long until a pod that stops counts as lost, if nothing is heard of it before; None where none stops."""
+    """Return the time until the first draining pod counts as lost; None if none drains."""
     return min((p.gone_by + LOST_AFTER - now for p in pods if p.gone_by is not None and not p.lost), default=None)
 
 
 def selecting_uid(pods: Iterable[Pod], owner_uid: str) -> str | None:
-    """The uid for selectors to name: None while a replica lives that an operator of before this label has made."""
+    """Return the uid for selectors; None while a live pod lacks the label with its owner's uid."""
     return owner_uid if all(pod.marked for pod in pods if pod.live) else None
 
 
 @dataclass(frozen=True, slots=True)
 class FoundService:
-    """A Service, whoever's it is. `ports` are (name, port, target) of each."""
+    """A Service with the expected name. `ports` has (name, port, target) of each."""
 
     owner: Controller | None
     labels: Mapping[str, str]
@@ -135,7 +135,7 @@ class FoundService:
 
 
 def read_service(item: Object) -> FoundService:
-    """What is kept of a Service."""
+    """Read a Service."""
     owner = controller_of(item)
     return FoundService(
         owner=Controller(owner["kind"], owner["name"], owner["uid"]) if owner else None,
@@ -146,7 +146,7 @@ def read_service(item: Object) -> FoundService:
 
 
 def observe_service(found: FoundService | None, wanted: Object) -> ServiceState:
-    """Whether the Service is there, is ours, and says what it should."""
+    """Return whether the Service exists, is ours and has the wanted fields."""
     if found is None:
         return ServiceState.MISSING
     ours = read_service(wanted)
@@ -163,7 +163,7 @@ def observe_service(found: FoundService | None, wanted: Object) -> ServiceState:
 
 
 def read_pod(item: Object) -> Pod:
-    """What is kept of a pod."""
+    """Read a pod."""
     meta, status = item["metadata"], item.get("status") or {}
     conditions = conditions_of(item)
     gone_by = meta.get("deletionTimestamp")
@@ -198,12 +198,12 @@ def read_pod(item: Object) -> Pod:
 
 
 def _at(pod: Pod, now: datetime) -> Pod:
-    """A pod, with what the time makes of it."""
+    """Return the pod with its state at `now`."""
     return replace(pod, lost=True) if pod.gone_by is not None and now > pod.gone_by + LOST_AFTER else pod
 
 
 def _on(pod: Pod, node: Node | None) -> Pod:
-    """A pod, with what is known of its node."""
+    """Return the pod with its node's state."""
     if node is None:
         return pod
     silent = node.lost and pod.live and not pod.ready
@@ -217,7 +217,7 @@ def _transition(conditions: Mapping[str, Any], kind: str) -> datetime | None:
 
 
 def _ends(status: Object, conditions: Mapping[str, Any]) -> list[datetime]:
-    """Times at which a pod that has ended may have done so: the latest is near enough."""
+    """Return the times at which a dead pod may have ended; the latest is accurate enough."""
     stamps = [c.get("lastTransitionTime") for c in conditions.values()]
     stamps += [
         ((c.get("state") or {}).get("terminated") or {}).get("finishedAt")

@@ -1,7 +1,7 @@
-"""Which revisions to store, and which to forget: a pure function.
+"""Plans which revisions to store and which to delete: a pure function.
 
-The present one has the highest number, also where it is an old one that somebody has gone back to. Of the others those
-stay that pods or a canary still need, and as many more as the model's limit says, the latest first.
+The present revision has the highest number, even if it equals an old one. Of the others, those that pods or a canary
+need are kept, and the latest ones up to the model's limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from plimsoll_operator.build.controller_revision import Revision
 
 @dataclass(frozen=True, slots=True)
 class CreateRevision:
-    """Make the revision: none of its name is known."""
+    """Create a revision with a new name."""
 
     revision: Revision
     why: str
@@ -22,7 +22,7 @@ class CreateRevision:
 
 @dataclass(frozen=True, slots=True)
 class StoreRevision:
-    """Write the revision as it stands here, whether it is there or not."""
+    """Write a revision, whether it exists or not."""
 
     revision: Revision
     why: str
@@ -30,7 +30,7 @@ class StoreRevision:
 
 @dataclass(frozen=True, slots=True)
 class ForgetRevision:
-    """Delete the one with this uid."""
+    """Delete the revision with this uid."""
 
     name: str
     uid: str
@@ -42,19 +42,19 @@ HistoryAction = CreateRevision | StoreRevision | ForgetRevision
 def plan_history(
     known: Sequence[Revision], present: Revision, needed: Set[str], limit: int
 ) -> tuple[HistoryAction, ...]:
-    """`needed` has the labels of revisions that must not be forgotten, beside the present one."""
+    """Return the next actions; `needed` has labels of revisions that must be kept in addition to the present one."""
     actions: list[HistoryAction] = []
     last = max((revision.number for revision in known), default=0)
     found = next((revision for revision in known if revision.name == present.name), None)
     if found is None:
-        # A mark can be taken away again by server-side apply only where that has written it.
+        # Server-side apply can remove a mark later only if it has also written it.
         store = StoreRevision if present.mark else CreateRevision
         actions.append(store(replace(present, number=last + 1), "it is new"))
     elif found.number < last:
         why = f"the spec is that of revision {found.number} again"
         actions.append(StoreRevision(replace(found, number=last + 1, mark=present.mark), why))
     elif found.mark != present.mark:
-        why = "it was taken back" if present.mark else "it may be tried again"
+        why = "it was rolled back" if present.mark else "it may be tried again"
         actions.append(StoreRevision(replace(found, mark=present.mark), why))
     old = [r for r in known if r.name != present.name and r.label not in needed]
     old.sort(key=lambda revision: (revision.number, revision.name), reverse=True)

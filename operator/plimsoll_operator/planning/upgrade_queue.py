@@ -1,7 +1,7 @@
-"""The upgrade queue: after an upgrade of Plimsoll a few objects at a time roll to the new image, not all at once.
+"""The upgrade queue: after an upgrade of Plimsoll, a few objects at a time roll to the new image.
 
-A turn lasts until the model serves with pods of the new image alone. One that is stalled gives its turn up, so that it
-holds up nobody, and goes on without. It is all in memory: what has begun before a restart is known by its status.
+An object keeps its place until only pods of the new image serve. One that stalls gives its place to others, and
+continues without it. The queue is only in memory; after a restart, statuses show which rollouts have started.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class UpgradeQueue:
         self._waiting: dict[ObjectKey, None] = {}
 
     def learn(self, item: Object) -> None:
-        """Before the first pass: an object that rolls has its turn already."""
+        """Restore an object that is rolling by its status, before the first reconcile."""
         conditions = (item.get("status") or {}).get("conditions") or ()
         if any(c["type"] == PROGRESSING and c["reason"] == Reason.ROLLING for c in conditions):
             self._taken.add(key_of(item))
 
     def take(self, key: ObjectKey) -> bool:
-        """Whether a model may roll now; else it waits, and hears of it."""
+        """Return whether an object may roll now. If not, it is added to the waiting ones."""
         if key not in self._taken and key not in self._stalled:
             if len(self._taken) >= self._limit:
                 self._waiting[key] = None
@@ -45,7 +45,7 @@ class UpgradeQueue:
         return True
 
     def stall(self, key: ObjectKey) -> list[ObjectKey]:
-        """A model does not get on; returns those that may take its turn."""
+        """Take the place of a stalled object. Return the objects that may take it."""
         if key not in self._taken:
             return []
         self._taken.discard(key)
@@ -53,7 +53,7 @@ class UpgradeQueue:
         return self._next()
 
     def end(self, key: ObjectKey) -> list[ObjectKey]:
-        """A model has rolled, or is gone; returns those that may take its turn."""
+        """Remove an object that has rolled or was deleted. Return the objects that may take its place."""
         self._stalled.discard(key)
         if key not in self._taken:
             return self.decline(key)
@@ -61,14 +61,14 @@ class UpgradeQueue:
         return self._next()
 
     def decline(self, key: ObjectKey) -> list[ObjectKey]:
-        """A model that waits needs no turn now; returns those that may take the one that it was offered."""
+        """Remove a waiting object that need not roll. Return the objects that may take the place offered to it."""
         if key not in self._waiting:
             return []
         del self._waiting[key]
         return self._next()
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where a model is in two places at once."""
+        """Raise AssertionError if an object is in two states."""
         assert not self._taken & self._stalled
         assert not self._waiting.keys() & (self._taken | self._stalled)
 
@@ -79,9 +79,9 @@ class UpgradeQueue:
 def view_with_upgrades(
     spec: W, fit: Fits, observed: Observed, upgrades: UpgradeQueue
 ) -> tuple[PodView[W], list[ObjectKey]]:
-    """What is there, sorted; what an upgrade of Plimsoll would roll waits for its turn.
+    """Return the pods sorted, with upgrades held until the queue admits the object, and the objects to reconcile next.
 
-    And those that may take the turn which ends here.
+    Those are objects that may take the place which became free.
     """
     seen = view(spec, fit, observed)
     if seen.needs_turn and not upgrades.take(spec.key):

@@ -1,1 +1,1 @@
-"""How many replicas a model wants: what gateways report, a pure rule with reasons, and its history."""
+"""Autoscaling: demand that gateways report, a pure rule with reasons, and its history."""

@@ -1,4 +1,4 @@
-"""What a gateway answers to `GET /demand`, read strictly: what is no number is no answer."""
+"""Decodes and checks what a gateway returns from `GET /demand`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.name_patterns import Instance, NamespaceName, ObjectName
 
 LIMIT = 32 * 2**20
-"""Bytes of an answer: ten thousand models have room."""
+"""The most bytes of a report, enough for ten thousand models."""
 MODELS, REVISIONS, BUCKETS = 20_000, 64, 64
 
 Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -26,11 +26,11 @@ Bucket = tuple[Seconds, Count]
 
 
 class BadDemandError(Exception):
-    """What a gateway sent is no answer; the message says what is wrong with it."""
+    """The gateway's report is not valid; the message says why."""
 
 
 class Latency(Struct, frozen=True, rename="camel"):
-    """Seconds that were measured: how many, their sum, and cumulative counts by upper bound."""
+    """Measured seconds: their number, their sum, and cumulative counts by upper bound."""
 
     count: Count = 0
     seconds: Seconds = 0.0
@@ -38,10 +38,11 @@ class Latency(Struct, frozen=True, rename="camel"):
 
 
 class RevisionDemand(Struct, frozen=True, rename="camel"):
-    """What the replicas of a revision do.
+    """Demand of a revision's replicas.
 
-    `running`, `waiting` and `slots` are sums over its ready replicas and `kv` the highest, of what those said last
-    (a replica that says more than all of its cache voids no answer); the rest was counted since the gateway began.
+    `running`, `waiting` and `slots` are sums over its ready replicas' last reports, and `kv` is their maximum. `kv` may
+    exceed 1, so that one wrong replica does not make the report invalid. The other fields count since the gateway
+    started.
     """
 
     revision: Annotated[str, Meta(max_length=253)] = ""
@@ -58,7 +59,7 @@ class RevisionDemand(Struct, frozen=True, rename="camel"):
 
 
 class ModelDemand(Struct, frozen=True, rename="camel"):
-    """Requests for a model at one gateway. `held` of those `in_flight` wait for a replica to be there."""
+    """Requests for a model at one gateway. `held` of the `in_flight` requests wait for a ready replica."""
 
     namespace: NamespaceName
     name: ObjectName
@@ -70,12 +71,12 @@ class ModelDemand(Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> ObjectKey:
-        """The ModelDeployment."""
+        """The ModelDeployment's key."""
         return ObjectKey(self.namespace, self.name)
 
 
 class Demand(Struct, frozen=True, rename="camel"):
-    """One answer. `sequence` grows within an `instance`, a process."""
+    """One report. `sequence` grows within an `instance` (a process)."""
 
     instance: Instance
     sequence: Count
@@ -84,15 +85,15 @@ class Demand(Struct, frozen=True, rename="camel"):
 
 
 def decode_demand(data: bytes) -> Demand:
-    """Read what a gateway sent. Raises BadDemandError."""
+    """Decode a gateway's report. Raise BadDemandError if it is not valid."""
     try:
         return msgspec.json.decode(data, type=Demand)
     except UNREADABLE as error:
-        raise BadDemandError(f"it is no answer to GET /demand: {error}") from error
+        raise BadDemandError(f"the response to GET /demand is not valid: {error}") from error
 
 
 def contradiction(before: Demand | None, answer: Demand, now: float) -> str | None:
-    """Why an answer cannot be true, None where nothing speaks against it. `before`: the last one that was believed."""
+    """Return why a report cannot be true, or None. `before` is the last accepted report."""
     return next(_complaints(before, answer, now), None)
 
 
@@ -104,9 +105,9 @@ def _complaints(before: Demand | None, answer: Demand, now: float) -> Iterator[s
     same = before is not None and before.instance == answer.instance
     if before is not None and same:
         if answer.sequence < before.sequence:
-            yield "it goes back: its sequence is below that of an earlier answer"
+            yield f"its sequence {answer.sequence} is below {before.sequence} of an earlier report"
         if answer.time < before.time - 1:
-            yield "it goes back in time: it is older than an earlier answer of the same process"
+            yield "its time is before that of an earlier report of the same process"
     known = {model.key: model for model in before.models} if before is not None and same else {}
     for model in answer.models:
         yield from _about(known.get(model.key), model, answer)
@@ -114,11 +115,11 @@ def _complaints(before: Demand | None, answer: Demand, now: float) -> Iterator[s
 
 def _about(before: ModelDemand | None, model: ModelDemand, answer: Demand) -> Iterator[str]:
     if model.held > model.in_flight:
-        yield f"{model.key}: it holds {model.held} requests of {model.in_flight}"
+        yield f"{model.key}: held is {model.held}, more than inFlight {model.in_flight}"
     if model.last_asked is not None and model.last_asked > answer.time + 1:
-        yield f"{model.key}: it was asked for after the answer"
+        yield f"{model.key}: lastAsked is after the report's time"
     if before is not None and model.asked < before.asked:
-        yield f"{model.key}: it goes back: requests were {before.asked}, and are {model.asked}"
+        yield f"{model.key}: asked fell from {before.asked} to {model.asked}"
     if len({entry.revision for entry in model.revisions}) < len(model.revisions):
         yield f"{model.key}: it names a revision twice"
     for entry in model.revisions:
@@ -126,4 +127,4 @@ def _about(before: ModelDemand | None, model: ModelDemand, answer: Demand) -> It
             bounds = [bound for bound, _ in latency.buckets]
             counts = [*(count for _, count in latency.buckets), latency.count]
             if any(a >= b for a, b in pairwise(bounds)) or any(a > b for a, b in pairwise(counts)):
-                yield f"{model.key}: its buckets do not rise"
+                yield f"{model.key}: the bounds or counts of its buckets do not increase"

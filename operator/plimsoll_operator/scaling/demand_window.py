@@ -1,4 +1,4 @@
-"""What gateways said of one model over the last minutes: a bin every few seconds, and the forecast of its rate."""
+"""The last minutes of one model's demand: bins of a few seconds, and a forecast of its rate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from plimsoll_operator.scaling.latency import Spread
 LEVEL, TREND, FADE = 0.3, 0.1, 0.9
 """Weights of what is new in the level and in the trend, and what is left of the trend after each step."""
 MOST = 3.0
-"""No forecast is beyond so many times the level: what has just begun to rise would rise to the sky."""
+"""The highest forecast, as a multiple of the level; it bounds a rise that has just begun."""
 
 
 @dataclass(slots=True)
 class Forecast:
-    """Of a value that is seen once a step."""
+    """Damped-trend exponential smoothing of a value that is added once a step."""
 
     level: float | None = None
     trend: float = 0.0
 
     def see(self, value: float) -> None:
-        """One step's value."""
+        """Add one step's value."""
         if self.level is None:
             self.level = value
             return
@@ -34,7 +34,7 @@ class Forecast:
         self.trend = TREND * (self.level - before) + (1 - TREND) * FADE * self.trend
 
     def ahead(self, steps: float) -> float:
-        """What is expected after so many steps; 0 before anything was seen."""
+        """Return the forecast after this many steps; 0 before any value."""
         if self.level is None:
             return 0.0
         faded: float = FADE * (1 - FADE**steps) / (1 - FADE)
@@ -43,20 +43,20 @@ class Forecast:
 
 BIN_SECONDS = 5.0
 BINS = 36
-"""Three minutes, over which it is measured how long a request takes."""
+"""Three minutes, over which the duration of requests is measured."""
 MINUTE, MOMENT = 12, 3
 """Bins of a minute, and of the present: gateways are asked every five seconds."""
 LEAST_COUNT = 10
-"""Requests whose mean may be told."""
+"""The fewest requests whose mean is used."""
 TAIL_COUNT = 30
-"""Answers of which the slowest in twenty may be told: where a minute has fewer, minutes before it count, too."""
+"""The fewest outputs whose 95th percentile is used. If a minute has fewer, earlier minutes are added."""
 UNTOUCHED = 2
-"""Bins after requests were held: what those took tells of a start, and nothing of how replicas do."""
+"""Bins to skip after requests were held: their latency shows the start of a replica, and not its load."""
 
 
 @dataclass(slots=True)
 class Bin:
-    """Sums of what was counted between `begin` and the next bin, and of what was read off `reads` times."""
+    """Sums of what was counted between `begin` and the next bin, and of `reads` samples."""
 
     begin: float
     asked: int = 0
@@ -75,7 +75,9 @@ class Bin:
 
 @dataclass(slots=True)
 class Reading:
-    """What gateways say now, put together: their own requests are added up, replicas said the same to each of them."""
+    """The present demand of all gateways together: sums of their own requests, maximums of what replicas reported to
+    each.
+    """
 
     held: int = 0
     in_flight: int = 0
@@ -86,7 +88,7 @@ class Reading:
 
 
 def read_off(entries: Iterable[ModelDemand]) -> Reading:
-    """One model, from the last answer of each gateway."""
+    """Return the present demand of one model from the last report of each gateway."""
     found = Reading()
     for entry in entries:
         found.held += entry.held
@@ -99,7 +101,7 @@ def read_off(entries: Iterable[ModelDemand]) -> Reading:
 
 
 class DemandWindow:
-    """One model's. Times are seconds since the epoch."""
+    """The demand of one model. Times are seconds since the epoch."""
 
     def __init__(self) -> None:
         self._bins: deque[Bin] = deque(maxlen=BINS)
@@ -107,7 +109,9 @@ class DemandWindow:
         self._asked = 0.0
 
     def count(self, before: ModelDemand | None, after: ModelDemand, answered: Demand, now: float) -> None:
-        """Add what one gateway counted between two answers of one process; the first tells only when it was asked."""
+        """Add what one gateway counted between two reports of one process. Without `before`, only the time of the last
+        request is used.
+        """
         if after.last_asked:
             self._asked = max(self._asked, now - max(0.0, answered.time - after.last_asked))
         if before is None:
@@ -124,7 +128,7 @@ class DemandWindow:
             self._asked = now
 
     def read(self, entries: Sequence[ModelDemand], now: float) -> Reading:
-        """Read off what gateways say now."""
+        """Add a sample of the present demand, and return it."""
         found, here = read_off(entries), self._bin(now)
         here.reads += 1
         here.in_flight += found.in_flight
@@ -145,7 +149,7 @@ class DemandWindow:
         return sum(b.asked for b in done) / (BIN_SECONDS * len(done)) if done else 0.0
 
     def facts(self, reading: Reading, ready: int, ahead: float, now: float, since: float, unheard: str) -> Facts:
-        """Everything for the rule; `ahead` is how many seconds a replica takes to start."""
+        """Return the rule's input; `ahead` is the number of seconds that a replica takes to start."""
         self._bin(now)
         done = list(self._bins)[:-1]
         rate = self.rate
@@ -175,20 +179,20 @@ class DemandWindow:
         )
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where bins are not in order, or count what cannot be."""
+        """Raise AssertionError if bins are out of order or have impossible counts."""
         begins = [b.begin for b in self._bins]
         assert begins == sorted(set(begins))
         assert len(self._bins) <= BINS
         assert all(min(b.asked, b.ended, b.in_flight, b.held) >= 0 and b.backlog <= b.in_flight for b in self._bins)
 
     def _bin(self, now: float) -> Bin:
-        """The present one. Those that have passed are told to the forecast, empty ones too; time never goes back."""
+        """Return the present bin. Add finished bins to the forecast, also empty ones. Times must not decrease."""
         if not self._bins:
             self._bins.append(Bin(now))
         while now >= self._bins[-1].begin + BIN_SECONDS:
             self._forecast.see(self._bins[-1].asked / BIN_SECONDS)
             begin = self._bins[-1].begin + BIN_SECONDS
-            if now - begin > BINS * BIN_SECONDS:  # nobody has looked for long: what was then tells nothing of now
+            if now - begin > BINS * BIN_SECONDS:  # After a long gap the old bins say nothing about the present.
                 self._bins.clear()
                 self._forecast = Forecast()
                 begin = now
@@ -196,14 +200,16 @@ class DemandWindow:
         return self._bins[-1]
 
     def _clear(self) -> list[Bin]:
-        """Bins that no start has a part in, the last of them first."""
+        """Return the bins after the last start of a replica, newest first."""
         bins = list(self._bins)
         held = [index for index, b in enumerate(bins) if b.held]
         first = held[-1] + 1 + UNTOUCHED if held else 0
         return bins[first:][::-1]
 
     def _seconds(self, done: Sequence[Bin]) -> float | None:
-        """By Little's law: how many replicas had at a time, by how many a second they ended."""
+        """Return the seconds that a replica takes for a request, by Little's law: requests at a time by requests ended
+        a second.
+        """
         ended = sum(b.ended for b in done)
         busy = sum((b.in_flight - b.backlog) / b.reads * BIN_SECONDS for b in done if b.reads)
         return busy / ended if ended >= LEAST_COUNT and busy > 0 else None
@@ -215,7 +221,9 @@ def _mean(values: Iterable[float], bins: Sequence[Bin], *, weighted: bool = True
 
 
 def _kept(spreads: Iterable[Spread]) -> float | None:
-    """Of a minute, or of as much more as it takes to tell."""
+    """Return the 95th percentile of the last minute, or of as many more bins as are needed; None if they have too few
+    outputs.
+    """
     whole = Spread()
     for number, spread in enumerate(spreads):
         if number >= MINUTE and whole.count >= TAIL_COUNT:
@@ -226,5 +234,5 @@ def _kept(spreads: Iterable[Spread]) -> float | None:
 
 
 def _nothing(like: Latency) -> Latency:
-    """A revision that was not there before: all that it counted came since."""
+    """Return an empty count with these buckets, as the earlier one of a revision that is new."""
     return Latency(buckets=tuple((bound, 0) for bound, _ in like.buckets))

@@ -1,4 +1,4 @@
-"""What the rule is told of a model: plain numbers, over the windows that each of them needs."""
+"""The input of the scaling rule: numbers of one model, each over a suitable window."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from plimsoll_operator.status.load_progress import Loading
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Requests are counted over all gateways.
+    """The demand and state of a model. Requests are counted over all gateways.
 
-    `held` wait for a replica to be there, now. `in_flight` have no end yet and `backlog` of those are held or wait at
-    replicas: means of the last seconds. `rate` and `expected` are requests a second, now and when a replica that is
-    asked for now would be there. `seconds` is how long a replica has a request, without what it waited; None while
-    that is not known. `carried`, `waiting` are requests a replica had in its batch and beside it, `slots` the places
-    of a batch: means of the last minute, and `kv` the share of the fullest replica's cache; None where nobody said.
-    `ttft` and `itl` are seconds that 95 of 100 kept in the last minute, None where too few were measured.
+    `held` requests wait for a ready replica now. `in_flight` requests have not ended, and `backlog` of those are held
+    or wait at replicas: means over the last seconds. `rate` and `expected` are requests a second, now and when a
+    replica that is created now would be ready. `seconds` is how long a replica takes for a request, without waiting;
+    None if unknown. `carried` and `waiting` are requests in a replica's batch and in its queue, `slots` the slots of a
+    batch: means over the last minute. `kv` is the used share of the fullest replica's cache; None if no replica
+    reported it. `ttft` and `itl` are 95th percentiles in seconds over the last minute, None if too few were measured.
 
-    `ready` replicas serve; `steady`: none came, went or was on its way in the last minute. `asked` is when a request
-    last came or was there, by our clock. `since` is from when on nothing was missed. `unheard`: why not all gateways
-    are heard, "" where they are. `loading`: whether the present revision of the model can be loaded at all.
+    `ready` replicas serve; `steady`: none was added, removed or starting in the last minute. `asked` is when the last
+    request came or was in flight, by the operator's clock. `since`: start of the time without missing reports.
+    `unheard`: why reports of some gateways are missing, "" if none is. `loading`: whether the model's present revision
+    can be loaded.
     """
 
     now: float

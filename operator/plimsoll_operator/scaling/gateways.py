@@ -1,4 +1,4 @@
-"""What is known of each gateway: its last answer that could be believed, and why newer ones are missing."""
+"""The registry of gateways: the last valid report of each, and why newer ones are missing."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from dataclasses import dataclass, field
 from plimsoll_operator.scaling.demand import Demand, contradiction
 
 KEPT_SECONDS = 60.0
-"""How long what a gateway said last counts."""
+"""How long a gateway's last report counts."""
 HEARD_SECONDS = 20.0
-"""A gateway answers within the poller's wait: one that has said nothing for this long is unheard."""
+"""A gateway without a report for this long counts as missing. It reports at least once within the poller's wait."""
 FIRST_SECONDS = 10.0
-"""How long one that was just found may take for its first answer."""
+"""How long a new gateway may take for its first report."""
 INSTANCES_KEPT = 8
 
 
 @dataclass(slots=True)
 class Gateway:
-    """`found` and `heard`: when it was first seen, and last answered, by our clock.
+    """One gateway. `found` and `heard`: when it was first found and last reported, by the operator's clock.
 
-    `trouble`: why no newer answer is believed, "" while all is well. `listed`: whether the Service still names it.
+    `trouble`: why no newer report is accepted, "" if there is no problem. `listed`: whether the Service has it. `past`:
+    earlier processes at its address.
     """
 
     address: str
@@ -33,28 +34,28 @@ class Gateway:
 
 
 Told = Callable[[str, Demand | None, Demand], None]
-"""Told of a believed answer: by whose address, what the same process had said before (None: nothing), and what now."""
+"""Called for each accepted report: address, previous report of the same process (None for the first), report."""
 
 
 class GatewayRegistry:
-    """Every gateway, by its address."""
+    """All gateways by address."""
 
     def __init__(self, told: Told = lambda address, before, answer: None) -> None:
         self._told = told
         self._gateways: dict[str, Gateway] = {}
         self._lapsed = 0.0
-        self.unresolved = "no gateway has been looked for yet"
+        self.unresolved = "the gateways' addresses have not been resolved yet"
 
     def __iter__(self) -> Iterator[Gateway]:
         return iter(self._gateways.values())
 
     def listen(self, told: Told) -> None:
-        """Tell this one from now on."""
+        """Set the function to call for each accepted report."""
         self._told = told
 
     def keep(self, addresses: Collection[str], now: float) -> None:
-        """These are the gateways' addresses now. What a gateway that is gone said last counts a while."""
-        self.unresolved = "" if addresses else "the Service of the gateways names none"
+        """Set the present addresses. The last report of a gateway that is gone counts for `KEPT_SECONDS`."""
+        self.unresolved = "" if addresses else "the Service of the gateways has no addresses"
         for address in addresses:
             self._gateways.setdefault(address, Gateway(address, now)).listed = True
         for address, gateway in list(self._gateways.items()):
@@ -62,19 +63,19 @@ class GatewayRegistry:
         self.forget(now)
 
     def lose(self, why: str) -> None:
-        """It is not known which gateways there are."""
+        """Record why the gateways' addresses are unknown."""
         self.unresolved = why
 
     def take(self, address: str, answer: Demand, now: float) -> None:
-        """An answer has come. One that cannot be true changes nothing but what is told about the gateway."""
+        """Process a report. One that cannot be true is recorded as trouble and otherwise ignored."""
         gateway = self._gateways.get(address)
         if gateway is None:
             return
         wrong = contradiction(gateway.answer, answer, now)
         if wrong is None and answer.instance in gateway.past:
-            wrong = f"it comes from the process {answer.instance}, which another one has replaced"
+            wrong = f"it is from process {answer.instance}, which another process has replaced"
         if wrong is not None:
-            gateway.trouble = f"an answer is refused: {wrong}"
+            gateway.trouble = f"its report is rejected: {wrong}"
             return
         before = gateway.answer
         if before is not None and before.instance != answer.instance:
@@ -84,17 +85,17 @@ class GatewayRegistry:
         self._told(address, before, answer)
 
     def fail(self, address: str, why: str) -> None:
-        """A gateway could not be asked, or what it said was no answer."""
+        """Record that a gateway could not be polled, or that its report was not valid."""
         gateway = self._gateways.get(address)
         if gateway is not None:
             gateway.trouble = why
 
     def believed(self, now: float) -> list[Demand]:
-        """The last answers that still count."""
+        """Return the last reports that still count."""
         return [g.answer for g in self._gateways.values() if g.answer is not None and now - g.heard <= KEPT_SECONDS]
 
     def unheard(self, now: float) -> str:
-        """Why not all gateways are heard now, "" where they are."""
+        """Return why reports of some gateways are missing, or ""."""
         if self.unresolved:
             return self.unresolved
         for gateway in self._gateways.values():
@@ -103,11 +104,11 @@ class GatewayRegistry:
             if gateway.trouble:
                 return f"gateway {gateway.address}: {gateway.trouble}"
             if gateway.answer is None or now - gateway.heard > HEARD_SECONDS:
-                return f"gateway {gateway.address} has not answered yet"
+                return f"gateway {gateway.address} has not reported for {HEARD_SECONDS:.0f} s"
         return ""
 
     def watched_since(self, now: float) -> float:
-        """Since when nothing was missed that all gateways were asked for: now, where something is missed now."""
+        """Return the start of the time without missing reports; `now` if one is missing now."""
         listed = [gateway for gateway in self._gateways.values() if gateway.listed]
         missed = bool(self.unresolved) or not listed
         for gateway in listed:
@@ -118,13 +119,13 @@ class GatewayRegistry:
         return self._lapsed
 
     def forget(self, now: float) -> None:
-        """Gateways that the Service no longer names, once what they said no longer counts."""
+        """Remove gateways that the Service does not list and whose last report does not count."""
         gone = [a for a, g in self._gateways.items() if not g.listed and now - g.heard > KEPT_SECONDS]
         for address in gone:
             del self._gateways[address]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where what is known contradicts itself."""
+        """Raise AssertionError if the records contradict each other."""
         for address, gateway in self._gateways.items():
             assert address == gateway.address
             assert len(gateway.past) <= INSTANCES_KEPT

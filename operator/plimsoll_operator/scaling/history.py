@@ -1,4 +1,4 @@
-"""What the rule remembers of a model, and what of that stands in its status for the next process."""
+"""The scaling history of a model, and the part of it that its status keeps for the next leader."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from plimsoll_operator.scaling.stabilization import Extremes
 from plimsoll_operator.status.load_progress import LoadFailure, read_load_failure
 
 START_SECONDS = 60.0
-"""How long a replica takes to start, before one was seen to."""
+"""Assumed start time of a replica before one is measured."""
 NEWS = 0.25
-"""A figure that differs by less from what stands in the status is no reason to write."""
+"""The relative difference from the figure in the status above which it is written again."""
 WHY_LIMIT, MESSAGE_LIMIT = 512, 1024
 MOST_REQUESTS = 1e9
-"""A larger number of requests per replica would not fit the schema."""
+"""The most requests per replica that the CRD schema accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingStatus:
-    """What the status says: the replicas that are wanted (None: nothing yet), since when and why, what was measured.
+    """`status.scaling`: the wanted replicas (None if not decided yet), since when and why, and measured figures.
 
-    `loaded`: the last revision of which a replica was ready, "" if unknown. `gave_up`: why there is none, if a model
-    went to zero before it loaded.
+    `loaded`: the last revision of which a replica was ready, "" if unknown. `gave_up`: why the model has no replicas,
+    if it was scaled to zero before it loaded.
     """
 
     desired: int | None = None
@@ -39,7 +39,7 @@ class ScalingStatus:
 
 
 def read_scaling_status(status: Mapping[str, Any]) -> ScalingStatus:
-    """Of a ModelDeployment's status, as some process wrote it."""
+    """Read the scaling part of a ModelDeployment's status."""
     told = status.get("scaling") or {}
     since, load_line = told.get("since"), told.get("requestsPerReplica")
     return ScalingStatus(
@@ -55,7 +55,7 @@ def read_scaling_status(status: Mapping[str, Any]) -> ScalingStatus:
 
 
 def write_scaling_status(scaling_status: ScalingStatus) -> dict[str, Any]:
-    """The same as `status.scaling`."""
+    """Return the fields of `status.scaling`."""
     found: dict[str, Any] = {}
     if scaling_status.since:
         found["since"] = datetime.fromtimestamp(scaling_status.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -77,7 +77,9 @@ def write_scaling_status(scaling_status: ScalingStatus) -> dict[str, Any]:
 def measured(
     scaling_status: ScalingStatus, start: float | None, load_line: float | None, *, anew: bool
 ) -> ScalingStatus:
-    """With what was measured since: as it is now where the status is written `anew`, else only if it is far off."""
+    """Return the status with the measured figures. Unless it is written `anew`, figures change only if they are far
+    off.
+    """
     kept_start = start if anew or _is_news(scaling_status.start, start) else scaling_status.start
     kept_line = load_line if anew or _is_news(scaling_status.load_line, load_line) else scaling_status.load_line
     return replace(scaling_status, start=kept_start, load_line=kept_line)
@@ -91,9 +93,10 @@ def _is_news(before: float | None, after: float | None) -> bool:
 
 @dataclass(slots=True)
 class ScalingHistory:
-    """Of one model, in one process. `began`: when that first heard of it. `told`: when its trouble was last told.
+    """The history of one model in one process. `began`: when the process first decided on it. `told`: when its trouble
+    was last reported.
 
-    `served`: when the first replica of `revision` became ready, since there was none last; None if none has.
+    `served`: when the first replica of `revision` became ready, since there was last none; None if none has.
     """
 
     began: float
@@ -106,24 +109,24 @@ class ScalingHistory:
 
     @property
     def ahead(self) -> float:
-        """How long a replica takes to start."""
+        """Seconds that a replica takes to start."""
         return START_SECONDS if self.start is None else self.start
 
     def serve(self, revision: str, since: float | None, now: float) -> None:
-        """Note that replicas of a revision have served since then; None if none serves now."""
+        """Record since when replicas of a revision have served; None if none serves now."""
         if revision != self.revision:
             self.revision, self.served = revision, None
         if since is not None:
             self.served = min(since, now if self.served is None else self.served)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where it contradicts itself."""
+        """Raise AssertionError if the history contradicts itself."""
         self.recommended.check_integrity()
         assert self.start is None or self.start >= 0
         assert self.load_line.carried == 0 or self.load_line.missed is not None
 
 
 def remembered(scaling_status: ScalingStatus, now: float) -> ScalingHistory:
-    """What a new process knows of a model from its status: the line counts as one that a miss has just drawn."""
+    """Return the history that follows from a model's status. Its line counts as just drawn by a missed target."""
     load_line = LoadLine(scaling_status.load_line, now, 0.0) if scaling_status.load_line is not None else LoadLine()
     return ScalingHistory(began=now, told=now, load_line=load_line, start=scaling_status.start)

@@ -1,4 +1,4 @@
-"""Cumulative counts by upper bound: what came between two of them, and what share of it kept to a bound."""
+"""Latency histograms: the counts between two reports, and percentiles."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Iterable
 from plimsoll_operator.scaling.demand import Latency
 
 SHARE = 0.95
-"""The share of answers that is to keep a target."""
+"""The share of outputs that should meet a latency target."""
 
 
 class Spread:
-    """How many fell between two bounds. Bounds never change within a release; others begin anew."""
+    """A histogram: counts between bounds. Other bounds than before start a new histogram."""
 
     def __init__(self) -> None:
         self.bounds: tuple[float, ...] = ()
         self.counts: list[int] = []
 
     def add(self, before: Latency | None, after: Latency) -> None:
-        """What came between two answers of a process; nothing without the first, or where the last has no bounds."""
+        """Add the counts between two reports of a process; nothing without `before`, or if the bounds are missing or
+        differ.
+        """
         bounds = tuple(bound for bound, _ in after.buckets)
         if before is None or not bounds or tuple(bound for bound, _ in before.buckets) != bounds:
             return
@@ -26,20 +28,21 @@ class Spread:
         self.merge(bounds, [max(0, a - b) for a, b in zip(now, then, strict=True)])
 
     def merge(self, bounds: tuple[float, ...], counts: Iterable[int]) -> None:
-        """The same with counts of each bucket, the last of which has no bound."""
+        """Add counts by bucket; the last bucket has no upper bound."""
         if bounds != self.bounds:
             self.bounds, self.counts = bounds, [0] * (len(bounds) + 1)
         self.counts = [a + b for a, b in zip(self.counts, counts, strict=True)]
 
     @property
     def count(self) -> int:
-        """How many in all."""
+        """The sum of all counts."""
         return sum(self.counts)
 
     def percentile(self, share: float = SHARE) -> float | None:
-        """The seconds that this share does not exceed, as if each bucket were evenly full; None of nothing.
+        """Return the seconds that this share does not exceed, interpolated within its bucket; None for an empty
+        histogram.
 
-        Of what exceeds every bound, the highest bound is told.
+        For a share above all bounds, return the highest bound.
         """
         wanted, below = share * self.count, 0
         if not wanted:
@@ -55,6 +58,6 @@ class Spread:
 
 
 def _each(latency: Latency) -> list[int]:
-    """Counts of each bucket and of what exceeds the last, out of the cumulative ones."""
+    """Return the counts by bucket, and above the last bound, from cumulative counts."""
     counts = [count for _, count in latency.buckets] + [latency.count]
     return [after - before for before, after in zip([0, *counts], counts, strict=False)]

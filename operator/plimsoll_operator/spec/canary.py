@@ -1,4 +1,4 @@
-"""`spec.rollout.canary`: steps of weight and pause, and when a revision is taken back."""
+"""`spec.rollout.canary`: steps of weight and pause, and the terms of a rollback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FINGERPRINT_DIGITS = 10
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`weight` per cent of requests for at least `pause_seconds`; `paused`: until somebody changes that."""
+    """`weight` per cent of requests for at least `pause_seconds`, or, if `paused`, until the spec changes."""
 
     weight: int
     pause_seconds: int = PAUSE_SECONDS
@@ -26,10 +26,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class CanarySpec:
-    """`max_error_rate`: the share of its requests that may fail, or what fails of the stable pods', if that is more.
+    """`max_error_rate`: the share of requests that may fail; the stable pods' share if that is higher.
 
-    `max_latency_increase`: by what share of the stable pods' time its first bytes may come later. `least_requests`: how
-    many it must have answered in a step before the next one.
+    `max_latency_increase`: by which share of the stable pods' time to first byte the canary may be slower.
+    `least_requests`: requests that it must have answered in a step before the next one.
     """
 
     steps: tuple[Step, ...]
@@ -39,13 +39,13 @@ class CanarySpec:
 
     @property
     def fingerprint(self) -> str:
-        """A name for all of it: what was taken back under these terms may be tried again under others."""
+        """A hash of the terms. A revision that was rolled back under these terms may be tried again under others."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
 
 def read_canary_spec(values: Mapping[str, Any] | None) -> CanarySpec | None:
-    """From an object that the API server accepted; None for none."""
+    """Read the canary of an object that the API server accepted; None if it has none."""
     if values is None:
         return None
     return CanarySpec(
@@ -57,7 +57,7 @@ def read_canary_spec(values: Mapping[str, Any] | None) -> CanarySpec | None:
 
 
 def share(text: str) -> float:
-    """A text such as 2.5% as a number."""
+    """Return a text such as 2.5% as a number."""
     return float(text.removesuffix("%")) / 100
 
 

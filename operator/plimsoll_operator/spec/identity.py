@@ -1,4 +1,4 @@
-"""Names that bind objects together: keys, labels, and how children say whose they are."""
+"""Names that connect objects: keys, labels and owner references."""
 
 from __future__ import annotations
 
@@ -23,34 +23,34 @@ UID_LABEL = "plimsoll.dev/model-deployment-uid"
 POOL_LABEL = "plimsoll.dev/runtime-pool"
 POOL_UID_LABEL = "plimsoll.dev/runtime-pool-uid"
 OWNER_LABELS = {KIND: (OWNER_LABEL, UID_LABEL), POOL_KIND: (POOL_LABEL, POOL_UID_LABEL)}
-"""By kind: the labels of a pod that name what it was made for, and that object's uid."""
+"""By kind: the pod labels with the name and the uid of the object that owns the pod."""
 HASH_LABEL = "plimsoll.dev/pod-hash"
 REVISION_LABEL = "plimsoll.dev/revision"
-"""Of a pod, and of what is stored of it: the part of the label above that the user's spec makes."""
+"""On pods and stored revisions: the part of the pod hash that comes from the user's spec."""
 ROLE_LABEL, GROUP_LABEL, INDEX_LABEL = "plimsoll.dev/role", "plimsoll.dev/group", "plimsoll.dev/index"
-"""Who a pod is: what it does, of which group, and which of that group's pods. A single pod is a group of one."""
+"""A pod's role, its group, and its index in the group. A single pod is a group of one."""
 SERVING, HOSTING = "serve", "host"
 KEEPER_LABEL = "plimsoll.dev/keeper"
-"""Of a pod that keeps responses on a claim: a name for them that the pod in its place has after it."""
+"""On a pod that stores responses on a claim: the name of its stored responses, which its replacement takes over."""
 RESPONSES_VOLUME, FILES_VOLUME = "plimsoll-responses", "plimsoll-files"
 NAME_LABEL, RUNTIME_NAME = "app.kubernetes.io/name", "plimsoll-runtime"
 MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "plimsoll-operator"
 CONTAINER = "runtime"
 PORT = 8000
 HOST_PORT = 8100
-"""Of the host API: reports, and what models are to be where. Never through the ingress."""
+"""Port of the host API (reports and target models), which is never exposed through the ingress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The object that children belong to; the cluster deletes them with it."""
+    """The object that owns children; the cluster deletes them with it."""
 
     key: ObjectKey
     uid: str
     kind: str = KIND
 
     def reference(self, *, awaited: bool = False) -> dict[str, Any]:
-        """The entry of a child's ownerReferences. A deletion in the foreground waits for those that are `awaited`."""
+        """Return the entry for a child's ownerReferences. Foreground deletion waits for children that are `awaited`."""
         known = {
             "apiVersion": API_VERSION,
             "kind": self.kind,
@@ -62,18 +62,18 @@ class Owner:
 
 
 def deployment_reference(deployment: Object) -> dict[str, Any]:
-    """The entry of ownerReferences for what goes with a Deployment."""
+    """Return the entry of ownerReferences for children of a Deployment."""
     meta = deployment["metadata"]
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": meta["name"], "uid": meta["uid"]}
 
 
 def selector_labels(name: str, uid: str | None = None, kind: str = KIND) -> dict[str, str]:
-    """Labels that all pods of an object have; with its uid, which nobody can know before it exists."""
+    """Return the labels that all pods of an object have, with its uid if given."""
     name_label, uid_label = OWNER_LABELS[kind]
     labels = {NAME_LABEL: RUNTIME_NAME, MANAGED_LABEL: MANAGER, name_label: name}
     return labels if uid is None else {**labels, uid_label: uid}
 
 
 def selector(name: str, uid: str | None = None, kind: str = KIND) -> str:
-    """The same as a selector's text."""
+    """Return `selector_labels` as the text of a label selector."""
     return ",".join(f"{key}={value}" for key, value in selector_labels(name, uid, kind).items())

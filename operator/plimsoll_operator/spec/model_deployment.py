@@ -1,4 +1,4 @@
-"""What a ModelDeployment asks for, as a frozen record; or why it cannot be had."""
+"""Reads a ModelDeployment as a frozen record, or says why that is impossible."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from plimsoll_operator.spec.template import (
 from plimsoll_operator.spec.template import SpecError as SpecError
 
 HISTORY = 10
-"""Revisions that are kept beside those in use, as of a Deployment."""
+"""Number of unused revisions to keep, as for a Deployment."""
 DRAIN_SECONDS = 30
-"""What the runtime takes when it is not told (a contract test compares)."""
+"""The runtime's default; a contract test compares them."""
 OF_ACCELERATORS = frozenset(
     {"triton", "flashinfer", "flash-attn-3", "flash-attn", "cudnn-paged", "cudnn", "torch-flash"}
 )
-"""Backends of attention that need an accelerator: of the model, of its profile or of its pool."""
+"""Attention backends that need an accelerator in the model, its profile or its pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """In which pool a model is, and what it counts there. `namespace` is the pool's."""
+    """The pool of a model, and its priority there. `namespace` is the pool's."""
 
     namespace: str
     pool: str
@@ -46,7 +46,7 @@ class PlacementSpec:
 
     @property
     def key(self) -> ObjectKey:
-        """The RuntimePool."""
+        """The RuntimePool's key."""
         return ObjectKey(self.namespace, self.pool)
 
 
@@ -60,18 +60,18 @@ class SecretItem:
 
     @property
     def secret(self) -> ObjectKey:
-        """The Secret."""
+        """The Secret's key."""
         return ObjectKey(self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One ModelDeployment, read.
+    """One ModelDeployment.
 
-    `replicas` are wanted: with `scaling`, as many as its status says. A model that is stopped has no `scaling`.
-    `own`: the object's own fields, where profiles and defaults of the installation have added to them.
-    `trust_remote_code`: True where code that comes with the model may run, else None. A pod's revision leaves out what
-    is None, so that pods stay where somebody writes the default down.
+    `replicas`: the wanted number; with `scaling`, the one in its status. A stopped model has no `scaling`. `own`: the
+    object's own fields, if profiles or defaults of the installation added to them. `trust_remote_code`: True if code
+    from the model's repository may run, else None. A pod's revision leaves out fields that are None, so that writing a
+    default into a spec replaces no pods.
     """
 
     owner: Owner
@@ -101,11 +101,11 @@ class Spec:
 
     @property
     def idle(self) -> bool:
-        """Whether it has no replicas because nobody asks for it."""
+        """Whether it has been scaled to zero."""
         return self.scaling is not None and self.replicas == 0
 
     def scaled(self, replicas: int) -> Spec:
-        """The same with so many replicas, as the scaler wants them now."""
+        """Return the spec with this number of replicas."""
         return replace(self, replicas=replicas)
 
     @property
@@ -115,29 +115,29 @@ class Spec:
 
     @property
     def drain_seconds(self) -> int:
-        """How long running requests may go on when a pod stops."""
+        """Seconds for running requests to end when a pod stops."""
         return int(self.options.get("drainSeconds", DRAIN_SECONDS))
 
     @property
     def startup_seconds(self) -> int:
-        """How long a pod may load its model before its kubelet starts it again."""
+        """Seconds for a pod to load its model before the kubelet restarts it."""
         return self.template.startup_seconds or STARTUP_SECONDS
 
 
 def served_names(item: Object) -> tuple[str, ...]:
-    """Names that requests use for an object, whatever else may be wrong with it."""
+    """Return the names by which requests ask for an object, even if its spec has errors."""
     return tuple(item["spec"]["model"].get("servedNames") or [item["metadata"]["name"]])
 
 
 def created(item: Object) -> datetime:
-    """When an object was made."""
+    """Return when an object was created."""
     return datetime.fromisoformat(item["metadata"]["creationTimestamp"])
 
 
 def read_spec(item: Object, profiles: Profiles = NO_PROFILES) -> Spec:
     """Read an object that the API server accepted, and complete it from its profile and the installation's defaults.
 
-    One with `placement` stays as it is: the pods are its pool's. Raises SpecError.
+    A spec with `placement` is not completed, because it has no dedicated pods. Raise SpecError for a spec with errors.
     """
     spec, key = item["spec"], key_of(item)
     resources, options = spec.get("resources", {}), spec.get("runtime", {})
@@ -177,7 +177,7 @@ def read_spec(item: Object, profiles: Profiles = NO_PROFILES) -> Spec:
 
 
 def pool_of(item: Object) -> ObjectKey | None:
-    """The RuntimePool in which an object wants to be, whatever else may be wrong with it; None for pods of its own."""
+    """Return the RuntimePool of an object, even if its spec has errors; None if it has dedicated pods."""
     placement = item["spec"].get("placement")
     if placement is None:
         return None
@@ -189,13 +189,13 @@ def _token(values: Mapping[str, str] | None, key: ObjectKey) -> SecretItem | Non
 
 
 def _scaling(spec: Mapping[str, Any]) -> Scaling | None:
-    """None for a model that is stopped. One in a pool sleeps there when nobody asks: one replica of it stays placed."""
+    """Return None for a stopped model. In a pool, one replica stays placed while the model sleeps."""
     found = read_scaling(spec.get("scaling")) if spec.get("replicas", 1) else None
     return found if found is None or "placement" not in spec else replace(found, placed=1)
 
 
 def _replicas(item: Object, scaling: Scaling | None) -> int:
-    """What the spec says, or what the scaler has said last."""
+    """Return the replicas of the spec or, with scaling, the number in its status."""
     if scaling is None:
         said: int = item["spec"].get("replicas", 1)
         return said
@@ -207,8 +207,8 @@ def _placement(values: Mapping[str, Any] | None, key: ObjectKey, options: Mappin
         return None
     if str(options.get("kvMemory", "")).endswith("%"):
         raise SpecError(
-            f"with placement, runtime.kvMemory is the least KV cache that the model is given: write an amount such as "
-            f"512Mi, not {options['kvMemory']}"
+            f"runtime.kvMemory {options['kvMemory']} is a share, but with placement it is the minimum KV cache of the "
+            "model: write an amount such as 512Mi"
         )
     return PlacementSpec(
         namespace=values.get("namespace", key.namespace),
@@ -220,19 +220,21 @@ def _placement(values: Mapping[str, Any] | None, key: ObjectKey, options: Mappin
 
 
 def _check_memory(spec: Spec) -> None:
-    """The KV cache of a model on CPUs is part of the pod's memory; a share (40%) always fits."""
+    """Raise SpecError if an absolute KV cache size leaves no memory for weights on CPUs."""
     kv_memory = spec.options.get("kvMemory")
     if spec.memory is None or spec.accelerator or kv_memory is None or kv_memory.endswith("%"):
         return
     if byte_count(kv_memory) >= byte_count(spec.memory):
         raise SpecError(
             f"runtime.kvMemory {kv_memory} leaves nothing of resources.memory {spec.memory} for the weights: "
-            "lower the one or raise the other"
+            "lower kvMemory or raise memory"
         )
 
 
 def _check_accelerator(spec: Spec) -> None:
-    """The schema cannot look into a profile."""
+    """Raise SpecError if a profile lacks the accelerator that the attention backend needs, which the CRD schema cannot
+    check.
+    """
     backend = spec.options.get("attentionBackend")
     if spec.profile is not None and backend in OF_ACCELERATORS and spec.accelerator is None:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Which names are accepted over the wire: those that the CRDs accept, so that what is read can be written."""
+"""Patterns of names in requests to the operator: those of the CRDs, so that accepted names can be stored."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from msgspec import Meta
 
 NamespaceName = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")]
 ObjectName = Annotated[str, Meta(min_length=1, max_length=52, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z")]
-"""A ModelDeployment's name."""
+"""The name of a ModelDeployment."""
 ServedName = Annotated[
     str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._:/-]*[A-Za-z0-9])?\Z")
 ]
 Instance = Annotated[str, Meta(min_length=1, max_length=128)]
-"""The name of a process, which another one never has."""
+"""The unique name of a process."""
 DeviceKind = Annotated[str, Meta(min_length=1, max_length=32)]

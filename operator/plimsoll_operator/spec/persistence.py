@@ -1,4 +1,4 @@
-"""What the pods of a model or a pool keep beyond an answer: responses, and files with the batches made of them."""
+"""What the pods of a model or a pool store: responses, and files with their batch jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plimsoll_operator.spec.template import SpecError, text_of
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """`spec.responses`. Without a `claim` they are kept in each replica's memory."""
+    """`spec.responses`. Without a `claim`, they are stored in each replica's memory."""
 
     claim: str | None = None
     count: int | None = None
@@ -23,7 +23,7 @@ class Responses:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """`spec.files`: on a claim that all who keep files share."""
+    """`spec.files`: stored on a claim that all pods with files share."""
 
     claim: str
     size: str | None = None
@@ -31,7 +31,7 @@ class Files:
 
 
 def read_responses(values: Mapping[str, Any] | None) -> Responses | None:
-    """From an object that the API server accepted; None where nothing is said, which an empty object does not do."""
+    """Read `spec.responses` of an object that the API server accepted; None if it is absent or empty."""
     if not values:
         return None
     return Responses(
@@ -44,23 +44,24 @@ def read_responses(values: Mapping[str, Any] | None) -> Responses | None:
 
 
 def read_files(values: Mapping[str, Any] | None) -> Files | None:
-    """The same."""
+    """Read `spec.files` of an object that the API server accepted; None if it is absent or empty."""
     return Files(values["claim"], text_of(values.get("size")), values.get("batchLines")) if values else None
 
 
 def check_stores(responses: Responses | None, files: Files | None, mounted: Collection[str]) -> None:
-    """`mounted` are claims that a pod has anyway. A kubelet waits for ever for the second volume of a claim. Raises
-    SpecError.
+    """Raise SpecError if a claim is already in `mounted`, the claims of the pod's volumes.
+
+    A kubelet would wait forever for a second volume of the same claim.
     """
     for field, claim in (("responses", responses and responses.claim), ("files", files and files.claim)):
         if claim in mounted:
             raise SpecError(
-                f"{field}.claim {claim} is mounted in the pods already (template.volumes, or the model's source), and "
-                "a pod mounts a claim once: give it one that they have not"
+                f"{field}.claim {claim} is already a volume of the pods (template.volumes or the model's source), and "
+                "a pod can mount a claim only once: use another claim"
             )
 
 
 def rollout_of(values: Mapping[str, Any], responses: Responses | None) -> Rollout:
-    """`spec.rollout` of pods that keep such responses: those that have a claim are replaced one after the other."""
+    """Read `spec.rollout` of pods with these responses. Pods whose responses are on a claim are replaced one at a time."""
     rollout = read_rollout(values)
     return rollout if responses is None or responses.claim is None else rollout.one_after_the_other()

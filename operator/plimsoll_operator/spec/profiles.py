@@ -1,6 +1,6 @@
-"""Defaults of an installation for the pods of models and pools, and the named profiles that specs refer to.
+"""Defaults of an installation for the pods of models and pools, and named profiles that specs refer to.
 
-`Profiles.merged` is the one place that applies them, so that plans, statuses and builders work with one complete spec.
+Only `Profiles.merged` applies them, so that plans, statuses and builders work with one complete spec.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ W = TypeVar("W", bound=Workload)
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A set of resources, and where pods that use it run. A field that is None or empty adds nothing."""
+    """A set of resources with pod settings. A field that is None or empty adds nothing."""
 
     cpu: str | None = None
     cpu_limit: str | None = None
@@ -31,18 +31,18 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Profiles:
-    """`defaults` apply to every pod, and one of `named` to the pods of each spec that names it."""
+    """`defaults` apply to every pod; a profile of `named` applies to pods of each spec that names it."""
 
     defaults: Template = field(default_factory=Template)
     named: Mapping[str, Profile] = field(default_factory=dict)
 
     def merged(self, spec: W, variables: Collection[str] = ()) -> W:
-        """Add the profile and the defaults to a spec. A field of the spec wins over the profile's, which wins over the
-        default.
+        """Add the profile and the defaults to a spec. Its own fields take precedence, then the profile's, then the
+        defaults.
 
-        `nodeSelector` is merged by key, `env` by name, `tolerations` by key and effect; any other field counts as a
+        `nodeSelector` is merged by key, `env` by name, `tolerations` by key and effect; any other field is taken as a
         whole. `variables` are environment variables that the spec sets outside its template. The result has the given
-        spec as `own`, unless nothing was added. Raises SpecError for a profile that does not exist.
+        spec as `own`, unless nothing was added. Raise SpecError for a profile that does not exist.
         """
         if spec.profile is None and self.defaults == NOTHING:
             return spec
@@ -60,7 +60,7 @@ class Profiles:
         names = ", ".join(sorted(self.named)) or "it has none"
         raise SpecError(
             f"resources.profile {spec.profile} is not a profile of this installation ({names}): choose another, or "
-            "have it added to the chart's runtime.resourceProfiles"
+            "add it to the chart's runtime.resourceProfiles"
         )
 
 
@@ -68,7 +68,7 @@ NO_PROFILES = Profiles()
 
 
 def _over(upper: Template, lower: Template, variables: Collection[str]) -> Template:
-    """Both templates as one; where they contradict each other, `upper` wins."""
+    """Return both templates merged; `upper` takes precedence."""
     names = {*variables, *(entry["name"] for entry in upper.env)}
     taints = {_taint(toleration) for toleration in upper.tolerations}
     scheduling = {**lower.scheduling, **upper.scheduling}
@@ -79,7 +79,7 @@ def _over(upper: Template, lower: Template, variables: Collection[str]) -> Templ
         }
     return replace(
         upper,
-        # The lower ones first: a variable may refer to those before it.
+        # The lower template's variables come first, because a variable may refer to earlier ones.
         env=(*(entry for entry in lower.env if entry["name"] not in names), *upper.env),
         tolerations=(*upper.tolerations, *(each for each in lower.tolerations if _taint(each) not in taints)),
         scheduling=scheduling,

@@ -1,4 +1,4 @@
-"""The file in which the chart hands defaults and profiles to the operator: JSON with the field names of the CRDs."""
+"""The file with which the chart passes defaults and profiles to the operator: JSON with the field names of the CRDs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_operator.spec.template import read_accelerator, read_template, tex
 
 
 class ProfilesError(Exception):
-    """The file cannot be used; the message names the file and the field."""
+    """The file is not valid; the message names the file and the field."""
 
 
 class _Accelerator(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,7 +35,7 @@ class _Pods(msgspec.Struct, forbid_unknown_fields=True, rename="camel", omit_def
 
 
 class _Profile(_Pods, forbid_unknown_fields=True, rename="camel", omit_defaults=True):
-    """The same, and the fields of `spec.resources`."""
+    """Fields of `spec.template` and of `spec.resources` that a profile may set."""
 
     cpu: str | int | float | None = None
     cpu_limit: str | int | float | None = None
@@ -50,11 +50,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_profiles(file: Path) -> Profiles:
-    """Read the file. Raises ProfilesError."""
+    """Read the file. Raise ProfilesError if it cannot be read or is not valid."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError) as error:
-        raise ProfilesError(f"the profiles in {file} cannot be used: {error}; correct the chart's values") from error
+        raise ProfilesError(f"cannot read the profiles in {file}: {error}; correct the chart's values") from error
     return Profiles(
         defaults=read_template(msgspec.to_builtins(found.defaults)),
         named={name: _profile(msgspec.to_builtins(each)) for name, each in found.profiles.items()},

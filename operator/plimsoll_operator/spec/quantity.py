@@ -1,4 +1,4 @@
-"""Amounts of memory, as Kubernetes and the runtime write them."""
+"""Amounts of memory in the notations of Kubernetes and of the runtime."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def byte_count(text: str) -> int:
-    """Whole bytes of 8Gi, 8G or 8e9 (Kubernetes), 8GiB or 8GB, or of a plain number. Raises ValueError."""
+    """Return the bytes of 8Gi, 8G or 8e9 (Kubernetes), 8GiB or 8GB, or a plain number. Raise ValueError for other text."""
     match = AMOUNT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no amount of memory; write it like 8Gi")
+        raise ValueError(f"{text!r} is not an amount of memory; write it like 8Gi")
     number, exponent, letter, binary = match.groups()
     factor: int = 10 ** int(exponent) if exponent else (1024 if binary else 1000) ** POWERS[letter.upper()]
     return int(Fraction(number) * factor)

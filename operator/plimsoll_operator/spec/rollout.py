@@ -1,4 +1,4 @@
-"""How pods may be replaced: how many beyond `replicas`, how many fewer, and how long without any progress."""
+"""`spec.rollout`: how many pods may exist beyond `replicas`, how many may be missing, and the progress deadline."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PROGRESS_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """`spec.rollout`. Without a say, one pod may be missing while others serve, and the only one may not.
+    """`spec.rollout`. By default one pod may be missing, but not the only one.
 
-    `takes_over`: a pod goes on with what the one before it has kept, so it is made when that one is gone.
+    `takes_over`: a new pod continues with the stored data of an old one, so it is created after that one is gone.
     """
 
     max_surge: Amount = SURGE
@@ -31,11 +31,13 @@ class Rollout:
     takes_over: bool = False
 
     def surge(self, replicas: int) -> int:
-        """Pods that may be there beyond `replicas`. A share is rounded up."""
+        """Return how many pods may exist beyond `replicas`. A share is rounded up."""
         return _resolved(self.max_surge, replicas, math.ceil)
 
     def unavailable(self, replicas: int) -> int:
-        """Pods that may be missing. A share is rounded down; one may be where else nothing could move."""
+        """Return how many pods may be missing. A share is rounded down; without surge it is at least one, or nothing
+        could change.
+        """
         if self.max_unavailable is None:
             found = min(UNAVAILABLE, max(0, replicas - 1))
         else:
@@ -43,16 +45,16 @@ class Rollout:
         return min(replicas, max(found, 0 if self.surge(replicas) else 1))
 
     def least_ready(self, replicas: int) -> int:
-        """Pods that must serve for the model to be called ready."""
+        """Return how many pods must serve for the model to be ready."""
         return max(1, replicas - self.unavailable(replicas))
 
     def one_after_the_other(self) -> Rollout:
-        """The same for pods that take over."""
+        """Return the rollout for pods that take over stored data."""
         return replace(self, max_surge=0, takes_over=True)
 
 
 def read_rollout(values: Mapping[str, Any]) -> Rollout:
-    """From an object that the API server accepted."""
+    """Read the rollout of an object that the API server accepted."""
     return Rollout(
         max_surge=values.get("maxSurge", SURGE),
         max_unavailable=values.get("maxUnavailable"),

@@ -1,4 +1,4 @@
-"""What a RuntimePool asks for, as a frozen record; or why it cannot be had."""
+"""Reads a RuntimePool as a frozen record, or says why that is impossible."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LINE, MINIMUM_RESIDENCY, DRAIN_SECONDS = "90%", 10, 30
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """One RuntimePool, read. `line` is a share such as 90%, `sleepers` an amount of host memory.
+    """One RuntimePool. `line` is a share such as 90%, `sleepers` an amount of host memory.
 
-    `namespaces` selects those whose models it takes besides its own's, None for none; they share `shared_claims`.
-    `own`: the object's own fields, where profiles and defaults of the installation have added to them.
+    `namespaces` selects namespaces whose models the pool accepts in addition to its own's, None for no others; they
+    share `shared_claims`. `own`: the object's own fields, if profiles or defaults of the installation added to them.
     """
 
     owner: Owner
@@ -59,24 +59,24 @@ class PoolSpec:
 
     @property
     def drain_seconds(self) -> int:
-        """How long running requests may go on when a pod stops."""
+        """Seconds for running requests to end when a pod stops."""
         return self.drain
 
     @property
     def startup_seconds(self) -> int:
-        """How long a pod may start before its kubelet starts it again."""
+        """Seconds for a pod to start before the kubelet restarts it."""
         return self.template.startup_seconds or STARTUP_SECONDS
 
     @property
     def claims(self) -> dict[str, str]:
-        """The claims that the template has as volumes, with the volumes' names."""
+        """The template's claims, with the names of their volumes."""
         return self.template.claims
 
 
 def read_pool(item: Object, profiles: Profiles = NO_PROFILES) -> PoolSpec:
     """Read an object that the API server accepted, and complete it from its profile and the installation's defaults.
 
-    Raises SpecError.
+    Raise SpecError for a spec with errors.
     """
     spec, key = item["spec"], key_of(item)
     resources, memory = spec["resources"], spec.get("memory", {})
@@ -110,9 +110,11 @@ def read_pool(item: Object, profiles: Profiles = NO_PROFILES) -> PoolSpec:
 
 def _check_memory(pool: PoolSpec) -> None:
     if pool.memory is None:
-        raise SpecError("resources.memory is what the models of a pool share: set it, here or in the profile")
+        raise SpecError(
+            "resources.memory is missing: the models of a pool share it; set it in the pool or in its profile"
+        )
     if byte_count(pool.sleepers) >= byte_count(pool.memory):
         raise SpecError(
             f"memory.sleepers {pool.sleepers} leaves nothing of resources.memory {pool.memory} for models that are "
-            "awake: lower the one or raise the other"
+            "awake: lower sleepers or raise resources.memory"
         )

@@ -1,4 +1,4 @@
-"""`spec.scaling`: between which bounds a model scales, and what its replicas are to keep to."""
+"""`spec.scaling`: bounds of a model's replicas, and the targets of each replica."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 MIN_REPLICAS = 1
 IDLE_SECONDS, UP_SECONDS, DOWN_SECONDS = 300, 0, 300
 QUEUE = 4
-"""The schema's defaults (a test compares), and the target where none is given."""
+"""The target if none is given. A test compares these values with the CRD schema's defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """None where nothing is asked. `queue`: requests that wait at a replica, `ttft`, `itl`: seconds, `kv`: a share."""
+    """Targets, None if not set. `queue`: requests waiting at a replica; `ttft`, `itl`: seconds; `kv`: share of the KV
+    cache.
+    """
 
     queue: int | None = QUEUE
     ttft: float | None = None
@@ -24,10 +26,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """At least `least` and at most `most` replicas; `placed` stay where they are, asleep if need be.
+    """Between `least` and `most` replicas, of which `placed` always have a host, asleep if unused.
 
-    `idle`, `up`, `down`: seconds without a request before the last replica goes, for which more must have been needed,
-    and for which fewer must have been enough.
+    `idle`: seconds without requests before scaling to zero. `up`, `down`: seconds for which more must have been needed,
+    or fewer must have sufficed, before the number changes.
     """
 
     least: int = MIN_REPLICAS
@@ -40,16 +42,16 @@ class Scaling:
 
     @property
     def floor(self) -> int:
-        """The fewest that are ever wanted."""
+        """The lowest number that is ever wanted."""
         return max(self.least, self.placed)
 
     def clamped(self, replicas: int) -> int:
-        """The nearest number within the bounds."""
+        """Return the nearest number within the bounds."""
         return min(self.most, max(self.floor, replicas))
 
 
 def read_scaling(values: Mapping[str, Any] | None) -> Scaling | None:
-    """From an object that the API server accepted."""
+    """Read the scaling of an object that the API server accepted; None if it has none."""
     if values is None:
         return None
     return Scaling(

@@ -1,4 +1,4 @@
-"""What the specs of models with pods of their own and of pools have in common: what each pod is made of."""
+"""The parts that specs of ModelDeployments and RuntimePools share: the template and resources of each pod."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 STARTUP_SECONDS = 3600
-"""How long a pod may load when nothing else is said: a model of hundreds of gigabytes from a slow hub."""
+"""Default startup deadline of a pod, enough for a model of hundreds of gigabytes from a slow hub."""
 SCHEDULING = (
     "nodeSelector",
     "affinity",
@@ -16,16 +16,16 @@ SCHEDULING = (
     "schedulerName",
     "imagePullSecrets",
 )
-"""Fields of the template that a pod takes as they are."""
+"""Fields of the template that are copied into the pod unchanged."""
 
 
 class SpecError(Exception):
-    """The API server's schema let it pass, and still it cannot be served; the message says what to change."""
+    """The CRD schema accepts the spec, but it cannot be served; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """An extended resource and how many of it."""
+    """An extended resource and its count."""
 
     resource: str
     count: int
@@ -33,7 +33,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """Additions to each pod, as they stand in the object."""
+    """Additions to each pod, as written in the object."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
@@ -51,24 +51,24 @@ class Template:
 
     @property
     def claims(self) -> dict[str, str]:
-        """The claims that are among its volumes, with the volumes' names."""
+        """The claims among its volumes, with the volumes' names."""
         found = ((volume.get("persistentVolumeClaim"), volume["name"]) for volume in self.volumes)
         return {claim["claimName"]: name for claim, name in found if claim and claim.get("claimName")}
 
 
 def claim_name(source: str) -> str | None:
-    """The PersistentVolumeClaim of a pvc:// source."""
+    """Return the PersistentVolumeClaim of a pvc:// source, None for other sources."""
     return source.removeprefix("pvc://").split("/")[0] if source.startswith("pvc://") else None
 
 
 def read_accelerator(resources: Mapping[str, Any]) -> Accelerator | None:
-    """From `spec.resources`; None for none."""
+    """Read the accelerator of `spec.resources`; None if there is none."""
     found = resources.get("accelerator")
     return Accelerator(found["resource"], found.get("count", 1)) if found else None
 
 
 def read_template(values: Mapping[str, Any]) -> Template:
-    """From an object that the API server accepted."""
+    """Read the template of an object that the API server accepted."""
     spread = values.get("topologySpreadConstraints")
     return Template(
         labels=values.get("labels", {}),
@@ -88,5 +88,5 @@ def read_template(values: Mapping[str, Any]) -> Template:
 
 
 def text_of(quantity: object) -> str | None:
-    """An amount as text, whether it was written as a number or not."""
+    """Return an amount as text, whether it was written as a number or as text."""
     return None if quantity is None else str(quantity)

@@ -1,4 +1,4 @@
-"""What the operator keeps pods for, whatever its kind: what plans, views, budgets and revisions ask of a spec."""
+"""The fields of a spec from which plans, views, budgets and pods are made, for any kind of object."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plimsoll_operator.spec.template import Accelerator, Template
 
 
 class Workload(Protocol):
-    """A number of equal pods, and how they may be replaced. Implementations are frozen dataclasses."""
+    """A number of equal pods with their rollout. Implementations are frozen dataclasses."""
 
     @property
     def owner(self) -> Owner:
@@ -18,43 +18,43 @@ class Workload(Protocol):
 
     @property
     def key(self) -> ObjectKey:
-        """Its namespace and name."""
+        """Namespace and name of the owner."""
 
     @property
     def generation(self) -> int:
-        """Of its spec."""
+        """The generation of the spec."""
 
     @property
     def replicas(self) -> int:
-        """How many pods are wanted."""
+        """The number of wanted pods."""
 
     @property
     def cpu(self) -> str | None:
-        """CPU that each requests."""
+        """The CPU request of each pod."""
 
     @property
     def cpu_limit(self) -> str | None:
-        """CPU that each is not to pass."""
+        """The CPU limit of each pod."""
 
     @property
     def memory(self) -> str | None:
-        """Memory that each requests and is not to pass."""
+        """The memory request and limit of each pod."""
 
     @property
     def ephemeral_storage(self) -> str | None:
-        """Disk of the node, the same."""
+        """The request and limit of each pod on its node's disk."""
 
     @property
     def accelerator(self) -> Accelerator | None:
-        """Its accelerators."""
+        """The accelerators of each pod."""
 
     @property
     def profile(self) -> str | None:
-        """The profile that it takes fields from which it does not set."""
+        """The profile from which the spec takes fields that it does not set."""
 
     @property
     def own(self) -> Workload | None:
-        """The object's own fields, where profiles and defaults of the installation have added to them."""
+        """The object's own fields, if profiles or defaults of the installation added to them."""
 
     @property
     def template(self) -> Template:
@@ -62,12 +62,12 @@ class Workload(Protocol):
 
     @property
     def rollout(self) -> Rollout:
-        """How they may be replaced."""
+        """How pods may be replaced."""
 
     @property
     def drain_seconds(self) -> int:
-        """How long running requests may go on when a pod stops."""
+        """Seconds for running requests to end when a pod stops."""
 
     @property
     def startup_seconds(self) -> int:
-        """How long a pod may start before its kubelet starts it again."""
+        """Seconds for a pod to start before the kubelet restarts it."""

@@ -1,1 +1,1 @@
-"""The planner's phases, in order."""
+"""The phases of a plan."""

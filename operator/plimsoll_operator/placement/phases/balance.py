@@ -1,6 +1,6 @@
-"""Hosts that hold far more than others give models away as files, while they sleep: nothing is loaded for it.
+"""Moves files of sleeping models from hosts that hold far more than others. Nothing is loaded for it.
 
-A request wakes its model where it lies, so that where many lie together each pays with its neighbours' sleep.
+A request wakes its model on the host that has it, so models that share a crowded host evict each other.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from plimsoll_operator.placement.records.level import Level, Pressure, State
 from plimsoll_operator.placement.units import size
 
 UNEVEN = 0.5
-"""What two hosts' models would take must differ by half a line at least: no model moves for little."""
+"""Models move only if two hosts' loads differ by at least this share of a line."""
 
 
 def balance(builder: PlanBuilder) -> None:
-    """Move files from the fullest host to the emptiest, as long as that makes neither of them the other."""
+    """Move files from the fullest host to the emptiest, as long as the source does not become the emptier one."""
     takers = [each for each in builder.index.ledgers.values() if each.takes and each.host.pressure is Pressure.NONE]
     for source in sorted(builder.index.ledgers.values(), key=lambda ledger: (-_depth(ledger), ledger.key)):
         while takers and (found := _next(builder, source, min(takers, key=lambda each: (_depth(each), each.key)))):
@@ -32,12 +32,12 @@ def balance(builder: PlanBuilder) -> None:
 
 
 def _depth(ledger: Ledger) -> float:
-    """What its models would take awake, in lines."""
+    """Return the device memory that the host's models would take if all were awake, in lines."""
     return ledger.placed / max(1, ledger.line)
 
 
 def _next(builder: PlanBuilder, source: Ledger, target: Ledger) -> tuple[Slot, Ledger] | None:
-    """The largest that may go; it leaves the source no emptier than the target then is."""
+    """Return the largest movable copy and its target, or None."""
     if source is target or not target.takes or _depth(source) - _depth(target) < UNEVEN:
         return None
     best = max(_movable(builder, source, target), key=lambda slot: (_bulk(slot), slot.copy.model), default=None)

@@ -1,4 +1,4 @@
-"""Every model lies on as many hosts as it should: lost copies are replaced, and what has to leave a host moves."""
+"""Keeps each model on the number of hosts that it should have: replaces lost copies and moves copies off hosts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from plimsoll_operator.placement.records.level import Condition, Level, State
 from plimsoll_operator.placement.records.plan import Refused
 
 TOLD = 4
-"""Hosts that a message names."""
+"""The number of hosts that a message names."""
 NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUPS)
 
 
 def cover(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> None:
-    """Move, place and unload until it is so. Nothing is loaded that nobody asked for: files are enough."""
+    """Place, move and unload copies until each model has its number of hosts. Adds copies as files: nothing loads them."""
     unsettled = [known for known in builder.index.models.values() if not known.model.stopped and not _covered(known)]
     for known in sorted(unsettled, key=Known.order):
         refusal = builder.lasting.get(known.model.key)
@@ -47,13 +47,13 @@ def _replace(builder: PlanBuilder, selection: HostSelection, known: Known, journ
             why = f"{lies} of {known.model.placed} hosts have it" if lies else "no host has it yet"
             builder.place(known, target, Level.ON_DISK, ActionCause.MISSING, why)
         else:
-            why = f"{source.ledger.key} is {_condition(source)}, or not what its spec asks for"
+            why = f"{source.ledger.key} is {_condition(source)}, or does not match its spec"
             builder.move(source, target, _rest(source, target, 0), ActionCause.DRAINING, why)
     return None
 
 
 def _refuse(builder: PlanBuilder, known: Known) -> None:
-    """Say why no host takes a model. One that is not ready, or is replaced, may do so later."""
+    """Refuse a model that no host takes. If hosts that are not ready could take it later, the reason is WaitsForHost."""
     ledgers = list(builder.index.ledgers.values())
     later = [ledger for ledger in ledgers if ledger.host.condition is not Condition.READY and not unfit(known, ledger)]
     told = ", ".join(f"{ledger.key.name} ({_obstacle(known, ledger)})" for ledger in (later or ledgers)[:TOLD])
@@ -61,29 +61,29 @@ def _refuse(builder: PlanBuilder, known: Known) -> None:
     if later:
         builder.refuse(known, Refused.WAITS_FOR_HOST, f"it waits for hosts: {told}{more}", {"hosts": len(later)})
     else:
-        message = f"none of the {len(ledgers)} hosts takes it: {told}{more}"
+        message = f"none of the {len(ledgers)} hosts can take it: {told}{more}"
         builder.refuse(known, Refused.NO_ROOM, message, {"hosts": len(ledgers)})
 
 
 def _obstacle(known: Known, ledger: Ledger) -> str:
-    """Why a host takes no new copy of a model."""
+    """Return why a host takes no new copy of a model."""
     if (note := unfit(known, ledger)) is not None:
         return note[1]
-    return "has a copy that is to leave" if known.model.key in ledger.slots else closed(ledger)
+    return "has a copy that has to leave" if known.model.key in ledger.slots else closed(ledger)
 
 
 def _leave(builder: PlanBuilder, known: Known) -> None:
-    """Unload copies whose replacements are there."""
+    """Unload copies that have to leave, once enough other copies exist."""
     if _good(known) < known.model.placed:
         return
     for slot in [slot for slot in known.slots if _may_leave(builder, slot)]:
         revision = slot.ledger.keeps
-        why = "is of an older spec" if revision else f"lies on a host that is {_condition(slot)}"
+        why = "has an older spec" if revision else f"is on a host that is {_condition(slot)}"
         builder.unload(slot, ActionCause.REVISION if revision else ActionCause.DRAINING, f"it {why}, and is replaced")
 
 
 def _covered(known: Known) -> bool:
-    """Whether a model lies where it should already, and nowhere else."""
+    """Whether a model has exactly the copies that it should have."""
     slots = known.slots
     if len(slots) != known.model.placed:
         return False
@@ -99,17 +99,19 @@ def _may_leave(builder: PlanBuilder, slot: Slot) -> bool:
 
 
 def _good(known: Known) -> int:
-    """Hosts on which it lies and stays: what drains to sleep does, what drains to go is not current."""
+    """Return the number of copies that stay. A copy that drains to sleep stays; one that drains to be unloaded does
+    not.
+    """
     return sum(slot.stays for slot in known.slots)
 
 
 def _refills(source: Slot, known: Known) -> bool:
-    """Whether a copy that is awake can be so again in its place."""
+    """Whether a copy that is awake can wake again on its own host once it is unloaded."""
     return source.state is State.RESIDENT and source.ledger.free + source.device >= known.device
 
 
 def _rest(source: Slot, target: Ledger, freed: int) -> Level:
-    """An image where there was one, or an engine that was used, as long as host memory is free for it."""
+    """Return InHost for a copy that has an image or was in use, if the target has host memory for it, else OnDisk."""
     known = source.known
     assert known is not None
     used = source.state is State.IN_HOST or (source.state is State.RESIDENT and source.rate > 0)

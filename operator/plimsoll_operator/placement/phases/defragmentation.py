@@ -1,4 +1,4 @@
-"""Defragmentation: an idle model moves to another host, so that one that needs more fits where it was."""
+"""Defragmentation: moves an idle model to another host, so that a model that needs more memory fits on its host."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ LASTING = (Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.FAILED_LATELY)
 def defragment(
     builder: PlanBuilder, selection: HostSelection, known: Known, options: list[HostOption], why: str
 ) -> bool:
-    """Move the smallest idle model that makes enough room on some host; False where none does, or none may yet.
+    """Move the smallest idle model that frees enough memory on some host. Return False if there is none, or none may
+    move yet.
 
-    Nothing that is in use, pinned or awake for less than the least time is moved, and nothing is put to sleep for it.
+    Models that are in use, pinned or below the minimum residency do not move, and no model is put to sleep.
     """
     index = builder.index
     best: tuple[int, int, Slot, Ledger] | None = None
@@ -50,13 +51,13 @@ def defragment(
         builder.truncated = True
         return False
     _, _, slot, target = best
-    room = f"{size(slot.device)} on {slot.ledger.key} are what {known.model.key} lacks there ({why})"
-    builder.move(slot, target, Level.RESIDENT, ActionCause.DEFRAGMENTED, f"it is idle and fits here, and its {room}")
+    room = f"its {size(slot.device)} on {slot.ledger.key} make room for {known.model.key} ({why})"
+    builder.move(slot, target, Level.RESIDENT, ActionCause.DEFRAGMENTED, f"it is idle and fits here, and {room}")
     return True
 
 
 def _target(builder: PlanBuilder, slot: Slot) -> Ledger | None:
-    """The host that has free memory for a model, the least of it."""
+    """Return the host with the least free memory that still fits the model."""
     known = slot.known
     assert known is not None
     fitting = [

@@ -1,4 +1,4 @@
-"""What can never be had in this pool as it is, told with the numbers."""
+"""Refuses models that the pool's present hosts can never hold, with the numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_operator.placement.units import count, size
 
 
 def refuse_infeasible(builder: PlanBuilder) -> None:
-    """Refuse what no host could hold, and of the pinned models those that the lines have no room for."""
+    """Refuse models that fit on no host, and pinned models that do not fit together."""
     ledgers = list(builder.index.ledgers.values())
     largest: dict[str, int] = {}
     for ledger in ledgers:
@@ -25,23 +25,25 @@ def refuse_infeasible(builder: PlanBuilder) -> None:
 
 
 def _check(builder: PlanBuilder, known: Known, largest: Mapping[str, int]) -> None:
-    """`largest` is the most that a host has for models, by class of device, and of any class under ""."""
+    """Refuse a model that no host can hold. `largest`: the most memory of a host for models, by device class, "" for
+    any.
+    """
     model = known.model
     if len(model.needs) > 1:
         pods = len(model.needs)
-        message = f"a replica of {pods} pods cannot be placed in a pool: give it pods of its own"
+        message = f"a replica of {pods} pods cannot be placed in a pool: remove spec.placement"
         return builder.refuse(known, Refused.GROUPS, message, {"pods": pods})
     if not largest:
-        return builder.refuse(known, Refused.NO_HOSTS, "the pool has no host: raise its replicas", {"hosts": 0})
+        return builder.refuse(known, Refused.NO_HOSTS, "the pool has no host: raise its spec.replicas", {"hosts": 0})
     if model.device not in largest:
-        classes = ", ".join(sorted(filter(None, largest))) or "of no class"
-        message = f"it needs a device of class {model.device}, and the pool's are {classes}"
+        classes = ", ".join(sorted(filter(None, largest))) or "none"
+        message = f"it needs a device of class {model.device}, and the pool has {classes}"
         return builder.refuse(known, Refused.NO_DEVICE, message, {"hosts": 0})
     most = largest[model.device]
     if known.device > most:
         need = model.need
         message = (
-            f"it needs {size(known.device)} (weights and workspace {size(known.device - need.kv)}, least KV "
+            f"it needs {size(known.device)} (weights and workspace {size(known.device - need.kv)}, minimum KV cache "
             f"{size(need.kv)}), and the largest host has {size(most)} for models: lower runtime.kvMemory, "
             "quantise it, or raise the pool's resources"
         )
@@ -50,7 +52,7 @@ def _check(builder: PlanBuilder, known: Known, largest: Mapping[str, int]) -> No
 
 
 def _pack(builder: PlanBuilder, ledgers: list[Ledger]) -> None:
-    """Whether pinned models fit together: each goes where it lies already, or where most is left, the largest first."""
+    """Refuse pinned models that do not fit together. The largest is packed first: onto its own host, or the emptiest."""
     pinned = [known for known in builder.index.models.values() if known.model.pinned and not known.model.stopped]
     pinned = [known for known in pinned if known.model.key not in builder.refusals]
     left = {ledger.key: _own(ledger) for ledger in ledgers}
@@ -67,8 +69,8 @@ def _pack(builder: PlanBuilder, ledgers: list[Ledger]) -> None:
         else:
             together, lines = sum(one.device for one in pinned), sum(map(_own, ledgers))
             message = (
-                f"the pinned models need {size(together)} together, and the hosts have {size(lines)} for models in "
-                f"{count(len(ledgers), 'piece')}, of which {size(max(left.values()))} at the most are left for its "
+                f"the pinned models need {size(together)} together, and {count(len(ledgers), 'host')} with "
+                f"{size(lines)} for models leave at most {size(max(left.values()))} on one host for its "
                 f"{size(known.device)}: unpin one, or raise the pool's replicas or resources"
             )
             numbers = {"need": known.device, "pinned": together, "lines": lines, "left": max(left.values())}
@@ -76,5 +78,5 @@ def _pack(builder: PlanBuilder, ledgers: list[Ledger]) -> None:
 
 
 def _own(ledger: Ledger) -> int:
-    """What a host has for models when it holds none."""
+    """Return the bytes that an empty host has for models."""
     return ledger.host.line - ledger.host.reserved

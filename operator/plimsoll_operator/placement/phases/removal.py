@@ -1,4 +1,4 @@
-"""What goes before anything comes: models that the pool has no more, copies too many, and what presses on memory."""
+"""Frees memory before other phases use it: unwanted models, surplus copies, and hosts above their lines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from plimsoll_operator.placement.units import count, size, span
 
 
 def remove(builder: PlanBuilder) -> None:
-    """Unload what nobody wants; put to sleep what is not wanted awake; relieve hosts beyond their lines."""
+    """Unload models that are gone or stopped and surplus copies; put unwanted ones to sleep; relieve hosts above their
+    lines.
+    """
     for ledger in builder.index.ledgers.values():
         for slot in list(ledger.slots.values()):
             if slot.state.settled and (slot.known is None or slot.known.model.stopped) and not slot.copy.active:
                 gone = slot.known is None
-                builder.unload(slot, ActionCause.REMOVED, "the pool has it no more" if gone else "it is stopped")
+                builder.unload(slot, ActionCause.REMOVED, "the pool does not have it" if gone else "it is stopped")
     for known in builder.index.models.values():
         reduce(builder, known)
         _rest(builder, known)
@@ -30,11 +32,11 @@ def remove(builder: PlanBuilder) -> None:
         for slot in sorted(images, key=lambda slot: (builder.index.value(slot), slot.copy.last_used, slot.copy.model)):
             if ledger.free_images >= 0:
                 break
-            builder.sleep(slot, ActionCause.PRESSURE, f"{ledger.key} holds more images than its sleepers' memory")
+            builder.sleep(slot, ActionCause.PRESSURE, f"the images of {ledger.key} exceed its --sleepers memory")
 
 
 def reduce(builder: PlanBuilder, known: Known) -> None:
-    """Unload copies beyond those wanted; not the one that serves before its replacement does."""
+    """Unload surplus copies. A copy that serves stays until one of those that are kept serves."""
     if known.model.stopped or len(known.slots) <= known.model.placed:
         return
     good = [slot for slot in known.slots if slot.stays and slot.state is not State.DRAINING]
@@ -50,11 +52,11 @@ def reduce(builder: PlanBuilder, known: Known) -> None:
             builder.later(left)
             continue
         wanted = count(known.model.placed, "host")
-        builder.unload(slot, ActionCause.SCALED, f"it is to lie on {wanted}, and lies on {len(good)}")
+        builder.unload(slot, ActionCause.SCALED, f"it should be on {wanted}, and is on {len(good)}")
 
 
 def _rest(builder: PlanBuilder, known: Known) -> None:
-    """Put to sleep what is not to be awake at all."""
+    """Put the copies of a model to sleep if none is wanted awake."""
     model = known.model
     if model.stopped or model.replicas.desired or model.replicas.least or model.pinned or known.waiting:
         return
@@ -67,9 +69,9 @@ def _rest(builder: PlanBuilder, known: Known) -> None:
 
 
 def _worth_most(slot: Slot, moved: float | None) -> tuple[bool, bool, bool, bool, float, ObjectKey]:
-    """Copies in the order in which they are kept.
+    """Sort key of copies, best to keep first.
 
-    Awake, there since the model was `moved`, in use, images, and of equals the one that came last.
+    Awake, created since the model was `moved`, in use, image, then the newest.
     """
     asleep, cold = slot.level is not Level.RESIDENT, slot.level is Level.ON_DISK
     left = moved is not None and slot.copy.since < moved

@@ -1,8 +1,8 @@
-"""Who should be awake and is not: where it wakes, and who gives way.
+"""Wakes models that should be awake: chooses their hosts and victims.
 
-Requests that wait at a host are that host's: it wakes their model when its turn comes, and knows better who is in use
-there and who has had his slice. A plan that made room for them, or brought their model elsewhere, would pay for a
-second load, and the requests would go on waiting where they are.
+A host handles the requests that wait there itself: it wakes their model in turn, and knows best which of its models are
+in use and have had their service slice. If a plan evicted models for those requests or moved their model elsewhere, it
+would cause a second load, and the requests would still wait at the first host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from plimsoll_operator.placement.units import count, size, span
 
 @dataclass(frozen=True, slots=True)
 class WakeRequest:
-    """So many replicas awake, what they may displace for it, and the reason in words."""
+    """A number of replicas to have awake, which models may be evicted for it, and the reason."""
 
     replicas: int
     grounds: Grounds
@@ -44,7 +44,7 @@ def wake(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> No
 
 
 def _asks(known: Known) -> bool:
-    """Whether `wake_requests` may return any for it."""
+    """Whether `wake_requests` may return any for this model."""
     model, wanted = known.model, known.model.replicas
     if model.stopped:
         return False
@@ -54,7 +54,7 @@ def _asks(known: Known) -> bool:
 
 
 def wake_requests(known: Known, patience: float) -> Iterator[WakeRequest]:
-    """What a model may ask for, the best founded first."""
+    """Yield what a model needs awake, strongest grounds first."""
     model, wanted = known.model, known.model.replicas
     if model.pinned:
         replicas = max(1, wanted.desired, wanted.least)
@@ -65,10 +65,10 @@ def wake_requests(known: Known, patience: float) -> Iterator[WakeRequest]:
         why = f"{count(known.waiting, 'request')} waited {span(known.waited)} for it"
         yield WakeRequest(1, grounds, ActionCause.DEMAND, why)
     if wanted.least:
-        yield WakeRequest(wanted.least, Grounds.LOWER, ActionCause.KEPT_AWAKE, f"{wanted.least} are to be kept awake")
+        yield WakeRequest(wanted.least, Grounds.LOWER, ActionCause.KEPT_AWAKE, f"at least {wanted.least} stay awake")
     leaving = any(slot.state.awake and not slot.stays and slot.rate > 0 for slot in known.slots)
     if wanted.desired and (known.lost > 0 or leaving):
-        yield WakeRequest(1, Grounds.VALUE, ActionCause.DRAINING, "it was in use on a host that it has to leave")
+        yield WakeRequest(1, Grounds.VALUE, ActionCause.DRAINING, "it was in use on a host that it must leave")
     if wanted.desired > 1 and known.rate > 0 and _awake(known):
         why = f"{60 * known.rate:.1f} requests a minute want {wanted.desired} replicas"
         yield WakeRequest(wanted.desired, Grounds.VALUE, ActionCause.DEMAND, why)
@@ -77,7 +77,7 @@ def wake_requests(known: Known, patience: float) -> Iterator[WakeRequest]:
 def _grant(
     builder: PlanBuilder, selection: HostSelection, known: Known, request: WakeRequest, journal: Journal
 ) -> bool:
-    """Bring as many replicas awake as the request says; False where something is in the way of it."""
+    """Wake as many replicas as requested. Return False if something prevents it."""
     while len(_awake(known)) < request.replicas:
         if any(slot.state is State.FETCHING for slot in known.slots if slot.stays):
             return False
@@ -97,7 +97,7 @@ def _grant(
 
 
 def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequest) -> bool:
-    """Make room, then wake or place it. False where the bound on moves leaves it for the next plan."""
+    """Evict the victims, then wake or place the model. Return False if the limit of moves leaves it to the next plan."""
     source = _source(builder, known) if best.own is None else None
     if source is None and best.own is None and len(_good(known)) >= known.model.placed:
         builder.truncated = True
@@ -112,7 +112,7 @@ def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequ
         how = "wake" if best.own.state is State.IN_HOST else "load"
         builder.wake(best.own, request.because, f"{request.why}; {span(best.seconds)} to {how}")
     elif source is not None:
-        away = f"{request.why}; {source.ledger.key} has no room for it or is to be left"
+        away = f"{request.why}; {source.ledger.key} has no memory for it, or the model must leave it"
         builder.move(source, best.ledger, Level.RESIDENT, request.because, away)
     else:
         why = f"{request.why}; {span(best.seconds)} to load"
@@ -121,7 +121,7 @@ def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequ
 
 
 def _source(builder: PlanBuilder, known: Known) -> Slot | None:
-    """The copy that a new one on another host replaces: one that has to leave, or one too many that sleeps."""
+    """Return the copy that a new one replaces: one that has to leave, else a surplus sleeping one, else None."""
     leaving = [slot for slot in known.slots if not slot.stays and slot.idle and not builder.stuck(slot)]
     if leaving:
         return max(leaving, key=lambda slot: (slot.state.awake, slot.ledger.key))
@@ -141,18 +141,18 @@ def _awake(known: Known) -> list[Slot]:
 
 
 def _why_evicted(builder: PlanBuilder, victim: Slot, known: Known) -> str:
-    """As in: value 0.8 against 3.1, idle for 12 min, 4.0 s to bring back."""
+    """Return the reason of an eviction, such as: value 0.8 against 3.1, idle for 12 min, 4.0 s to bring back."""
     value = builder.index.value(victim)
     ours = builder.index.worth(known)
     idle = span(max(0.0, builder.index.now - victim.copy.last_used)) if victim.copy.last_used else "ever"
     back = span(builder.index.seconds_back(victim))
     lower = victim.known is not None and victim.known.model.priority < known.model.priority
-    reason = f"makes room for {known.model.key}, of higher priority" if lower else f"makes room for {known.model.key}"
+    reason = f"evicted for {known.model.key}, of higher priority" if lower else f"evicted for {known.model.key}"
     return f"{reason}: value {value:.2g} against {ours:.2g}, idle for {idle}, {back} to bring back"
 
 
 def _refuse(builder: PlanBuilder, known: Known, request: WakeRequest, options: list[HostOption]) -> None:
-    """Tell what is in the way, by the host that comes closest, and look again once it may have passed."""
+    """Refuse with the obstacle of the host that comes closest, and plan again when it may have passed."""
     order = (
         Refused.WAITS_FOR_ROOM,
         Refused.WAITS_FOR_TURN,
@@ -171,7 +171,7 @@ def _refuse(builder: PlanBuilder, known: Known, request: WakeRequest, options: l
         builder.later(index.rules.patience - known.waited)
     free = max((option.ledger.free for option in options), default=0)
     message = (
-        f"{request.why}, and no host has {size(known.device)} for it; the most that is free is {size(max(0, free))}; "
+        f"{request.why}, and no host has {size(known.device)} for it; at most {size(max(0, free))} are free; "
         f"{nearest.ledger.key}: {nearest.note}"
     )
     numbers = {"need": known.device, "free": free, "waiting": known.waiting, "waited": known.waited}

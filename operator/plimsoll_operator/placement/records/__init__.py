@@ -1,1 +1,1 @@
-"""Input and output of the planner."""
+"""Input and output records of the planner."""

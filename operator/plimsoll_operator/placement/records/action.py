@@ -1,4 +1,4 @@
-"""What a plan tells hosts to do. Each action says why, in words for an event."""
+"""The actions of a plan. Each has its reason as text for an event."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class ActionCause(StrEnum):
 
 
 class First(StrEnum):
-    """What a move does first: the new placement, or, where memory has no room for both, the old one's unloading."""
+    """What a move does first: place the new copy or, if memory is too small for both, unload the old one."""
 
     PLACE = "Place"
     UNLOAD = "Unload"
 
 
 class Place(Struct, frozen=True, tag=True):
-    """Put a model on a host that does not have it, and bring it to a level: the host API's PUT."""
+    """Put a model on a host that does not have it, at a level (PUT of the host API)."""
 
     model: ObjectKey
     host: ObjectKey
@@ -45,7 +45,7 @@ class Place(Struct, frozen=True, tag=True):
 
 
 class Unload(Struct, frozen=True, tag=True):
-    """Drain it, unload it and forget it: the host API's DELETE."""
+    """Drain a model, unload it and remove it from its host (DELETE of the host API)."""
 
     model: ObjectKey
     host: ObjectKey
@@ -55,7 +55,7 @@ class Unload(Struct, frozen=True, tag=True):
 
 
 class Sleep(Struct, frozen=True, tag=True):
-    """Put it to sleep as an image in host memory or as files on disk."""
+    """Put a model to sleep as an image in host memory or as files on disk."""
 
     model: ObjectKey
     host: ObjectKey
@@ -66,7 +66,7 @@ class Sleep(Struct, frozen=True, tag=True):
 
 
 class Wake(Struct, frozen=True, tag=True):
-    """Bring a model that sleeps on the host to Resident."""
+    """Wake a model that sleeps on the host."""
 
     model: ObjectKey
     host: ObjectKey
@@ -76,9 +76,9 @@ class Wake(Struct, frozen=True, tag=True):
 
 
 class Move(Struct, frozen=True, tag=True):
-    """Bring a model to `level` on `host` and unload it from `source`, which may be the same host for a new revision.
+    """Bring a model to `level` on `host` and unload it from `source`, which is the same host for a new revision.
 
-    With First.PLACE the source is unloaded once the copy on `host` has reached its level.
+    With First.PLACE, the source is unloaded after the copy on `host` has reached its level.
     """
 
     model: ObjectKey

@@ -1,4 +1,4 @@
-"""What a host (a shared runtime pod) says of itself."""
+"""The report of a host (a shared runtime pod)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from plimsoll_operator.placement.records.level import Condition, Pressure, State
 class Copy(Struct, frozen=True, forbid_unknown_fields=True):
     """A model on a host, as reported.
 
-    Bytes are what it holds now: `weights`, `workspace` and `kv` on the device, `host` in host memory. `active` requests
-    are in flight, `waiting` ones are held until it wakes. `rate` is requests a second, decayed by half every five
-    minutes, at the report's time. `since` is when it came into its state. After `failures` loads in a row that failed,
-    none is tried before `retry`. Times are seconds since the epoch. `pod` is its index in its replica's group. `going`:
-    it is being unloaded for good.
+    Bytes held at the time of the report: `weights`, `workspace` and `kv` on the device, `host` in host memory. `active`
+    requests are in flight, `waiting` requests wait until it wakes. `rate` is requests a second at the report's time,
+    with a half-life of five minutes. `since` is when it entered its state. After `failures` consecutive failed loads,
+    the next one is tried at `retry`. Times are seconds since the epoch. `pod` is the index in its replica's group.
+    `going`: it is being unloaded for good.
     """
 
     model: ObjectKey
@@ -46,11 +46,11 @@ class Sleepers(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Host(Struct, frozen=True, forbid_unknown_fields=True):
-    """A report of a host, and what the cluster knows of its node.
+    """A host's report, with what the cluster reports of its node.
 
-    `line` is how many bytes of the device's `capacity` may be taken, of which `reserved` are taken by none of its
-    models (the runtime's own share). `sequence` grows within an `instance` (a process) with each change of a state, an
-    error or a decision. `time` is the host's own clock, in seconds since the epoch.
+    `line` is the largest sum of grants on the device in bytes, of its `capacity`; `reserved` bytes of it are the
+    runtime's own and not for models. `sequence` grows within an `instance` (a process) with each change of a state, an
+    error or a decision. `time` is the host's clock, in seconds since the epoch.
     """
 
     key: ObjectKey

@@ -1,4 +1,4 @@
-"""How far a model is brought on a host, in the words of the host API."""
+"""Sleep levels and states of a model on a host, as in the host API."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """What somebody asks for: weights in device memory and an engine, an image in host memory, or files alone."""
+    """A requested level: weights and an engine on the device, an image in host memory, or only files."""
 
     RESIDENT = "Resident"
     IN_HOST = "InHost"
@@ -14,7 +14,7 @@ class Level(StrEnum):
 
 
 class State(StrEnum):
-    """What a host reports of a model. A model that it does not report is absent."""
+    """A reported state of a model on a host."""
 
     FETCHING = "Fetching"
     ON_DISK = "OnDisk"
@@ -25,7 +25,7 @@ class State(StrEnum):
 
     @property
     def awake(self) -> bool:
-        """Whether it serves, or is about to."""
+        """Whether it serves, or is waking."""
         return self in (State.RESIDENT, State.WAKING)
 
     @property
@@ -35,12 +35,12 @@ class State(StrEnum):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way, so that it may be told to do something else."""
+        """Whether no operation is running, so that another may start."""
         return self in (State.RESIDENT, State.IN_HOST, State.ON_DISK)
 
 
 class Pressure(StrEnum):
-    """How a host feels about its memory: some means that nothing should be added, full that something must go."""
+    """Memory pressure of a host. `some`: add nothing; `full`: free memory."""
 
     NONE = "none"
     SOME = "some"
@@ -48,7 +48,9 @@ class Pressure(StrEnum):
 
 
 class Condition(StrEnum):
-    """What may be done with a host: anything; nothing new; everything moves off it; it is not there any more."""
+    """What may happen on a host: Ready, anything; Cordoned, nothing new; Draining, all models move away; Lost, it is
+    gone.
+    """
 
     READY = "Ready"
     CORDONED = "Cordoned"
@@ -57,7 +59,7 @@ class Condition(StrEnum):
 
 
 class Spread(StrEnum):
-    """What replicas of a model should differ in, where that can be had. They never share a host."""
+    """What the hosts of a model's replicas should differ in, if possible. Two replicas never share a host."""
 
     NONE = "none"
     NODE = "node"

@@ -1,4 +1,4 @@
-"""A model that a pool is asked to serve."""
+"""A model of a pool, as its spec asks for it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from plimsoll_operator.placement.records.level import Spread
 class Need(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes that one pod of a replica takes.
 
-    `weights`, `workspace` and `kv` (the least KV pool that it serves with) lie on the device while it is awake, `host`
-    in host memory while it sleeps as an image. Predicted from the files' headers until a host has measured them.
+    `weights`, `workspace` and `kv` (the minimum KV cache) are device memory while it is awake; `host` is host memory
+    while it sleeps as an image. They are predicted from the files' headers until a host has measured them.
     """
 
     weights: int
@@ -21,9 +21,9 @@ class Need(Struct, frozen=True, forbid_unknown_fields=True):
     host: int = 0
 
     def __post_init__(self) -> None:
-        """Raises ValueError for sizes that cannot be."""
+        """Raise ValueError for a negative size."""
         if min(self.weights, self.workspace, self.kv, self.host) < 0:
-            raise ValueError(f"a need is never negative: {self}")
+            raise ValueError(f"sizes must not be negative: {self}")
 
     @property
     def device(self) -> int:
@@ -32,10 +32,10 @@ class Need(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Replicas(Struct, frozen=True, forbid_unknown_fields=True):
-    """How many replicas are wanted.
+    """The numbers of replicas that are wanted.
 
-    `desired`: awake while requests want them; what a scaler has found out, or `spec.replicas`. `least`: kept awake even
-    without requests, as far as memory is free or held by lower priorities. `most`: 0 stops the model.
+    `desired`: awake while requests come; from the scaler or `spec.replicas`. `least`: awake even without requests, if
+    memory is free or can be taken from models of lower priority. `most`: 0 stops the model.
     """
 
     desired: int = 1
@@ -43,7 +43,7 @@ class Replicas(Struct, frozen=True, forbid_unknown_fields=True):
     most: int = 1
 
     def __post_init__(self) -> None:
-        """Raises ValueError for an empty range."""
+        """Raise ValueError for an empty range."""
         if not 0 <= self.least <= self.most or not 0 <= self.desired <= self.most:
             raise ValueError(
                 f"replicas must satisfy 0 <= least <= most and 0 <= desired <= most, "
@@ -54,9 +54,9 @@ class Replicas(Struct, frozen=True, forbid_unknown_fields=True):
 class Model(Struct, frozen=True, forbid_unknown_fields=True):
     """A model of the pool.
 
-    `needs` has an entry for each pod of a replica. `device` is the class of device that it can run on, "" for any.
-    `near` and `apart` are models whose hosts it likes to share, or to shun. `load_seconds` and `wake_seconds` are what
-    is expected until a host has measured them. `moved` is when a plan last moved it while awake, in seconds since the
+    `needs` has an entry for each pod of a replica. `device` is the device class that it requires, "" for any. `near`
+    and `apart` are models that it prefers to share a host with, or to avoid. `load_seconds` and `wake_seconds` are
+    estimates until a host has measured them. `moved` is when a plan last moved it while awake, in seconds since the
     epoch.
     """
 
@@ -76,25 +76,28 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
     moved: float | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for what no plan can be made of."""
+        """Raise ValueError for a model that cannot be planned."""
         if not self.needs:
-            raise ValueError(f"{self.key}: needs has an entry for each pod of a replica, at least one")
+            raise ValueError(f"{self.key}: needs is empty; give it an entry for each pod of a replica")
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"{self.key}: the weight must be above 0 and finite, not {self.weight}")
         if not (0 <= self.load_seconds < float("inf") and 0 <= self.wake_seconds < float("inf")):
-            raise ValueError(f"{self.key}: seconds of loading and waking must be finite and not negative")
+            raise ValueError(
+                f"{self.key}: load_seconds {self.load_seconds} and wake_seconds {self.wake_seconds} must be finite and "
+                "not negative"
+            )
 
     @property
     def need(self) -> Need:
-        """What one pod takes, of a model whose replicas are one pod."""
+        """The need of one pod, for replicas of one pod."""
         return self.needs[0]
 
     @property
     def stopped(self) -> bool:
-        """Whether it is to lie nowhere."""
+        """Whether it should be on no host."""
         return self.replicas.most == 0
 
     @property
     def placed(self) -> int:
-        """Hosts that it is to lie on: one even when nothing of it is to be awake, so that waking needs no plan."""
+        """Number of hosts that it should be on: at least one unless it is stopped, so that waking needs no plan."""
         return 0 if self.stopped else max(1, self.replicas.desired, self.replicas.least)

@@ -1,4 +1,4 @@
-"""What came of the planner's work: actions, where everything is to lie, and what cannot be had."""
+"""The result of planning: actions, the placements after them, and refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plimsoll_operator.placement.records.level import Level
 
 
 class Placement(Struct, frozen=True):
-    """Where a model lies once the plan is carried out, and at which level."""
+    """The host and level of a model after the plan."""
 
     model: ObjectKey
     host: ObjectKey
@@ -23,7 +23,9 @@ class Placement(Struct, frozen=True):
 
 
 class Refused(StrEnum):
-    """Why something cannot be had. The first five last until somebody changes something; the others pass."""
+    """Why a request is not met. The first five reasons last until a spec or the pool changes; the others pass by
+    themselves.
+    """
 
     NO_HOSTS = "NoHosts"
     NO_DEVICE = "NoDevice"
@@ -38,7 +40,7 @@ class Refused(StrEnum):
 
 
 class Refusal(Struct, frozen=True):
-    """A request that the plan leaves open. `numbers` are the figures of `message`, bytes, seconds or counts by name."""
+    """A request that the plan does not meet. `numbers` are the figures of `message` by name: bytes, seconds or counts."""
 
     model: ObjectKey
     reason: Refused
@@ -47,11 +49,11 @@ class Refusal(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What to do, in this order.
+    """Actions in order.
 
-    On each host an action waits until those before it there have ended. The rest of a plan may be dropped at any time:
-    the next plan, made of newer reports, brings what is still wanted. `wait` is after how many seconds there may be
-    more to do though nothing is reported. `truncated`: bounds on moves left something for the next plan.
+    On each host, an action starts after those before it there have ended. The rest of a plan may be dropped at any
+    time: the next plan, from newer reports, contains what is still wanted. `wait`: seconds after which to plan again
+    even if no report changes. `truncated`: limits on moves left actions to the next plan.
     """
 
     actions: tuple[Action, ...]

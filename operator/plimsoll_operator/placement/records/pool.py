@@ -1,4 +1,4 @@
-"""Everything that a plan is made of."""
+"""The input of a plan."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from plimsoll_operator.placement.records.model import Model
 
 
 class Demand(Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests for a model, besides what hosts report: `waiting` ones at the gateways.
+    """Requests for a model beyond what hosts report: `waiting` ones at the gateways.
 
-    `since` is when the oldest request that waits for it, there or at a host, began to: 0 where nobody knows. `rate` is
-    requests a second over all hosts, where somebody knows better than the hosts' sum.
+    `since` is the arrival of the oldest request that waits for it, at a gateway or a host; 0 if unknown. `rate` is
+    requests a second over all hosts, if it is known better than as the sum of the hosts' rates.
     """
 
     model: ObjectKey
@@ -25,11 +25,11 @@ class Demand(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Rules(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a plan must keep to.
+    """Limits of a plan.
 
-    `minimum_residency`: seconds that a model stays awake before it may give way. `patience`: seconds after which a
-    request that waits goes before what its victims are worth. `moves`: moves of awake models in a plan.
-    `move_interval`: seconds between two of a model.
+    `minimum_residency`: seconds awake before a model may be evicted. `patience`: seconds after which a waiting request
+    evicts models whatever their value. `moves`: the most moves of awake models in a plan. `move_interval`: seconds
+    between two moves of a model.
     """
 
     minimum_residency: float = 10.0
@@ -39,7 +39,7 @@ class Rules(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PoolState(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is wanted, what is there, and what time it is (seconds since the epoch)."""
+    """Models, hosts and demand at a time (`now`, in seconds since the epoch)."""
 
     now: float
     models: tuple[Model, ...] = ()
@@ -48,7 +48,7 @@ class PoolState(Struct, frozen=True, forbid_unknown_fields=True):
     rules: Rules = Rules()
 
     def __post_init__(self) -> None:
-        """Raises ValueError where two entries are of the same model or host: which of them holds nobody could say."""
+        """Raise ValueError if two entries have the same model or host."""
         named = {
             "models": [model.key for model in self.models],
             "hosts": [host.key for host in self.hosts],

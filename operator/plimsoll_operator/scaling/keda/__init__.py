@@ -1,1 +1,1 @@
-"""KEDA's external scaler over gRPC: server, trigger, messages."""
+"""KEDA's external scaler over gRPC: server, trigger and messages."""

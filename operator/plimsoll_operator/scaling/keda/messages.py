@@ -1,6 +1,6 @@
 """The messages of KEDA's `externalscaler.proto`, and the paths of its service.
 
-Made of descriptors at run time: no compiler has to be there, and no generated code to be kept true.
+They are built from descriptors at run time, which needs neither a compiler nor generated code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INT64, _DOUBLE = FieldDescriptorProto.TYPE_INT64, FieldDescriptorProto.TYPE_DOU
 
 
 def _add(message: DescriptorProto, name: str, number: int, kind: int | str, *, many: bool = False) -> None:
-    """A field of a scalar type, or of the message of that name."""
+    """Add a field of a scalar type, or of the message type of that name."""
     label = FieldDescriptorProto.LABEL_REPEATED if many else FieldDescriptorProto.LABEL_OPTIONAL
     field = message.field.add(name=name, number=number, label=label)
     if isinstance(kind, str):

@@ -1,6 +1,7 @@
-"""The four questions of KEDA, answered from what gateways said last.
+"""Serves the four calls of KEDA's external scaler from the gateways' last reports.
 
-Where a gateway is not heard a number would be too small, and KEDA would scale down by it: then there is none, and why.
+If a gateway's report is missing, the number would be too small and KEDA would scale down. The calls then fail with the
+reason.
 """
 
 from __future__ import annotations
@@ -35,34 +36,34 @@ from plimsoll_operator.spec.identity import ObjectKey
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`requests` are there now, of which some may wait for a replica. `idle`: seconds since the last one came, or was
-    there; None where none ever did, as far as is known.
+    """The load of a model: `requests` in flight, of which some may wait for a replica. `idle`: seconds since the last
+    request came or ended; None if none is known.
     """
 
     requests: int = 0
     idle: float | None = None
 
     def is_active(self, seconds: float) -> bool:
-        """Whether a request is there, or came within so many seconds."""
+        """Return whether a request is in flight, or came within this many seconds."""
         return self.requests > 0 or (self.idle is not None and self.idle <= seconds)
 
 
 class Loads:
-    """Of all models, by the last answer of each gateway that still counts."""
+    """The loads of all models, from each gateway's last report that counts."""
 
     def __init__(self, registry: GatewayRegistry) -> None:
         self._registry = registry
         self._said: dict[str, dict[ObjectKey, ModelDemand]] = {}  # by the process that said it
 
     def told(self, answer: Demand) -> None:
-        """A gateway's answer was believed."""
+        """Store an accepted report."""
         self._said[answer.instance] = {entry.key: entry for entry in answer.models}
         kept = {gateway.answer.instance for gateway in self._registry if gateway.answer is not None}
         for instance in self._said.keys() - kept:
             del self._said[instance]
 
     def of(self, model: ObjectKey, now: float) -> Load:
-        """One model's. Clocks need not agree: each answer tells its own time."""
+        """Return a model's load. Clocks need not agree, because each report has its own time."""
         requests, idle = 0, None
         for gateway in self._registry:
             answer = gateway.answer
@@ -81,11 +82,13 @@ class Loads:
 NOTHING: Mapping[ObjectKey, ModelDemand] = {}
 
 Context = Any
-"""grpc.aio's ServicerContext, which has no types."""
+"""`grpc.aio.ServicerContext`, which has no type hints."""
 
 
 class ExternalScaler:
-    """`registry` is kept by somebody else, and tells of each answer; `clock` is the time of day."""
+    """The service. Another task keeps `registry` up to date, which calls back for each report; `clock` returns the time
+    of day.
+    """
 
     def __init__(self, registry: GatewayRegistry, clock: Callable[[], float]) -> None:
         self._registry = registry
@@ -95,7 +98,7 @@ class ExternalScaler:
         registry.listen(self._told)
 
     async def is_active(self, reference: Any, context: Context) -> Any:
-        """Whether the model is asked for, and so should have a replica at least."""
+        """Return whether the model has requests, and so needs at least one replica."""
         trigger = await _read(reference, context)
         active = self._load(trigger).is_active(trigger.active_seconds)
         if not active and (unheard := self._unheard()):
@@ -103,11 +106,11 @@ class ExternalScaler:
         return IsActiveResponse(result=active)
 
     async def stream_is_active(self, reference: Any, context: Context) -> AsyncIterator[Any]:
-        """Says so each time that it begins to be. That it no longer is KEDA hears when it asks: another trigger of the
-        same ScaledObject may still want the replica that it would take away.
+        """Send a response each time the model becomes active. KEDA polls for the end of the activity, because another
+        trigger of the same ScaledObject may still need the replica.
         """
         trigger = await _read(reference, context)
-        await context.send_initial_metadata(())  # so that who asks knows that it is listened to
+        await context.send_initial_metadata(())  # tells the client that the stream is open
         before = False
         while True:
             news = self._news
@@ -118,16 +121,16 @@ class ExternalScaler:
             await news.wait()
 
     async def get_metric_spec(self, reference: Any, context: Context) -> Any:
-        """What the number is to be divided by."""
+        """Return the target by which KEDA divides the metric."""
         trigger = await _read(reference, context)
         return GetMetricSpecResponse(metricSpecs=[MetricSpec(metricName=METRIC, targetSizeFloat=trigger.target)])
 
     async def get_metrics(self, request: Any, context: Context) -> Any:
-        """Requests that are there now: running, waiting at replicas, and held until there is one."""
+        """Return the number of requests: running, waiting at replicas, and held until there is a replica."""
         trigger = await _read(request.scaledObjectRef, context)
         if request.metricName != METRIC:
             await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"there is no metric {request.metricName[:64]!r}, only {METRIC!r}"
+                grpc.StatusCode.INVALID_ARGUMENT, f"no metric {request.metricName[:64]!r}; the only one is {METRIC!r}"
             )
         if unheard := self._unheard():
             await _unavailable(context, unheard)
@@ -135,7 +138,7 @@ class ExternalScaler:
         return GetMetricsResponse(metricValues=[value])
 
     def handler(self) -> Any:
-        """For a server of grpc.aio."""
+        """Return the handler for a server of grpc.aio."""
         asks, one = ScaledObjectRef.FromString, grpc.unary_unary_rpc_method_handler
         methods = {
             "IsActive": one(self.is_active, asks, IsActiveResponse.SerializeToString),
@@ -168,21 +171,21 @@ async def _read(reference: Any, context: Context) -> Trigger:
 
 
 async def _unavailable(context: Context, unheard: str) -> NoReturn:
-    await context.abort(grpc.StatusCode.UNAVAILABLE, f"not all requests are known of: {unheard}")
+    await context.abort(grpc.StatusCode.UNAVAILABLE, f"the number of requests is not known: {unheard}")
     raise AssertionError("abort raises")
 
 
 MOST_CALLS = 4096
-"""At a time; KEDA keeps a stream for each ScaledObject."""
+"""The most calls at a time; KEDA keeps a stream for each ScaledObject."""
 MOST_BYTES = 64 << 10
-"""Of a request of KEDA."""
+"""The largest request of KEDA in bytes."""
 GRACE_SECONDS = 1.0
 _OPTIONS = (("grpc.max_receive_message_length", MOST_BYTES), ("grpc.so_reuseport", 0))
 
 
 @asynccontextmanager
 async def serving_scaler(scaler: ExternalScaler, address: str) -> AsyncIterator[int]:
-    """Answer KEDA at HOST:PORT; yields the port. Raises ListenError."""
+    """Serve KEDA at HOST:PORT, and yield the port. Raise ListenError if the address cannot be used."""
     server = grpc.aio.server(maximum_concurrent_rpcs=MOST_CALLS, options=_OPTIONS)
     server.add_generic_rpc_handlers([scaler.handler()])
     try:
@@ -198,9 +201,9 @@ async def serving_scaler(scaler: ExternalScaler, address: str) -> AsyncIterator[
 
 @asynccontextmanager
 async def external_scaler(gateways: Gateways, port: int, session: aiohttp.ClientSession) -> AsyncIterator[int]:
-    """Ask the gateways in `session`, and answer KEDA, until the end of the block; yields the port.
+    """Poll the gateways in `session` and serve KEDA until the end of the block; yield the port.
 
-    Raises ListenError.
+    Raise ListenError if the port cannot be used.
     """
     registry = GatewayRegistry()
     scaler = ExternalScaler(registry, time.time)

@@ -1,4 +1,4 @@
-"""What a trigger of a ScaledObject asks for: of which model, and what is much of it."""
+"""The metadata of a ScaledObject's trigger: the model, and its target."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ TARGET = 4.0
 ACTIVE_SECONDS = 60.0
 LONGEST_ACTIVE = 86_400.0
 OURS = ("activeSeconds", "model", "target")
-# What a trigger says to KEDA itself: it hands all of it on.
+# Fields for KEDA itself, which it passes on with the others.
 KEDAS = frozenset(
     ["scalerAddress", "metricType", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"]
 )
-_MOST = 64  # characters of what is quoted
+_MOST = 64  # characters of a quoted value
 
 
 class TriggerError(ValueError):
-    """A trigger's metadata say what cannot be; the message says what, and what to write."""
+    """The trigger's metadata are not valid; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """`target`: requests at a time that a replica should have. The model counts as asked for while a request for it is
-    there, and for `active_seconds` after the last one came.
+    """`target`: requests at a time that a replica should have. The model counts as active while a request is in flight,
+    and for `active_seconds` after the last one came.
     """
 
     model: ObjectKey
@@ -36,11 +36,13 @@ class Trigger:
 
 
 def read_trigger(name: str, namespace: str, metadata: Mapping[str, str]) -> Trigger:
-    """Of the ScaledObject of that name. A model is asked for in its own namespace alone. Raises TriggerError."""
+    """Read the trigger of a ScaledObject, whose model is in the same namespace. Raise TriggerError for wrong metadata."""
     if not name or not namespace:
-        raise TriggerError("the question names no ScaledObject and namespace")
+        raise TriggerError("the call has no name or namespace of a ScaledObject")
     if unknown := sorted(key for key in metadata if key not in OURS and key not in KEDAS):
-        raise TriggerError(f"the trigger's metadata have {unknown[0][:_MOST]!r}; known are {', '.join(OURS)}")
+        raise TriggerError(
+            f"unknown field {unknown[0][:_MOST]!r} in the trigger's metadata; known are {', '.join(OURS)}"
+        )
     model = metadata.get("model", name)
     if not model:
         raise TriggerError("the trigger's 'model' is empty: name a ModelDeployment of the ScaledObject's namespace")
