@@ -36,7 +36,7 @@ def device_arguments(spec: Workload) -> list[str]:
 
 
 def model_argument(source: str) -> str:
-    """Return MODEL: the mount path of a claim, the path of a file, or the source as it is for the runtime to resolve."""
+    """Return MODEL: a claim's mount path, a file's path, or the source as it is for the runtime to resolve."""
     if claim := claim_name(source):
         path = source.removeprefix(f"pvc://{claim}").strip("/")
         return f"{CLAIMS}/{claim}" + (f"/{path}" if path else "")

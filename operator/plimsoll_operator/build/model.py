@@ -37,7 +37,7 @@ def _token(spec: Spec) -> dict[str, Any]:
 
 
 def build_service(spec: Spec, uid: str | None) -> dict[str, Any]:
-    """Build the Service, from port 80 to the runtime's http port; `uid` is the owner's, if all pods have it as a label."""
+    """Build the Service, port 80 to the runtime's http port; `uid` is the owner's, if all pods have it as a label."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -78,8 +78,8 @@ def _fails_more(terms: CanarySpec, canary: RequestCounts, stable: RequestCounts)
     if surely <= max(terms.max_error_rate, highest(stable.failed, stable.requests, error) if stable.requests else 0.0):
         return None
     return (
-        f"{canary.failed} of {canary.requests} requests failed, of the stable pods {stable.failed} of {stable.requests} "
-        f"(allowed: {_percent(terms.max_error_rate)})"
+        f"{canary.failed} of {canary.requests} requests failed, with the stable pods {stable.failed} of "
+        f"{stable.requests} (allowed: {_percent(terms.max_error_rate)})"
     )
 
 
@@ -93,8 +93,8 @@ def _begins_later(terms: CanarySpec, canary: RequestCounts, stable: RequestCount
     if not early or not late or max(late) < factor * min(early):
         return None
     return (
-        f"the {_percent(QUANTILE)} quantile of the time to first byte is at most {min(early):g} s for the stable pods and "
-        f"above {max(late):g} s for the canary (allowed: {_percent(terms.max_latency_increase)} more)"
+        f"the {_percent(QUANTILE)} quantile of the time to first byte is at most {min(early):g} s for the stable pods "
+        f"and above {max(late):g} s for the canary (allowed: {_percent(terms.max_latency_increase)} more)"
     )
 
 

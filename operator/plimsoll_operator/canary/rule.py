@@ -103,8 +103,8 @@ def _observed(canary: Canary, terms: CanarySpec, facts: Facts) -> Verdict:
         return Verdict(_saying(canary, _task(step)), min(end - facts.now, LOOK_AGAIN))
     answered = 0 if facts.canary is None else facts.canary.requests
     if answered < terms.least_requests:
-        counted_so_far = "no gateway reports counts" if facts.canary is None else f"{answered} so far"
-        return Verdict(_saying(canary, f"until {terms.least_requests} are answered; {counted_so_far}"), LOOK_AGAIN)
+        lacking = "no gateway reports counts" if facts.canary is None else "fewer are so far"
+        return Verdict(_saying(canary, f"until {terms.least_requests} are answered; {lacking}"), LOOK_AGAIN)
     if canary.step < len(terms.steps):
         return Verdict(_starting(canary, canary.step + 1, terms, facts.now), timedelta(0))
     return Verdict(None)

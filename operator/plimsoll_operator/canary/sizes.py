@@ -57,7 +57,7 @@ def kept_pods(replicas: int, rollout: Rollout, ready: int, others: int, *, over:
 
 
 def stable_rollout(replicas: int, rollout: Rollout, stable: int, live: int, ready: int) -> Exact:
-    """Return the limits for the replacement of stable pods, while `live` canary pods exist and `ready` of them serve."""
+    """Return the limits for replacing stable pods, while `live` canary pods exist and `ready` of them serve."""
     surge = max(0, replicas + rollout.surge(replicas) - stable - live)
     missing = max(0, stable - replicas + rollout.unavailable(replicas) + ready)
     return Exact(surge, missing, rollout.progress_seconds)

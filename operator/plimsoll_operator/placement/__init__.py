@@ -1,5 +1,5 @@
-"""The planner: chooses the host and sleep level of each model of a pool. Its input is records, its output a plan with
-reasons.
+"""The planner: chooses the host and sleep level of each model of a pool.
 
-No module of this package reads a clock, a file or the cluster. `planner.plan` takes a `PoolState` and returns a `Plan`.
+No module of this package reads a clock, a file or the cluster. `planner.plan` takes a `PoolState` and returns a `Plan`:
+actions with reasons.
 """

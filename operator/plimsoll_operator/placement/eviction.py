@@ -31,9 +31,7 @@ class EvictionSets:
         self._sorted.pop(ledger.key, None)
 
     def idle(self, ledger: Ledger) -> list[Slot]:
-        """Return the models of a host that may be evicted, lowest value first: idle, not pinned, past the minimum
-        residency.
-        """
+        """Return the models that may be evicted, lowest value first: idle, not pinned, past the minimum residency."""
         if ledger.key not in self._sorted:
             found = [slot for slot in ledger.awake() if slot.idle and not _pinned(slot) and not self._index.young(slot)]
             self._sorted[ledger.key] = sorted(found, key=self._order)

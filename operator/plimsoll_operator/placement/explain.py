@@ -16,9 +16,7 @@ from plimsoll_operator.placement.units import count, size, span
 
 
 def explain(state: PoolState, key: ObjectKey) -> str:
-    """Return a model's facts, copies, weighed hosts and planned actions as text. Raise KeyError if the pool lacks the
-    model.
-    """
+    """Return a model's facts, copies, weighed hosts and actions as text. Raise KeyError if the pool lacks it."""
     index = PoolIndex(state)
     if key not in index.models:
         raise KeyError(f"the pool has no model {key}; it has {', '.join(map(str, index.models)) or 'none'}")

@@ -28,7 +28,7 @@ class Journal:
         if known.model.key == self._key:
             self.lines.append("To have its files on another host:")
             self.lines += [
-                f"  {number}. {option.ledger.key}: {option.taken:.0%} of its fair share with this model{_wishes(option)}"
+                f"  {number}. {option.ledger.key}: {option.taken:.0%} of its fair share with it{_wishes(option)}"
                 for number, option in enumerate(options, 1)
             ]
 

@@ -74,14 +74,14 @@ Action = CreatePod | DeletePod | CreateService | ApplyService
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Actions in order. `wait`: time after which to plan again even if nothing has changed."""
+    """Actions in order. `wait`: time after which to plan again, even if nothing has changed by then."""
 
     actions: tuple[Action, ...]
     wait: timedelta | None = None
 
 
 def plan(seen: PodView[Workload]) -> Plan:
-    """Return the actions that bring the pods closer to the spec; none if nothing is to be done, or if it has to wait."""
+    """Return the actions that bring the pods closer to the spec; none if nothing is to do, or if it must wait."""
     spec, observed = seen.spec, seen.observed
     actions: list[Action] = [*_service(observed.service)]
     dead = [p for p in observed.pods if p.dead and not p.stopping]
@@ -186,7 +186,9 @@ def _wait(ended: Sequence[Pod], replicas: int, observed: Observed) -> timedelta 
 
 
 def _buried(dead: Sequence[Pod], ended: Sequence[Pod], *, ready: int, replicas: int) -> list[Pod]:
-    """Return the dead pods to delete: those of an older spec, all if enough pods serve, else the oldest beyond a limit."""
+    """Return the dead pods to delete: those of an older spec, and all if enough pods serve, else the oldest beyond a
+    limit.
+    """
     older = [p for p in dead if p not in ended]
     kept = 0 if ready >= replicas else ROUNDS_KEPT * max(1, replicas)
     return older + list(ended[: max(0, len(ended) - kept)])

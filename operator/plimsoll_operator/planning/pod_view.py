@@ -100,7 +100,7 @@ class PodView(Generic[W_co]):
         return deadline(self.spec, (*self.current, *self.ended, *stopping), before, self.observed.now)
 
     def stalls_in(self, before: Sequence[Mapping[str, Any]]) -> timedelta | None:
-        """Return the time until the change stalls; None if that has passed. Waiting in the upgrade queue is no stall."""
+        """Return the time until the change stalls; None if it has. Waiting in the upgrade queue is no stall."""
         left = self.deadline(before) - self.observed.now
         return left if left > timedelta(0) else None
 

@@ -105,7 +105,7 @@ def _complaints(before: Demand | None, answer: Demand, now: float) -> Iterator[s
     same = before is not None and before.instance == answer.instance
     if before is not None and same:
         if answer.sequence < before.sequence:
-            yield f"its sequence {answer.sequence} is below {before.sequence} of an earlier report"
+            yield "its sequence is below that of an earlier report"
         if answer.time < before.time - 1:
             yield "its time is before that of an earlier report of the same process"
     known = {model.key: model for model in before.models} if before is not None and same else {}

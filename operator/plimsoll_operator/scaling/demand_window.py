@@ -11,7 +11,7 @@ from plimsoll_operator.scaling.facts import Facts
 from plimsoll_operator.scaling.latency import Spread
 
 LEVEL, TREND, FADE = 0.3, 0.1, 0.9
-"""Weights of what is new in the level and in the trend, and what is left of the trend after each step."""
+"""Weights of a new value in the level and in the trend, and the damping of the trend at each step."""
 MOST = 3.0
 """The highest forecast, as a multiple of the level; it bounds a rise that has just begun."""
 
@@ -45,7 +45,7 @@ BIN_SECONDS = 5.0
 BINS = 36
 """Three minutes, over which the duration of requests is measured."""
 MINUTE, MOMENT = 12, 3
-"""Bins of a minute, and of the present: gateways are asked every five seconds."""
+"""Bins of a minute, and of the present. Gateways are polled every five seconds."""
 LEAST_COUNT = 10
 """The fewest requests whose mean is used."""
 TAIL_COUNT = 30

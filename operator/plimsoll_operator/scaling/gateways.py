@@ -104,7 +104,7 @@ class GatewayRegistry:
             if gateway.trouble:
                 return f"gateway {gateway.address}: {gateway.trouble}"
             if gateway.answer is None or now - gateway.heard > HEARD_SECONDS:
-                return f"gateway {gateway.address} has not reported for {HEARD_SECONDS:.0f} s"
+                return f"gateway {gateway.address} has not reported yet"
         return ""
 
     def watched_since(self, now: float) -> float:

@@ -62,6 +62,6 @@ def check_stores(responses: Responses | None, files: Files | None, mounted: Coll
 
 
 def rollout_of(values: Mapping[str, Any], responses: Responses | None) -> Rollout:
-    """Read `spec.rollout` of pods with these responses. Pods whose responses are on a claim are replaced one at a time."""
+    """Read the rollout of pods with these responses. Pods with responses on a claim are replaced one at a time."""
     rollout = read_rollout(values)
     return rollout if responses is None or responses.claim is None else rollout.one_after_the_other()

@@ -17,7 +17,7 @@ NOWHERE = (Refused.NO_HOSTS, Refused.NO_DEVICE, Refused.TOO_LARGE, Refused.GROUP
 
 
 def cover(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> None:
-    """Place, move and unload copies until each model has its number of hosts. Adds copies as files: nothing loads them."""
+    """Place, move and unload copies until each model has its number of hosts. Place as files: nothing loads them."""
     unsettled = [known for known in builder.index.models.values() if not known.model.stopped and not _covered(known)]
     for known in sorted(unsettled, key=Known.order):
         refusal = builder.lasting.get(known.model.key)
@@ -53,7 +53,7 @@ def _replace(builder: PlanBuilder, selection: HostSelection, known: Known, journ
 
 
 def _refuse(builder: PlanBuilder, known: Known) -> None:
-    """Refuse a model that no host takes. If hosts that are not ready could take it later, the reason is WaitsForHost."""
+    """Refuse a model that no host takes, with WaitsForHost if hosts that are not ready could take it later."""
     ledgers = list(builder.index.ledgers.values())
     later = [ledger for ledger in ledgers if ledger.host.condition is not Condition.READY and not unfit(known, ledger)]
     told = ", ".join(f"{ledger.key.name} ({_obstacle(known, ledger)})" for ledger in (later or ledgers)[:TOLD])

@@ -121,7 +121,7 @@ def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequ
 
 
 def _source(builder: PlanBuilder, known: Known) -> Slot | None:
-    """Return the copy that a new one replaces: one that has to leave, else a surplus sleeping one, else None."""
+    """Return the copy that a new one replaces: one that has to leave, else a surplus sleeping one, or None."""
     leaving = [slot for slot in known.slots if not slot.stays and slot.idle and not builder.stuck(slot)]
     if leaving:
         return max(leaving, key=lambda slot: (slot.state.awake, slot.ledger.key))

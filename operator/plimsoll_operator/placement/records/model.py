@@ -82,10 +82,7 @@ class Model(Struct, frozen=True, forbid_unknown_fields=True):
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"{self.key}: the weight must be above 0 and finite, not {self.weight}")
         if not (0 <= self.load_seconds < float("inf") and 0 <= self.wake_seconds < float("inf")):
-            raise ValueError(
-                f"{self.key}: load_seconds {self.load_seconds} and wake_seconds {self.wake_seconds} must be finite and "
-                "not negative"
-            )
+            raise ValueError(f"{self.key}: load_seconds and wake_seconds must be finite and not negative")
 
     @property
     def need(self) -> Need:

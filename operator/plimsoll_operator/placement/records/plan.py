@@ -40,7 +40,7 @@ class Refused(StrEnum):
 
 
 class Refusal(Struct, frozen=True):
-    """A request that the plan does not meet. `numbers` are the figures of `message` by name: bytes, seconds or counts."""
+    """A request that the plan does not meet. `numbers` has the figures of `message`: bytes, seconds or counts."""
 
     model: ObjectKey
     reason: Refused
