@@ -9,11 +9,11 @@ from plimsoll_operator.simulation.commands import COMMANDS, command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; the exit code."""
+    """Run the command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] and given[0] in COMMANDS:
         return command(given)
-    # Imported here: the planner alone needs no client of Kubernetes.
+    # Imported here because the planner alone needs no Kubernetes client.
     from plimsoll_operator.controller.main import main as operate
 
     return operate(given)

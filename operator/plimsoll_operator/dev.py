@@ -1,9 +1,9 @@
-"""The operator under `kopf run`, from a checkout, against the cluster of a kubeconfig.
+r"""Runs the operator under `kopf run`, from a checkout, against the cluster of a kubeconfig.
 
     PLIMSOLL_OPERATOR_ARGS="--runtime-image plimsoll-runtime:dev --lease-namespace default" \\
         kopf run -A -m plimsoll_operator.dev
 
-The variable has the options of `plimsoll-operator`. Namespaces are given to both: `-n NAME` and `--namespace NAME`.
+The variable has the options of `plimsoll-operator`. Pass namespaces to both: `-n NAME` and `--namespace NAME`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""All that kopf calls. Start here to see what the operator does.
+"""All handlers that kopf calls. Start here to see what the operator does.
 
-kopf watches ModelDeployments and RuntimePools, which people write. Each event ends in a store of `Controller`, which
+kopf watches ModelDeployments and RuntimePools, which users write. Each event ends in a store of `Controller`, which
 queues a reconcile of the object (`controller/model_reconciler.py`, `pools/pool_reconciler.py`). A reconcile compares
-spec and cluster, plans (`planning/plan.py`), acts and writes the status. It never looks at the event: one reconcile may
-answer many events, or none.
+spec and cluster, plans (`planning/plan.py`), acts and writes the status. It never reads the event: one reconcile may
+handle many events, or none.
 
-There are `on.event` handlers only. kopf's `on.create`, `on.update`, `on.resume`, `on.delete`, timers and daemons write
+There are only `on.event` handlers. kopf's `on.create`, `on.update`, `on.resume`, `on.delete`, timers and daemons write
 annotations or finalizers to every object, and `kubectl delete` would then hang while the operator is down.
 
-Pods, Services and what else the operator makes or reads come from watches of its own (`plimsoll_cluster`), which cost
-less and tell up to which resource version they have come.
+Pods, Services and the other objects that the operator creates or reads come from its own watches (`plimsoll_cluster`),
+which cost less and track the resource version that they have reached.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from plimsoll_operator.spec.identity import GROUP, KIND, PLURAL, POOL_KIND, POOL
 
 
 def register(controller: Controller, connection: Connection, registry: kopf.OperatorRegistry | None = None) -> None:
-    """Register the operator's handlers in a registry of kopf's; without one, in its default."""
+    """Register the operator's handlers in a kopf registry; by default in kopf's default registry."""
     login = Login(connection, lambda: controller.stores)
 
     @kopf.on.login(registry=registry)
     async def log_in(**_: Any) -> kopf.AiohttpSession:
-        """Requests of kopf's have our certificates, token and proxy. Its relists cast doubt on our copies."""
+        """Give kopf's requests our certificates, token and proxy. After its relists, our copies are listed again."""
         return await login.session()
 
     @kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)
     async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-        """Returns once this process holds the Lease: until then kopf watches nothing, and a standby costs nothing."""
+        """Return once this process holds the Lease. Until then kopf watches nothing, so a standby costs nothing."""
         configure(settings)
         await controller.start()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def model_deployment_changed(event: kopf.RawEvent, **_: Any) -> None:
-        """A ModelDeployment was listed, created, changed or deleted."""
+        """Handle a ModelDeployment that was listed, created, changed or deleted."""
         controller.merge_event(KIND, event)
 
     @kopf.on.event(GROUP, VERSION, POOLS_PLURAL, registry=registry)
     async def runtime_pool_changed(event: kopf.RawEvent, **_: Any) -> None:
-        """A RuntimePool was listed, created, changed or deleted."""
+        """Handle a RuntimePool that was listed, created, changed or deleted."""
         controller.merge_event(POOL_KIND, event)
 
     @kopf.on.cleanup(registry=registry)
     async def stop(**_: Any) -> None:
-        """Waits for the writes that are under way, then gives the Lease to the next operator."""
+        """Wait for running writes, then release the Lease to the next operator."""
         await controller.stop()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-PASSES = Counter("plimsoll_operator_reconciles_total", "Passes over an object that succeeded")
-FAILURES = Counter("plimsoll_operator_reconcile_failures_total", "Passes that the API server made fail")
-SECONDS = Histogram("plimsoll_operator_reconcile_seconds", "Time of a successful pass")
-QUEUE = Gauge("plimsoll_operator_queue", "Objects that wait for a pass")
+PASSES = Counter("plimsoll_operator_reconciles_total", "Reconciles that succeeded")
+FAILURES = Counter("plimsoll_operator_reconcile_failures_total", "Reconciles that failed")
+SECONDS = Histogram("plimsoll_operator_reconcile_seconds", "Duration of successful reconciles")
+QUEUE = Gauge("plimsoll_operator_queue", "Objects that wait for a reconcile")
 LEADER = Gauge("plimsoll_operator_leader", "1 while this operator holds the Lease")
 LEADERLESS = Gauge("plimsoll_operator_leaderless_seconds", "Seconds since an operator was last seen to hold the Lease")
 UNFOLLOWED = Gauge("plimsoll_operator_unfollowed", "Lists and watches that failed when last tried")
-UNRECORDED = Gauge("plimsoll_operator_unrecorded_names", "Served names that the full record of names has no room for")
+UNRECORDED = Gauge("plimsoll_operator_unrecorded_names", "Served names that do not fit into the record of names")
 REPORT_AGE = Histogram(
     "plimsoll_operator_report_age_seconds",
-    "Age of the oldest host report that a plan for a pool was made from",
+    "Age of the oldest host report of a pool's plan",
     buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 300),
 )
 PLANNING = Histogram(
     "plimsoll_operator_plan_seconds",
-    "Time of a plan for a pool",
+    "Duration of planning for a pool",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1),
 )

@@ -1,1 +1,1 @@
-"""The process: options, kopf's setup, the work queue, and the reconcilers of ModelDeployments."""
+"""The operator's process: options, kopf's setup, the work queue, and the reconcilers of ModelDeployments."""

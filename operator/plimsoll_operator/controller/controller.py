@@ -1,6 +1,6 @@
-"""The operator's work from start to stop: wait for the Lease, read the cluster, reconcile.
+"""Runs the operator from start to stop: waits for the Lease, reads the cluster, and reconciles.
 
-kopf (`handlers.py`) calls `start`, hands over each event of a ModelDeployment or RuntimePool, and calls `stop`.
+kopf (`handlers.py`) calls `start`, passes each event of a ModelDeployment or RuntimePool, and calls `stop`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from plimsoll_operator.spec.identity import KIND, POOL_KIND, ObjectKey
 
 
 def request_totals_of(registry: GatewayRegistry, clock: Callable[[], float]) -> TotalsSource:
-    """Totals by gateway process and revision; None while no gateway is heard."""
+    """Return a source of request counts by gateway process and revision; it returns None while no gateway reports."""
 
     def totals(key: ObjectKey) -> Totals | None:
         answers = registry.believed(clock())
@@ -71,7 +71,7 @@ def _of_model(answer: Demand, key: ObjectKey) -> dict[str, RequestCounts]:
 
 
 def _seen(entry: RevisionDemand) -> RequestCounts:
-    """What gave no answer, and what broke off, has failed."""
+    """Return the counts of a revision. Requests without output or with incomplete output have failed."""
     return RequestCounts(entry.requests, entry.errors + entry.broken, entry.first_byte.count, entry.first_byte.buckets)
 
 
@@ -79,26 +79,26 @@ logger = logging.getLogger(__name__)
 
 STALE_SECONDS = 5 * RESYNC_SECONDS
 LEADERLESS_SECONDS = 60.0
-"""Three times what a Lease takes to expire: an operator that sees no leader for so long knows that there is none."""
+"""Three times the duration of a Lease: after this time without a visible leader, there is none."""
 ENDS = (LeaseLostError, NotLeaderError)
-"""What ends an operator for good: its pod is started again, and stands by."""
+"""Errors that end the operator normally. Its pod restarts and becomes a standby."""
 TROUBLED = 8
-"""Failures in a row of a list or a watch: about a minute of a reflector's, 20 s of kopf's, which tries more often."""
+"""Consecutive failures of a list or watch: about a minute for a reflector, 20 s for kopf, which retries more often."""
 Follow = Callable[[Stores], Coroutine[Any, Any, None]]
-"""Keeps all stores up to date, for ever; events of primaries come from kopf."""
+"""Keeps all stores up to date forever; events of primaries come from kopf."""
 
 
 async def follow_cluster(connection: Connection, stores: Stores) -> None:
-    """Secondaries by reflectors of our own; primaries by a list whenever kopf's events leave doubt."""
+    """Follow secondaries with reflectors, and list primaries whenever kopf's events may be incomplete."""
     async with asyncio.TaskGroup() as group:
         group.create_task(follow(connection, *stores.secondaries()))
         group.create_task(list_on_doubt(connection, *stores.primaries()))
 
 
 class Controller:
-    """One process that is, or may become, the one that acts.
+    """One operator process, which is the leader or may become it.
 
-    `on_end` is called when the work has ended by itself, as when the Lease is lost; `end` then has the reason.
+    `on_end` is called when the work ends by itself, for example because the Lease is lost; `end` is then the reason.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Controller:
         writes_under_way: WritesUnderWay | None = None,
         on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        """`identities`: names in events and in the Lease. `writes_under_way`: those of `api`."""
+        """Set up the controller. `identities`: names in events and in the Lease. `writes_under_way`: those of `api`."""
         self._options = options
         self._api = api
         self._follow = follow
@@ -132,24 +132,24 @@ class Controller:
         LEADERLESS.set_function(lambda: self.lease.leaderless_seconds)
 
     def is_live(self) -> bool:
-        """Standing by, or a pass has succeeded lately."""
+        """Return whether this is a standby, or a reconcile has succeeded recently."""
         return not self._acting or time.monotonic() - self._queue.last_success < STALE_SECONDS
 
     def trouble(self) -> str:
-        """Why no operator brings objects to their specs, "" while one does."""
+        """Return why no operator reconciles objects; "" while one does."""
         if not self._able:
-            return "it is not known yet whether the operator can work here"
+            return "the operator's prerequisites have not been checked yet"
         seconds = self.lease.leaderless_seconds
         if seconds > LEADERLESS_SECONDS:
-            return f"no operator has been seen to hold the Lease {self._options.lease} for {seconds:.0f} s"
+            return f"no operator has held the Lease {self._options.lease} for {seconds:.0f} s"
         if troubles := self.stores.troubles(TROUBLED) if self.stores is not None else []:
-            return f"changes are not heard of: {'; '.join(troubles)}"
-        return "" if self.is_live() else "no pass has succeeded lately"
+            return f"watches fail: {'; '.join(troubles)}"
+        return "" if self.is_live() else "no reconcile has succeeded recently"
 
     async def start(self) -> None:
-        """Answer probes, wait for the Lease, then begin to work. kopf watches nothing before this has returned.
+        """Serve probes, wait for the Lease, then start the work. kopf watches nothing before this returns.
 
-        Raises PrerequisiteError and ListenError.
+        Raise PrerequisiteError or ListenError.
         """
         try:
             self._health = await serve_health(self._options.health_port, self.is_live, self.trouble)
@@ -164,7 +164,7 @@ class Controller:
         await await_prerequisites(self._api, options.namespaces, options.lease, options.name_record)
         self._able = True
         await self.lease.acquire()
-        # Only what is listed from now on is sure to show what the last holder wrote.
+        # Only lists that start after this point are sure to show the last leader's writes.
         self.stores = Stores(
             options.namespaces,
             with_nodes=await may_see_nodes(self._api),
@@ -175,7 +175,7 @@ class Controller:
         self._work.add_done_callback(self._note_end)
 
     async def stop(self) -> None:
-        """End the work, wait for the writes that are under way, and give the Lease back. Twice is no error."""
+        """End the work, wait for running writes, and release the Lease. May be called twice."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait({self._work})
@@ -186,13 +186,13 @@ class Controller:
             self._health = None
 
     def merge_event(self, kind: str, event: Mapping[str, Any]) -> None:
-        """Take in an event that kopf received of a ModelDeployment or a RuntimePool."""
+        """Apply an event of a ModelDeployment or a RuntimePool that kopf received."""
         stores = self.stores
         if stores is not None and stores.watches(event["object"]["metadata"]["namespace"]):
             merge_event(stores.of(kind), self._queue, event)
 
     async def _act(self, stores: Stores) -> None:
-        """For ever. What ends it is raised in a group; see ENDS."""
+        """Reconcile forever. Raises what ends it in an exception group; see ENDS."""
         async with host_session() as session, asyncio.TaskGroup() as group:
             group.create_task(self.lease.keep())
             UNFOLLOWED.set_function(lambda: len(stores.troubles()))
@@ -204,8 +204,8 @@ class Controller:
             if (record := self._options.name_record) is not None:
                 group.create_task(NameRecorder(context, record, self._options.name_grace, self._wake).run())
             group.create_task(self._follow(stores))
-            await stores.wait_synced()  # every claim to a name is known before the first pass decides by them
-            for model in stores.models:  # and every turn
+            await stores.wait_synced()  # All claims to names, and all rollouts, are known before the first reconcile.
+            for model in stores.models:
                 self._upgrades.learn(model.value)
             self._queue.last_success = time.monotonic()
             self._acting = True
@@ -272,7 +272,7 @@ def controller_of(
     on_end: Callable[[], None],
     identities: tuple[str, str] | None = None,
 ) -> Controller:
-    """Of the cluster at the other end of a connection."""
+    """Return a controller for the cluster of a connection."""
     writes_under_way = WritesUnderWay(MARGIN)
     api = Api(connection, writes_under_way)
     return Controller(
@@ -281,7 +281,9 @@ def controller_of(
 
 
 def _identities() -> tuple[str, str]:
-    """Our name in events, and in the Lease: a pod's name is its own, so that a restarted container goes on at once."""
+    """Return the names in events and in the Lease. A pod uses its own name, so a restarted container keeps its
+    Lease.
+    """
     pod = os.environ.get("POD_NAME")
     host = socket.gethostname()
     return (pod, pod) if pod else (host, f"{host}_{uuid.uuid4().hex[:8]}")

@@ -1,6 +1,6 @@
-"""A model in pods of its own: what is there, what is to be done about it, and its status.
+"""Reconciles a model with dedicated pods: observes, plans, acts and writes its status.
 
-Between passes it remembers only what stores have not seen yet of its own writes. A new process need not know: its first
+Between reconciles it remembers only writes that the stores do not show yet. A new leader need not know them: its first
 list shows them.
 """
 
@@ -47,7 +47,9 @@ from plimsoll_operator.status.status import Fields, Rejections, describe, replic
 
 @dataclass(frozen=True, slots=True)
 class DedicatedPods:
-    """`wake` is told of other models that need a pass because of this one."""
+    """Reconciles models with dedicated pods. Calls `wake` with other models that need a reconcile because of this
+    one.
+    """
 
     context: ReconcileContext
     executor: PlanExecutor
@@ -57,7 +59,7 @@ class DedicatedPods:
     wake: Callable[[ObjectKey], None]
 
     async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
-        """What one pass can do. Raises ApiError and NotLeaderError."""
+        """Do one reconcile. Raise ApiError or NotLeaderError."""
         decision = self._decide(spec, item, pods)
         gave_up = None if decision is None else decision.scaling_status.gave_up
         spec = spec if decision is None else spec.scaled(decision.replicas)
@@ -85,7 +87,7 @@ class DedicatedPods:
         late = await self.executor.keep_budget(item, spec.owner, budget, found)
         error = failure or late
         if planned.actions and rejections == Rejections() and error is None:
-            # What came of it is written down once the stores show it.
+            # The status is written after the stores show these writes.
             return ReconcileResult(again=SOON if self.executor.is_service_taken(spec.key) else PATIENCE)
         before = (item.get("status") or {}).get("conditions") or []
         fields, conditions = _described(seen, split, rejections, before)
@@ -101,21 +103,22 @@ class DedicatedPods:
         return ReconcileResult(again=min((wait for wait in waits if wait is not None), default=None))
 
     def _decide(self, spec: Spec, item: Object, pods: Sequence[Pod]) -> Decision | None:
-        """How many replicas a model wants that scales; None for one that has as many as its spec says."""
+        """Return the scaler's decision; None for a model without `spec.scaling`."""
         if spec.scaling is None:
             self.scaler.forget(spec.key)
             return None
         status = item.get("status") or {}
         revision, stable = user_part(spec), status.get("stableRevision")
-        if spec.rollout.canary is not None and stable:  # a canary is tried beside one that has loaded
+        if spec.rollout.canary is not None and stable:  # A canary starts next to a revision that has loaded.
             revision = stable
         startup = float(spec.startup_seconds)
         return self.scaler.decide(spec.key, spec.scaling, status, pods, revision=revision, startup=startup)
 
     async def _roll(self, item: Object, spec: Spec, observed: Observed) -> CanaryDecision:
-        """Whether it has a canary, and how far that is. What pods are made of is stored before the first is made.
+        """Decide on a canary, and store the revisions that pods are made from before the first pod is created.
 
-        That a revision was taken back is written on it before anything else: who goes on from there does not try it.
+        The mark of a rollback is written first, so that an operator that continues from there does not try the revision
+        again.
         """
         known = self.context.stores.revisions_of(spec.owner)
         decision = self.canaries.decide(item, spec, known, observed)
@@ -127,7 +130,9 @@ class DedicatedPods:
         return decision
 
     async def _note_canary(self, item: Object, decision: CanaryDecision) -> Object:
-        """How far a canary is stands in the status before pods are made or deleted for it: gateways go by that."""
+        """Write the canary's state into the status before pods are created or deleted for it, because gateways route by
+        it.
+        """
         before, now = read_canary(item.get("status") or {}), decision.canary
         if before == now:
             return item
@@ -150,7 +155,9 @@ class DedicatedPods:
     async def _scale(
         self, item: Object, seen: PodView[Spec], split: CanarySplit | None, decision: Decision | None, more: Fields
     ) -> Object:
-        """A decision stands in the status before anything is done for it: who goes on from there loses no replica."""
+        """Write a decision into the status before acting on it, so that an operator that continues from there loses no
+        replica.
+        """
         if decision is None or (changed := news(decision)) is None:
             return item
         before = (item.get("status") or {}).get("conditions") or []
@@ -160,7 +167,7 @@ class DedicatedPods:
         return item
 
     def _merged(self, split: CanarySplit) -> PodView[Spec]:
-        """What is there while there are two revisions: an upgrade of Plimsoll waits until there is one."""
+        """Return both revisions as one view. An upgrade of Plimsoll waits until there is only one."""
         self._wake_all(self.upgrades.end(split.sides.present.key))
         return split.merged()
 
@@ -174,7 +181,7 @@ class DedicatedPods:
             self.wake(key)
 
     async def _observe_service(self, key: ObjectKey, wanted: Mapping[str, Any]) -> tuple[ServiceState, bool]:
-        """The state of the Service, and whether we shall hear of its changes."""
+        """Return the Service's state, and whether its changes are watched."""
         found, heard = await self.executor.found_service(key)
         state = observe_service(found, wanted)
         return state, heard or state not in (ServiceState.FOREIGN, ServiceState.LEFT_OVER)

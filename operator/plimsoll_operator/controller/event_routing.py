@@ -1,4 +1,4 @@
-"""Which objects to reconcile when a store changes, and how kopf's events get into the stores."""
+"""Routes changes of the stores to the objects to reconcile, and kopf's events to the stores."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ logger = logging.getLogger(__name__)
 
 
 def route_changes(stores: Stores, queue: WorkQueue, expectations: Expectations, nodes: NodeRegistry) -> None:
-    """From now on, tell the queue which objects need a pass, and `nodes` what becomes of nodes."""
+    """Queue the objects that a change of a store concerns, and pass changes of nodes to `nodes`, from now on."""
 
     def concerns(change: Change[Any], keys: Iterable[Key]) -> None:
         waiting = expectations.put_off
         queue.add_all(key for key in keys if key in waiting or _differs(change))
 
     def changed(store: Store[Object]) -> Listener[Object]:
-        """What people or we wrote into the objects themselves."""
+        """Return a listener for changes of the objects themselves."""
 
         def told(changes: Sequence[Change[Object]]) -> None:
             for change in changes:
@@ -62,22 +62,24 @@ def route_changes(stores: Stores, queue: WorkQueue, expectations: Expectations, 
 
 
 def merge_event(store: Store[Object], queue: WorkQueue, event: Mapping[str, Any]) -> None:
-    """Take in an event that kopf received. If that fails, the object gets a pass and its collection a list.
+    """Apply an event that kopf received. If that fails, queue the object and list its collection again.
 
-    kopf only logs an error of a handler and goes on: without a list the event would be lost.
+    kopf only logs an error of a handler and continues: without a list, the event would be lost.
     """
     metadata = event["object"]["metadata"]
     part = store.part_of(metadata["namespace"])
     try:
         part.merge(event)
-    except Exception:  # whatever it is, the event must not be lost
-        logger.exception("%s %s/%s: the event broke", store.resource.kind, metadata["namespace"], metadata["name"])
+    except Exception:  # Whatever the error is, the event must not be lost.
+        logger.exception(
+            "%s %s/%s: applying the event failed", store.resource.kind, metadata["namespace"], metadata["name"]
+        )
         queue.add(Key(store.resource.kind, metadata["namespace"], metadata["name"]))
         part.doubt()
 
 
 def _differs(change: Change[Any]) -> bool:
-    """Whether it is one for us: much of an object we do not keep."""
+    """Return whether the change is relevant: parts of objects are not stored."""
     before, after = change.before, change.after
     if before is None or after is None:
         return True
@@ -90,7 +92,7 @@ def _differs(change: Change[Any]) -> bool:
 
 
 def _owners(change: Change[Any]) -> set[Key]:
-    """The ModelDeployments and RuntimePools that an object belongs to, or did."""
+    """Return the ModelDeployments and RuntimePools that own the object, or did before the change."""
     entries = [entry for entry in (change.before, change.after) if entry is not None]
     return {
         Key(entry.owner.kind, entry.key.namespace, entry.owner.name)

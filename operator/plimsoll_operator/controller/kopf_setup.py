@@ -1,4 +1,4 @@
-"""How kopf is set up for this operator: its settings, and the session of its requests."""
+"""Configures kopf for this operator: its settings, and the session of its requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_BACKOFF = 3.0
 
 
 class Backoffs(Iterable[float]):
-    """Seconds between two tries of a request: endless, since kopf ends the operator when they run out.
+    """Seconds between retries of a request. They never end, because kopf ends the operator after the last one.
 
     kopf cannot be woken while it waits, so the longest wait bounds how late it notices that the API server is back.
     """
@@ -31,14 +31,14 @@ class Backoffs(Iterable[float]):
 
 
 class NoDiffBase(kopf.DiffBaseStorage):
-    """Keeps no last state of objects: only handlers of changes need one, and its copies cost half of each event."""
+    """Stores no last state of objects: only handlers of changes need one, and its copies cost half of each event."""
 
     def build(self, **_: object) -> kopf.BodyEssence:
-        """Nothing."""
+        """Return an empty essence."""
         return kopf.BodyEssence({})
 
     def fetch(self, **_: object) -> None:
-        """Nothing."""
+        """Return None."""
 
     def store(self, **_: object) -> None:
         """Store nothing."""
@@ -46,9 +46,9 @@ class NoDiffBase(kopf.DiffBaseStorage):
 
 def configure(settings: kopf.OperatorSettings) -> None:
     """Set everything that differs from kopf's defaults."""
-    # Our own Lease decides which process acts: kopf's peering compares clocks of machines and fences no writes.
+    # Our own Lease chooses the leader: kopf's peering compares clocks of machines and does not fence writes.
     settings.peering.standalone = True
-    # Our kinds are there (kube/prerequisites.py asks); watching definitions and namespaces would need rights for it.
+    # kube/prerequisites.py checks that our kinds exist; watching definitions and namespaces would need more rights.
     settings.scanning.disabled = True
     settings.watching.chunk_size = 500
     settings.watching.server_timeout = 300
@@ -62,16 +62,16 @@ def configure(settings: kopf.OperatorSettings) -> None:
     # status/events.py posts events: kopf's have no action and no reporting instance, and need kopf's context.
     settings.posting.enabled = False
     settings.posting.reporting_component = CONTROLLER
-    # kopf says at INFO that each handler has succeeded.
+    # kopf logs the success of each handler at INFO.
     logging.getLogger("kopf").setLevel(logging.WARNING)
 
 
 LOGIN_SECONDS = 3.0
-"""At least, between two logins: kopf logs in again after each 401, at once."""
+"""The least time between two logins: kopf logs in again immediately after each 401."""
 
 
 class Login:
-    """Makes sessions for kopf. `stores` is asked at each request; None before there are any."""
+    """Makes sessions for kopf. Calls `stores` at each request; it returns None before there are any."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Login:
         self._last = float("-inf")
 
     async def session(self) -> kopf.AiohttpSession:
-        """A new session; kopf closes it."""
+        """Return a new session; kopf closes it."""
         wait, self._last = self._last + LOGIN_SECONDS - self._clock(), self._clock()
         if wait > 0:
             await self._sleep(wait)
@@ -97,10 +97,10 @@ class Login:
     async def _watch_requests(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Note which collections cannot be read, and doubt one that kopf has listed.
+        """Record which collections cannot be read, and list again each collection that kopf has listed.
 
-        kopf does not say which objects are gone when it lists. A list of our own that begins after kopf's has been
-        answered shows each object that was gone before it; of those that go later kopf's watch tells.
+        kopf's list does not report which objects are gone. Our own list, started after kopf's response, shows all
+        objects that were gone before it; kopf's watch reports those that are deleted later.
         """
         part = next((part for part in self._parts() if part.resource.path(part.namespace) == request.url.path), None)
         if part is None:
@@ -111,7 +111,7 @@ class Login:
             part.fail(f"{part.resource.plural}: {error or type(error).__name__}")
             raise
         if response.status >= 400:
-            part.fail(f"{part.resource.plural}: the API server answered {response.status}: {response.reason}")
+            part.fail(f"{part.resource.plural}: the API server returned {response.status}: {response.reason}")
         elif "watch" in request.url.query:
             part.succeed()
         elif "continue" not in request.url.query:

@@ -1,4 +1,4 @@
-"""The operator's process: kopf, with our handlers, until a signal or the loss of the Lease."""
+"""Runs the operator's process: kopf with our handlers, until a signal or the loss of the Lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until a signal: 0. Without a cluster or what is needed of it, or once the Lease is lost: 1."""
+    """Run until a signal, and return 0. Return 1 without a cluster or its prerequisites, or if the Lease is lost."""
     options = parse_options(arguments)
     logging.basicConfig(level=options.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def operate(
     options: Options, connection: Connection, stop: asyncio.Event, identities: tuple[str, str] | None = None
 ) -> int:
-    """Run kopf until a signal, `stop`, or the end of the work; the exit code. Raises what else has ended the work."""
+    """Run kopf until a signal, `stop`, or the end of the work, and return the exit code. Raise any other error of the
+    work.
+    """
     controller = controller_of(options, connection, on_end=stop.set, identities=identities)
     registry = kopf.OperatorRegistry()
     register(controller, connection, registry)
@@ -52,7 +54,7 @@ async def operate(
         if controller.end is None:
             raise
     finally:
-        await controller.stop()  # kopf calls no cleanup where its start was not finished
+        await controller.stop()  # kopf calls no cleanup handlers if its start did not finish.
     return _code_of(controller.end)
 
 
@@ -67,7 +69,7 @@ async def _external_scaler(options: Options) -> AsyncIterator[None]:
     if port is None or gateways is None:
         yield
         return
-    # Imported here: gRPC takes memory, which only those need who want it.
+    # Imported here because gRPC takes memory that is needed only with this option.
     from plimsoll_operator.scaling.keda.server import external_scaler
 
     async with host_session() as session, external_scaler(gateways, port, session):
@@ -75,7 +77,7 @@ async def _external_scaler(options: Options) -> AsyncIterator[None]:
 
 
 def _code_of(end: BaseException | None) -> int:
-    """0 after a signal, 1 after one of ENDS; anything else is raised."""
+    """Return 0 after a signal, 1 after one of ENDS; raise any other error."""
     if end is None:
         return 0
     if not isinstance(end, BaseExceptionGroup) or end.split(ENDS)[1] is not None:

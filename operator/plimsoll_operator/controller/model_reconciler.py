@@ -1,4 +1,4 @@
-"""One reconcile of a ModelDeployment. It may be killed at any point."""
+"""Reconciles a ModelDeployment. The process may be killed at any point of a reconcile."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from plimsoll_operator.status.status import describe_invalid
 
 
 class ModelReconciler:
-    """Brings ModelDeployments to their specs.
+    """Reconciles ModelDeployments.
 
-    `wake` is told of other objects that need a pass because of this one. `scaler`: says how many replicas models with
-    `spec.scaling` want; one that hears of no gateway keeps what there is. `totals_of`: what gateways counted.
+    Calls `wake` with other objects that need a reconcile because of this one. `scaler` decides on replicas of models
+    with `spec.scaling`; without gateways it keeps the present number. `totals_of` returns the gateways' request counts.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ModelReconciler:
         self._in_pool = SharedPods(context, self._executor, self._scaler, placed_models)
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
-        """One pass. Raises ApiError when the API server fails (a later pass goes on from there) and NotLeaderError."""
+        """Do one reconcile. Raise ApiError if the API server fails (a later reconcile continues), or NotLeaderError."""
         await self._writer.look(key)
         if not self._context.expectations.may_pass(key.of(KIND)):
             return ReconcileResult(again=PATIENCE, put_off=True)
@@ -73,7 +73,9 @@ class ModelReconciler:
         return await unless_namespace_ends(key, self._bring_apart(model.value, spec, pods))
 
     async def _bring_apart(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
-        """In pods of its own. Once one of those serves, the pool that had it may let it go."""
+        """Reconcile a model with dedicated pods. Once one of them is ready, the pool that had the model may remove
+        it.
+        """
         result = await self._own.bring_closer(item, spec, pods)
         if any(pod.ready for pod in pods):
             self._placed_models.served_elsewhere(spec.key)

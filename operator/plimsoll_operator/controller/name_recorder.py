@@ -1,7 +1,7 @@
-"""Keeps the record of served names: a name that has served traffic stays with its namespace for a while.
+"""Keeps the record of served names: a name that has served traffic stays with its namespace for a grace period.
 
-The record is one ConfigMap. What is stored there is in force, in gateways and here alike; so nothing has to be written
-at the moment when an object is deleted, and an operator that starts again decides as the one before it did.
+The record is one ConfigMap. Gateways and operator both follow what it contains, so nothing has to be written when an
+object is deleted, and a restarted operator decides as before.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ MOST_NAMES = 20_000
 MOST_BYTES = 900_000
 """A ConfigMap may have 1 MiB."""
 PAUSE_SECONDS = 2.0
-"""Between two writes: changes that come together are one."""
+"""Seconds between two writes, which combine all changes in between."""
 RETRY_SECONDS = 5.0
 
 
 class NameRecorder:
-    """Writes the record, and gives it to the registry of names as it is stored."""
+    """Writes the record, and passes the stored record to the registry of names."""
 
     def __init__(
         self, context: ReconcileContext, key: ObjectKey, grace: timedelta, wake: Callable[[ObjectKey], None]
     ) -> None:
-        """`key`: the record, which the stores have. `grace`: how long a name stays with its namespace without an
-        object. Calls `wake` with objects whose names a change of the record may give or take."""
+        """Follow the record `key` in the stores. `grace`: how long a name stays with its namespace without an object.
+
+        Calls `wake` with objects whose names may change with the record.
+        """
         store = context.stores.name_record
         assert store is not None
         self._store = store
@@ -55,7 +57,7 @@ class NameRecorder:
         context.stores.models.listen(self._models_changed)
 
     async def run(self) -> None:
-        """Bring the record up to date for ever. Raises NotLeaderError."""
+        """Keep the record up to date forever. Raise NotLeaderError."""
         await self._context.stores.wait_synced()
         while True:
             self._due.clear()
@@ -68,14 +70,16 @@ class NameRecorder:
                 pass
 
     async def write(self) -> float | None:
-        """Write the record if it is not what it should be; return the seconds until it may have to be written again by
-        itself, None if only a change can make that necessary. Raises NotLeaderError."""
+        """Write the record if it has changed. Return the seconds until a name expires, None if none does.
+
+        Raise NotLeaderError.
+        """
         entry = self._store.get(self._key)
         if entry is None:
-            self._say(f"the ConfigMap {self._key} is missing, and no name is kept: `helm upgrade` makes it again")
+            self._say(f"the ConfigMap {self._key} is missing, so no name is kept: run `helm upgrade` to create it")
             return None
         if entry.version < self._written:
-            return None  # the change that we wrote is on its way to us
+            return None  # The store does not show our last write yet.
         now, names, stored = self._context.clock(), self._context.names, parse_record(entry.value)
         served = serving(self._context.stores.models, names)
         record, left_out = fit_record(plan_record(stored, names, served, now, self._grace), stored)
@@ -87,7 +91,7 @@ class NameRecorder:
             try:
                 self._written = version_of(await self._context.api.change_config_map(self._key, entry.version, change))
             except ApiError as error:
-                self._say(f"the ConfigMap {self._key} could not be written, trying again: {error}")
+                self._say(f"cannot write the ConfigMap {self._key}, trying again: {error}")
                 return RETRY_SECONDS
         self._say(trouble)
         ends = [kept.until for kept in record.values() if kept.until is not None]
@@ -112,7 +116,7 @@ class NameRecorder:
 
 
 def serving(models: Iterable[Entry[Object]], names: NameRegistry) -> dict[str, str]:
-    """The namespace of each name under which a ready replica gets requests now."""
+    """Return the namespace of each name under which a ready replica gets requests."""
     return {
         name: model.key.namespace for model in models for name in _ready_names(model) if names.owner(name) == model.key
     }
@@ -121,8 +125,9 @@ def serving(models: Iterable[Entry[Object]], names: NameRegistry) -> dict[str, s
 def plan_record(
     record: Record, names: NameRegistry, serving: Mapping[str, str], now: datetime, grace: timedelta
 ) -> dict[str, Kept]:
-    """What the record should be: names that serve come in; one that no object of its namespace claims stays for
-    `grace`; one that a rule gives to others goes at once."""
+    """Return the wanted record: adds names that serve, keeps unclaimed names for `grace`, and removes names that a rule
+    reserves for other namespaces.
+    """
     planned = {}
     for name, kept in record.items():
         if names.policy.rules.refusal(name, kept.namespace) is not None:
@@ -141,10 +146,11 @@ def plan_record(
 def fit_record(
     wanted: Record, before: Record, most_names: int = MOST_NAMES, most_bytes: int = MOST_BYTES
 ) -> tuple[dict[str, Kept], int]:
-    """As much of a record as fits, and how many names do not.
+    """Return as much of a record as fits, and the number of names that do not.
 
-    Claimed names come first, those that are in the record already before new ones. Of the others those go first that
-    end first, and first those of the namespace that has most of them: no namespace can push out the names of another.
+    Claimed names take precedence, and among them those already in the record. Of the others, those that expire first
+    are left out first, starting with the namespace that has most of them, so that no namespace displaces the names of
+    another.
     """
     claimed = sorted(name for name, kept in wanted.items() if kept.until is None)
     waiting = sorted(((kept.until, name) for name, kept in wanted.items() if kept.until is not None), reverse=True)
@@ -167,7 +173,7 @@ def fit_record(
 
 
 def _names_of(entry: Entry[Object] | None) -> tuple[frozenset[str], frozenset[str]]:
-    """The names that an object claims, and those under which it is ready."""
+    """Return the names that an object claims, and those under which it is ready."""
     if entry is None:
         return frozenset(), frozenset()
     return frozenset(served_names(entry.value)), frozenset(_ready_names(entry))
@@ -179,5 +185,5 @@ def _ready_names(entry: Entry[Object]) -> Sequence[str]:
 
 
 def _difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
-    """A merge patch of the data."""
+    """Return a merge patch of the data."""
     return {key: after.get(key) for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)}

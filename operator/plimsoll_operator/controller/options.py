@@ -25,10 +25,10 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the operator is started with. `namespaces` None means all.
+    """The operator's options. `namespaces` None means all.
 
-    `name_rules` and `name_record` say which namespace may have which served name; `name_grace`: how long a name stays
-    with its namespace without an object.
+    `name_rules` and `name_record` decide which namespace may have which served name; `name_grace`: how long a name
+    stays with its namespace without an object.
     """
 
     image: Image
@@ -50,13 +50,13 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Read a command line; exits with 2 and a usage message when it is wrong."""
+    """Parse a command line; exit with 2 and a usage message if it is wrong."""
     parser = _parser()
     args = parser.parse_args(arguments)
     if args.namespace and args.all_namespaces:
-        parser.error("give either --namespace or --all-namespaces")
+        parser.error("--namespace and --all-namespaces exclude each other: give one of them")
     if args.external_scaler_port is not None and args.gateways is None:
-        parser.error("--external-scaler-port needs --gateways: they know what models are asked for")
+        parser.error("--external-scaler-port needs --gateways, which report the demand")
     return Options(
         image=Image(
             args.runtime_image,
@@ -85,7 +85,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="plimsoll-operator",
-        description="Turns ModelDeployments into runtime pods, and reports what came of it.",
+        description="Reconciles ModelDeployments and RuntimePools into runtime pods, and writes their status.",
         allow_abbrev=False,
     )
     _add_pods(parser)
@@ -96,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_pods(parser: argparse.ArgumentParser) -> None:
-    """Options of the pods that the operator makes."""
+    """Add options of the pods that the operator creates."""
     parser.add_argument("--runtime-image", required=True, metavar="IMAGE", help="image of the runtime pods")
     parser.add_argument(
         "--image-pull-policy", choices=PULL_POLICIES, default="IfNotPresent", help="when the kubelet pulls it"
@@ -105,8 +105,8 @@ def _add_pods(parser: argparse.ArgumentParser) -> None:
         "--allowed-image",
         action="append",
         default=[],
-        metavar="PLACE",
-        help="a registry, a path in it or an image from which template.image may be; repeat for more (default: none)",
+        metavar="PREFIX",
+        help="allow template.image from this registry, repository path or image; repeat for more (default: none)",
     )
     parser.add_argument(
         "--no-fixed-user",
@@ -116,19 +116,19 @@ def _add_pods(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-remote-code",
         action="store_true",
-        help="let models ask for code that comes with them to run (spec.model.trustRemoteCode; default: none may)",
+        help="allow spec.model.trustRemoteCode, which runs code from the model's repository (default: not allowed)",
     )
     parser.add_argument(
         "--max-rolling-models",
         type=_count,
         default=MAX_ROLLING,
         metavar="N",
-        help="models that take a new runtime image at a time (default: %(default)s)",
+        help="number of models that roll to a new runtime image at a time (default: %(default)s)",
     )
 
 
 def _add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Options of what the operator watches, and of its own objects."""
+    """Add options of what the operator watches, and of its own objects."""
     parser.add_argument(
         "--namespace", action="append", metavar="NS", help="watch this namespace; repeat for more (default: all)"
     )
@@ -139,50 +139,52 @@ def _add_cluster(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=GRACE,
         metavar="S",
-        help="how long a name in --name-record stays with its namespace after no object of it claims it (%(default)s)",
+        help="seconds that a name in --name-record stays with its namespace without an object (default: %(default)s)",
     )
     parser.add_argument("--lease-namespace", required=True, metavar="NS", help="namespace of the Lease")
     parser.add_argument("--lease-name", default="plimsoll-operator", metavar="NAME", help="name of the Lease")
     parser.add_argument(
-        "--deployment", metavar="NAME", help="the operator's own Deployment: it owns the Lease where that must be made"
+        "--deployment", metavar="NAME", help="the operator's own Deployment, which owns the Lease if it must be created"
     )
-    parser.add_argument("--health-port", type=_port, default=8080, metavar="PORT", help="/live, /health and /metrics")
+    parser.add_argument(
+        "--health-port", type=_port, default=8080, metavar="PORT", help="port of /live, /health and /metrics"
+    )
     parser.add_argument(
         "--no-disruption-budgets",
         action="store_true",
-        help="make no PodDisruptionBudgets; delete ours",
+        help="create no PodDisruptionBudgets, and delete existing ones of the operator",
     )
 
 
 def _add_pools_and_scaling(parser: argparse.ArgumentParser) -> None:
-    """Options of features that need more than the API server: RuntimePools, scaling, KEDA, profiles."""
+    """Add options of features beyond the API server: RuntimePools, scaling, KEDA, profiles."""
     parser.add_argument(
         "--host-keys",
         type=Path,
         metavar="FOLDER",
-        help="its file operator has the key from which tokens for the pods of RuntimePools are made (default: none, "
-        "and RuntimePools are not served)",
+        help="folder whose file `operator` has the key for tokens of RuntimePools' pods (default: none, and RuntimePools "
+        "are not served)",
     )
     parser.add_argument(
         "--gateways",
         type=gateways,
         metavar="NAME:PORT",
-        help="a headless Service that names every gateway, and their metrics port: they are asked for the demand that "
-        "models with spec.scaling scale by (default: none, and those stay as they are)",
+        help="headless Service of all gateways, and their metrics port, to poll for the demand of models with "
+        "spec.scaling (default: none, and these models keep their replicas)",
     )
     parser.add_argument(
         "--external-scaler-port",
         type=_port,
         metavar="PORT",
-        help="answer KEDA there, as an external scaler, how much each model is asked for by --gateways (default: none)",
+        help="serve KEDA as an external scaler on this port, with the demand from --gateways (default: none)",
     )
     parser.add_argument(
         "--profiles",
         type=_profiles,
         default=NO_PROFILES,
         metavar="FILE",
-        help="JSON with defaults for the pods of models and pools, and the profiles that resources.profile may name; "
-        "read once (default: none)",
+        help="JSON file with defaults for the pods of models and pools, and the profiles of resources.profile; read at "
+        "the start (default: none)",
     )
 
 

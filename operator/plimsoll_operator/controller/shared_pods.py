@@ -1,4 +1,6 @@
-"""A model in a pool: drops its dedicated pods once its hosts answer, and writes its status. The planner places it."""
+"""Reconciles a model in a pool: deletes its dedicated pods once its hosts serve it, and writes its status. The planner
+places it.
+"""
 
 from __future__ import annotations
 
@@ -22,51 +24,51 @@ from plimsoll_operator.status.status import replicas_ignored
 
 
 class PlacedModels(Protocol):
-    """Knows where models with placement are."""
+    """Returns the placements of models in pools."""
 
     def placement(self, model: ObjectKey, pool: ObjectKey) -> ModelPlacement | None:
-        """Where a model is in its pool; None while that is not known yet."""
+        """Return the placement of a model in its pool; None while it is not known."""
 
     def untold(self, model: ObjectKey) -> list[PlacementEvent]:
-        """Decisions about a model that no event tells of yet; the caller tells them."""
+        """Return decisions about a model that have no event yet, and forget them; the caller writes the events."""
 
     def served_elsewhere(self, model: ObjectKey) -> None:
-        """A model answers where it is to be: pools that it has left may let it go."""
+        """Allow pools that a model has left to remove it, because it is served in its new place."""
 
 
 class WithoutPools:
-    """For an operator that serves none."""
+    """For an operator that serves no pools."""
 
     def placement(self, model: ObjectKey, pool: ObjectKey) -> ModelPlacement | None:
-        """Nowhere."""
+        """Return a placement with the problem that pools are not served."""
         why = Problem(Reason.POOL_NOT_FOUND, "this operator serves no RuntimePools")
         return ModelPlacement(shown(model, pool), problem=why)
 
     def untold(self, model: ObjectKey) -> list[PlacementEvent]:
-        """None."""
+        """Return no events."""
         return []
 
     def served_elsewhere(self, model: ObjectKey) -> None:
-        """Nobody has it."""
+        """Do nothing."""
 
 
 NO_POOLS = WithoutPools()
 
 
 def unknown_pool(context: ReconcileContext, pool: ObjectKey) -> ReconcileResult:
-    """When to look again at a model of whose pool nothing is known yet; a pool that is there wakes its models."""
+    """Return when to reconcile a model whose pool is not known yet. A pool that exists wakes its models."""
     return ReconcileResult(again=A_MOMENT if context.stores.pools.get(pool) is None else None)
 
 
 def plan_dedicated(pods: Iterable[Pod], *, answered: bool, pool: str) -> list[DeletePod]:
-    """Which pods of its own go: those that do not serve at once, the others when its pool answers for it."""
+    """Return the dedicated pods to delete: unready ones immediately, the others when the pool serves the model."""
     going = [pod for pod in pods if not pod.stopping and (answered or not (pod.ready or pod.cut_off))]
     return [DeletePod(pod.name, pod.uid, f"RuntimePool {pool} serves its model") for pod in going]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPods:
-    """`placed_models` knows where models are."""
+    """Reconciles models in pools."""
 
     context: ReconcileContext
     executor: PlanExecutor
@@ -74,7 +76,7 @@ class SharedPods:
     placed_models: PlacedModels
 
     async def bring_closer(self, item: Object, spec: Spec, pods: Sequence[Pod]) -> ReconcileResult:
-        """What one pass can do; `pods` are the model's own. Raises ApiError and NotLeaderError."""
+        """Do one reconcile; `pods` are the model's dedicated ones. Raise ApiError or NotLeaderError."""
         assert spec.placement is not None
         placement = self.placed_models.placement(spec.key, spec.placement.key)
         if placement is None:
@@ -100,7 +102,9 @@ class SharedPods:
         return ReconcileResult()
 
     def _decide(self, spec: Spec, item: Object, placement: ModelPlacement) -> Decision | None:
-        """How many replicas it wants, if it scales: its planner reads that from the status."""
+        """Return the scaler's decision, which the planner reads from the status; None for a model without
+        `spec.scaling`.
+        """
         if spec.scaling is None:
             self.scaler.forget(spec.key)
             return None

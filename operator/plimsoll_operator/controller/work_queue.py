@@ -1,4 +1,4 @@
-"""Which objects need a pass, and workers that make them: one worker an object at a time, failures with back-off."""
+"""The queue of objects to reconcile, and its workers: one worker an object at a time, failures with back-off."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ logger = logging.getLogger(__name__)
 FIRST_DELAY, LONGEST_DELAY = 0.5, 60.0
 RESYNC_SECONDS = 60.0
 RESYNCED_A_SECOND = 10.0
-"""At the most, so that many objects cost no more than some hundreds do: less than a hundredth of a core."""
+"""The most resyncs a second, so that many objects cost no more than a few hundred: less than a hundredth of a core."""
 WORKERS = 16
 
 Pass = Callable[[Key], Awaitable[ReconcileResult]]
 
 
 class WorkQueue:
-    """Objects that wait for a pass, each once; one that changes during its pass waits again.
+    """Objects that wait for a reconcile, each once; one that changes during its reconcile waits again.
 
-    Those of the kinds `first` go before all others, however many of these wait for a slow API server.
+    Objects of the kinds `first` precede all others, even if many of those wait for a slow API server.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, first: Set[str] = frozenset()) -> None:
@@ -46,7 +46,7 @@ class WorkQueue:
         self.last_success = clock()
 
     def add(self, key: Key) -> None:
-        """An object needs a pass, as soon as may be."""
+        """Queue an object for a reconcile as soon as possible."""
         self._known.add(key)
         if timer := self._timers.pop(key, None):
             timer.cancel()
@@ -58,12 +58,12 @@ class WorkQueue:
             QUEUE.set(len(self._waiting))
 
     def add_all(self, keys: Iterable[Key]) -> None:
-        """Each of them needs a pass."""
+        """Queue objects for a reconcile."""
         for key in keys:
             self.add(key)
 
     def add_later(self, key: Key, seconds: float) -> None:
-        """An object needs a pass after a while, unless it gets one before."""
+        """Queue an object after some seconds, unless it is reconciled before that."""
         if key in self._waiting or key in self._again:
             return
         if timer := self._timers.pop(key, None):
@@ -71,14 +71,14 @@ class WorkQueue:
         self._timers[key] = asyncio.get_running_loop().call_later(seconds, self._due, key)
 
     def add_within(self, key: Key, seconds: float) -> None:
-        """An object needs a pass after so many seconds at the latest: however often this is said, one comes."""
+        """Queue an object after at most this many seconds; repeated calls do not postpone it."""
         timer = self._timers.get(key)
         if timer is None or timer.when() > asyncio.get_running_loop().time() + seconds:
             self._known.add(key)
             self.add_later(key, seconds)
 
     async def work(self, make_pass: Pass) -> None:
-        """Make passes for ever; several may run side by side. Raises NotLeaderError."""
+        """Reconcile objects forever; several workers may run at a time. Raise NotLeaderError."""
         while True:
             _, _, key = await self._ready.get()
             self._waiting.discard(key)
@@ -91,10 +91,10 @@ class WorkQueue:
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
-            await asyncio.sleep(0)  # a pass that finds everything settled waits for nothing, and others want to run
+            await asyncio.sleep(0)  # A reconcile of a settled object never yields, and other tasks must run.
 
     async def resync(self) -> None:
-        """Give every known object a pass now and then, one after the other: it compares what is in memory."""
+        """Queue every known object from time to time, one after the other; this only compares what is in memory."""
         while True:
             keys = list(self._known)
             seconds = max(RESYNC_SECONDS, len(keys) / RESYNCED_A_SECOND)
@@ -108,7 +108,7 @@ class WorkQueue:
                 self.last_success = self._clock()
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where an object is in two places at once, or in none that brings it a pass."""
+        """Raise AssertionError if an object is in two states, or is known without being queued or delayed."""
         assert not self._waiting & self._busy
         assert self._again <= self._busy
         assert not self._waiting & self._timers.keys()
@@ -124,8 +124,8 @@ class WorkQueue:
         except ApiError as error:
             self._failed(key, str(error))
             return
-        except Exception:  # one odd object must not stop the work on all others
-            logger.exception("%s: the pass broke", key)
+        except Exception:  # One unusual object must not stop the work on all others.
+            logger.exception("%s: the reconcile failed", key)
             self._failed(key, "an error of the operator itself; please report it")
             return
         if result.put_off and result.again is not None:

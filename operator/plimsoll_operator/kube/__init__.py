@@ -1,1 +1,1 @@
-"""The cluster: API requests, stores of watched objects, writes with expectations, leader election."""
+"""Access to the cluster: API requests, stores of watched objects, writes with expectations, leader election."""

@@ -1,6 +1,6 @@
-"""Requests to the API server other than watches, the writes under way, and errors in our words.
+"""Requests to the API server except watches, running writes, and errors.
 
-Objects stay plain JSON: the client library's classes would drop fields that they do not know.
+Objects stay plain JSON: the client library's classes would drop fields that they do not have.
 """
 
 from __future__ import annotations
@@ -36,33 +36,33 @@ ResultT = TypeVar("ResultT")
 
 
 class WritesUnderWay:
-    """The writes that are under way. Each has a time limit itself; `wait` waits for `seconds` at most."""
+    """The running writes. Each has its own time limit; `wait` waits for at most `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def see_through(self, write: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """The result of `write`, which goes on to its end even if the caller is cancelled."""
+        """Return the result of `write`, which runs to its end even if the caller is cancelled."""
         task = asyncio.create_task(write)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return await asyncio.shield(task)
 
     async def wait(self) -> None:
-        """Return once they have ended."""
+        """Wait until the running writes have ended."""
         if not self._tasks:
             return
-        logger.info("waiting for %d writes that are under way", len(self._tasks))
+        logger.info("waiting for %d running writes", len(self._tasks))
         _, late = await asyncio.wait(self._tasks, timeout=self._seconds)
         if late:
-            logger.warning("%d writes have not ended within %.0f s, and may still be done", len(late), self._seconds)
+            logger.warning("%d writes have not ended within %.0f s and may still succeed", len(late), self._seconds)
 
 
 FIELD_MANAGER = "plimsoll-operator"
 READ_SECONDS = 30.0
 WRITE_SECONDS = 8.0
-"""A write ends, well or not, within this time: who loses the Lease still counts on it (leader_election.py)."""
+"""The time limit of a write, on which leader election relies (leader_election.py)."""
 LEASE_SECONDS = 4.0
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -70,18 +70,19 @@ PLURALS = {KIND: PLURAL, POOL_KIND: POOLS_PLURAL, HOST_KIND: HOSTS_PLURAL}
 MODELS = f"/apis/{GROUP}/{VERSION}"
 MANAGED = {"fieldManager": FIELD_MANAGER}
 NAMESPACE_ENDS = "NamespaceTerminating"
-"""The cause that the API server gives with a refusal to create."""
+"""The cause that the API server gives when it rejects creations in a namespace that is being deleted."""
 REFUSALS = frozenset({400, 403, 413, 422})
 PASSING = frozenset({None, 401, 404, 409, 410, 429, 503, 504})
 OWNER_UNSEEN = "no params found for policy binding"
-"""Part of the refusal (422) of a pool's pod by the chart's admission policies: its namespace has no RuntimePool. It was
-deleted just now, or it was created just now and this API server has not seen it yet."""
+"""Part of the rejection (422) of a pool's pod by the chart's admission policies: its namespace has no RuntimePool. The
+pool was just deleted, or was just created and this API server does not show it yet.
+"""
 
 
 class ApiError(Exception):
-    """The API server did not do what it was asked. `code` is its HTTP status, None when it could not be reached.
+    """A request to the API server failed. `code` is its HTTP status, None if it was not reachable.
 
-    `namespace_ends`: nothing more is made in this namespace, because it is being deleted.
+    `namespace_ends`: the namespace is being deleted, so nothing can be created in it.
     """
 
     def __init__(self, code: int | None, message: str, *, namespace_ends: bool = False) -> None:
@@ -91,17 +92,17 @@ class ApiError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the same request would be refused again until somebody changes something."""
+        """Whether the same request would be rejected again until something changes."""
         return self.code in REFUSALS and not self.is_passing
 
     @property
     def is_passing(self) -> bool:
-        """Whether it says nothing about the request itself: an outage, a conflict, too many requests."""
+        """Whether the cause is not the request itself: an outage, a conflict, too many requests."""
         return self.code in PASSING or OWNER_UNSEEN in str(self)
 
     @property
     def is_unsure(self) -> bool:
-        """Whether the API server may have done it all the same, or may still do it."""
+        """Whether the API server may have executed the request, or may still do so."""
         return self.code is None or self.code >= 500
 
 
@@ -109,17 +110,17 @@ class Api:
     """Requests for ModelDeployments and their children. Every method raises ApiError."""
 
     def __init__(self, connection: Connection, writes_under_way: WritesUnderWay | None = None) -> None:
-        """`writes_under_way` gets to know of each write while it is under way."""
+        """Send requests over `connection`. `writes_under_way` holds each write while it runs."""
         self._connection = connection
         self._writes_under_way = writes_under_way or WritesUnderWay(WRITE_SECONDS)
 
     async def serves_models(self) -> bool:
-        """Whether the API server knows our kinds, and says so to clients."""
+        """Return whether the API server has our kinds in its discovery."""
         found = await self._find(MODELS)
         return found is not None and set(PLURALS.values()) <= {kind["name"] for kind in found["resources"]}
 
     async def find(self, resource: Resource[Any], key: ObjectKey) -> Object | None:
-        """One object of a kind that is watched, as it is now. A list of one name needs the right to list alone."""
+        """Return one object of a watched kind in its present state. A list of one name needs only the right to list."""
         query = {"fieldSelector": f"metadata.name={key.name}"}
         if resource.selector:
             query["labelSelector"] = resource.selector
@@ -127,39 +128,39 @@ class Api:
         return next(iter(found.get("items") or ()), None)
 
     async def service(self, key: ObjectKey) -> Object | None:
-        """The Service of this name, whoever's it is."""
+        """Return the Service of this name, of any owner."""
         return await self._find(f"/api/v1/namespaces/{key.namespace}/services/{key.name}")
 
     async def budget(self, key: ObjectKey) -> Object | None:
-        """The PodDisruptionBudget of this name, whoever's it is."""
+        """Return the PodDisruptionBudget of this name, of any owner."""
         return await self._find(_budget_path(key.namespace, key.name))
 
     async def create_pod(self, pod: Object) -> Object:
-        """Create a pod; returns it. An existing one is left alone (409), one with unknown fields is refused (400)."""
+        """Create a pod and return it. An existing one is a 409, one with unknown fields a 400."""
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
         return await self._ask("POST", path, pod, query=MANAGED | {"fieldValidation": "Strict"})
 
     async def delete_pod(self, key: ObjectKey, uid: str) -> None:
-        """Delete the pod with this uid; nothing happens when it is gone or another one has its name."""
+        """Delete the pod with this uid; do nothing if it is gone or another pod has its name."""
         await self._delete(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}", uid)
 
     async def create_service(self, service: Object) -> Object:
-        """Create a Service; returns it. An existing one, whoever's it is, is left alone (409)."""
+        """Create a Service and return it. An existing one, of any owner, is a 409."""
         path = f"/api/v1/namespaces/{service['metadata']['namespace']}/services"
         return await self._ask("POST", path, service, query=MANAGED)
 
     async def apply_service(self, service: Object) -> Object:
-        """Server-side apply, ours with force: nobody else has a say in our Service's fields. Returns the Service."""
+        """Apply our Service on the server with force, because all its fields are ours; return it."""
         meta = service["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/services/{meta['name']}"
         return await self._apply(path, service)
 
     async def create_budget(self, budget: Object) -> Object:
-        """Create a PodDisruptionBudget, as with Services."""
+        """Create a PodDisruptionBudget and return it. An existing one, of any owner, is a 409."""
         return await self._ask("POST", _budget_path(budget["metadata"]["namespace"]), budget, query=MANAGED)
 
     async def apply_budget(self, budget: Object) -> Object:
-        """Server-side apply of a PodDisruptionBudget."""
+        """Apply a PodDisruptionBudget on the server and return it."""
         meta = budget["metadata"]
         return await self._apply(_budget_path(meta["namespace"], meta["name"]), budget)
 
@@ -168,11 +169,11 @@ class Api:
         await self._delete(_budget_path(key.namespace, key.name), uid)
 
     async def create_revision(self, revision: Object) -> Object:
-        """Create a ControllerRevision, as with Services."""
+        """Create a ControllerRevision and return it. An existing one is a 409."""
         return await self._ask("POST", _revision_path(revision["metadata"]["namespace"]), revision, query=MANAGED)
 
     async def apply_revision(self, revision: Object) -> Object:
-        """Server-side apply of a ControllerRevision. What it holds never changes (422)."""
+        """Apply a ControllerRevision on the server. Its content is immutable (422)."""
         meta = revision["metadata"]
         return await self._apply(_revision_path(meta["namespace"], meta["name"]), revision)
 
@@ -181,9 +182,9 @@ class Api:
         await self._delete(_revision_path(key.namespace, key.name), uid)
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
-        """Server-side apply of the whole status of one of our objects; returns the object.
+        """Apply the whole status of one of our objects on the server; return the object.
 
-        One that is gone is a 404, another one of its name a 409.
+        A missing object is a 404, another one of its name a 409.
         """
         meta = item["metadata"]
         body = {
@@ -197,45 +198,47 @@ class Api:
         )
 
     async def create_host(self, host: Object) -> Object:
-        """Create a ModelHost; returns it. An existing one is a 409."""
+        """Create a ModelHost and return it. An existing one is a 409."""
         path = f"{MODELS}/namespaces/{host['metadata']['namespace']}/{HOSTS_PLURAL}"
         return await self._ask("POST", path, host, query=MANAGED)
 
     async def change_config_map(self, key: ObjectKey, version: int, data: Mapping[str, str | None]) -> Object:
-        """Merge into the data of a ConfigMap as it was at a version; returns it. A change since then is a 409."""
+        """Merge into the data of a ConfigMap at this version, and return it. A change since then is a 409."""
         body = {"metadata": {"resourceVersion": str(version)}, "data": data}
         path = f"/api/v1/namespaces/{key.namespace}/configmaps/{key.name}"
         return await self._ask("PATCH", path, body, kind=MERGE, query=MANAGED)
 
     async def create_event(self, event: Object) -> None:
-        """Record an event."""
+        """Create an event."""
         path = f"/apis/events.k8s.io/v1/namespaces/{event['metadata']['namespace']}/events"
         await self._ask("POST", path, event, query=MANAGED)
 
     async def secret(self, key: ObjectKey) -> Object | None:
-        """A Secret, None when there is none."""
+        """Return a Secret, None if there is none."""
         return await self._find(f"/api/v1/namespaces/{key.namespace}/secrets/{key.name}")
 
     async def lease(self, key: ObjectKey) -> Object | None:
-        """A Lease, None when there is none."""
+        """Return a Lease, None if there is none."""
         return await self._find(_lease_path(key.namespace, key.name), seconds=LEASE_SECONDS)
 
     async def replace_lease(self, lease: Object) -> Object:
-        """Replace a Lease as it was read: a change by somebody else in between is a 409."""
+        """Replace a Lease. A change since it was read is a 409."""
         path = _lease_path(lease["metadata"]["namespace"], lease["metadata"]["name"])
         return await self._ask("PUT", path, lease, seconds=LEASE_SECONDS)
 
     async def create_lease(self, lease: Object) -> Object:
-        """Create a Lease; an existing one is a 409."""
+        """Create a Lease. An existing one is a 409."""
         return await self._ask("POST", _lease_path(lease["metadata"]["namespace"]), lease, seconds=LEASE_SECONDS)
 
     async def deployment(self, key: ObjectKey) -> Object | None:
-        """A Deployment, None when there is none."""
+        """Return a Deployment, None if there is none."""
         path = f"/apis/apps/v1/namespaces/{key.namespace}/deployments/{key.name}"
         return await self._find(path, seconds=LEASE_SECONDS)
 
     async def may(self, right: Right, namespace: str | None, name: str = "") -> bool:
-        """Whether the API server lets us; `namespace` None asks for all of them, and for what has none."""
+        """Return whether the operator has a right; `namespace` None asks for all namespaces, and for kinds without
+        namespaces.
+        """
         group, kind, verb = right
         resource, _, subresource = kind.partition("/")
         attributes = {"group": group, "resource": resource, "subresource": subresource, "verb": verb, "name": name}
@@ -275,20 +278,20 @@ class Api:
         query: Mapping[str, str] | None = None,
         seconds: float | None = None,
     ) -> dict[str, Any]:
-        """One request; `seconds` is its time limit where the method's own is too long."""
+        """Send one request; `seconds` replaces the time limit of its method."""
         patience = aiohttp.ClientTimeout(total=seconds or (READ_SECONDS if method == "GET" else WRITE_SECONDS))
         content = None if body is None else msgspec.json.encode(body)
         asking = self._exchange(method, path, query or {}, content, kind, patience)
         try:
             status, data = await (asking if method == "GET" else self._writes_under_way.see_through(asking))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(None, f"the API server cannot be reached: {error or type(error).__name__}") from error
+            raise ApiError(None, f"the API server is not reachable: {error or type(error).__name__}") from error
         if not 200 <= status < 300:
             raise _error(status, data)
         try:
             answered: dict[str, Any] = msgspec.json.decode(data)
         except UNREADABLE as error:
-            raise ApiError(None, f"what the API server answered cannot be read: {error}") from error
+            raise ApiError(None, f"the API server's response is not valid JSON: {error}") from error
         return answered
 
     async def _exchange(
@@ -318,7 +321,7 @@ def _lease_path(namespace: str, name: str = "") -> str:
 
 
 def _error(code: int, data: bytes) -> ApiError:
-    """What a Status object says, or else the text itself."""
+    """Return the error of a Status object, or of other text."""
     text = data.decode(errors="replace")
     try:
         status = msgspec.json.decode(data)

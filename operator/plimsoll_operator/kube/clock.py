@@ -1,14 +1,14 @@
-"""The time of day, and how far clocks of other machines are believed."""
+"""The time of day, and the accepted difference between clocks of machines."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
 AHEAD_SECONDS = 300.0
-"""How far clocks of machines may differ."""
-FROM_THE_FUTURE = f"it comes from more than {AHEAD_SECONDS:.0f} s in the future: set the clock of its node"
+"""The accepted difference between clocks of machines."""
+FROM_THE_FUTURE = f"its time is more than {AHEAD_SECONDS:.0f} s in the future: set the clock of its node"
 
 
 def utc_now() -> datetime:
-    """The time of day."""
+    """Return the time of day."""
     return datetime.now(UTC)

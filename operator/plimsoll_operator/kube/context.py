@@ -1,4 +1,4 @@
-"""What a reconcile of any kind of object works with."""
+"""The context that reconciles of all kinds share."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
-    """One process has one of it.
+    """Shared objects and settings of a process.
 
-    `instance` is its name in events. `may_act` is asked before every change. `budgets`: for which objects disruption
-    budgets are made. `remote_code`: whether models may bring code of their own.
+    `instance` is its name in events. `may_act` is called before every write. `budgets`: which objects get disruption
+    budgets. `remote_code`: whether models may run code from their repositories.
     """
 
     api: Api
@@ -40,10 +40,10 @@ class ReconcileContext:
     profiles: Profiles = NO_PROFILES
 
     def check(self, spec: Spec) -> None:
-        """Raises SpecError for what this installation lets no model have in pods of its own."""
+        """Raise SpecError for a spec with dedicated pods that this installation does not allow."""
         self.image.of(spec)
         if spec.trust_remote_code and spec.placement is None and not self.remote_code:
             raise SpecError(
-                "model.trustRemoteCode asks for code that comes with the model to run, and this installation lets no "
-                "model do that: leave it out, or have the chart's runtime.trustRemoteCode set"
+                "model.trustRemoteCode runs code from the model's repository, which this installation does not allow: "
+                "leave it out, or set the chart's runtime.trustRemoteCode"
             )

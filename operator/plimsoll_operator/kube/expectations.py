@@ -1,9 +1,9 @@
-"""What stores must show before an object's next pass: everything that its last passes wrote.
+"""Expectations: the writes that the stores must show before an object's next reconcile.
 
-A pass that decided by a copy from before its own writes would make each pod twice. So a write leaves an expectation,
-and the object's passes are put off until its stores meet it. If the result of a write is unknown, the next pass first
-asks for that one object (`Unknown`). If a store does not show a known write for long, its collection is listed again:
-a list shows every write that ended before it began. Time alone proves nothing.
+A reconcile that decided by a copy from before its own writes would create each pod twice. So each write leaves an
+expectation, and the object's reconciles are deferred until the stores meet it. If the result of a write is unknown, the
+next reconcile first reads that object (`Unknown`). If a store does not show a known write for long, its collection is
+listed again: a list shows every write that ended before it began. Elapsed time alone proves nothing.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from plimsoll_cluster.resource import version_of
 from plimsoll_cluster.store import Store
 
 PATIENCE_SECONDS = 30.0
-"""A watch tells of a write within milliseconds; one that takes this long has been lost."""
+"""A watch shows a write within milliseconds; after this time the event is considered lost."""
 
 
 class Expectation(Protocol):
-    """Something that a store will hold."""
+    """A future state of a store."""
 
     @property
     def store(self) -> Store[Any]:
-        """Where."""
+        """The store."""
 
     @property
     def namespace(self) -> str:
-        """In which namespace."""
+        """The namespace of the expected state."""
 
     @property
     def met(self) -> bool:
-        """Whether it does."""
+        """Whether the store has reached it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """A write to this object, which the server gave this version."""
+    """A write to this object, to which the API server gave this version."""
 
     store: Store[Any]
     key: ObjectKey
@@ -47,7 +47,7 @@ class Reached:
 
     @property
     def namespace(self) -> str:
-        """The object's."""
+        """The object's namespace."""
         return self.key.namespace
 
     @property
@@ -58,19 +58,19 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A write to this object whose outcome is unknown. It is never met: `Expectations.learn` replaces it."""
+    """A write to this object with an unknown result. It is never met: `Expectations.learn` replaces it."""
 
     store: Store[Any]
     key: ObjectKey
 
     @property
     def namespace(self) -> str:
-        """The object's."""
+        """The object's namespace."""
         return self.key.namespace
 
     @property
     def met(self) -> bool:
-        """Never."""
+        """Never true."""
         return False
 
 
@@ -84,19 +84,19 @@ class Gone:
 
     @property
     def namespace(self) -> str:
-        """The object's."""
+        """The object's namespace."""
         return self.key.namespace
 
     @property
     def met(self) -> bool:
-        """Whether it is going, or gone."""
+        """Whether it is being deleted, or gone."""
         entry = self.store.get(self.key)
         return entry is None or entry.uid != self.uid or entry.deleting
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A list that begins after now."""
+    """A list that starts after this expectation was made."""
 
     store: Store[Any]
     namespace: str
@@ -104,12 +104,12 @@ class Listed:
 
     @property
     def met(self) -> bool:
-        """Whether it, or a later one, is done."""
+        """Whether this list or a later one is complete."""
         return self.store.part_of(self.namespace).lists_done >= self.number
 
 
 class Expectations:
-    """Those of every object. `put_off`: objects that wanted a pass and have to wait for the stores."""
+    """The expectations of all objects. `put_off`: objects whose reconcile waits for the stores."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -118,23 +118,23 @@ class Expectations:
         self.put_off: set[Key] = set()
 
     def written(self, key: Key, store: Store[Any], answer: Object) -> None:
-        """A pass over `key` wrote an object, and this is the server's answer."""
+        """Expect an object that a reconcile of `key` wrote; `answer` is the server's response."""
         self._add(key, Reached(store, key_of(answer), version_of(answer)))
 
     def deleted(self, key: Key, store: Store[Any], child: ObjectKey, uid: str) -> None:
-        """A pass over `key` deleted an object, or found it gone."""
+        """Expect the deletion of an object by a reconcile of `key`."""
         self._add(key, Gone(store, child, uid))
 
     def unsure(self, key: Key, store: Store[Any], child: ObjectKey) -> None:
-        """A pass over `key` wrote or deleted an object, and the outcome is unknown."""
+        """Expect a write or deletion by a reconcile of `key` with an unknown result."""
         self._add(key, Unknown(store, child))
 
     def unknown(self, key: Key) -> list[Unknown]:
-        """The writes of passes over `key` whose outcome is unknown."""
+        """Return the writes of reconciles of `key` whose result is unknown."""
         return [expected for expected in self._open.get(key, ()) if isinstance(expected, Unknown)]
 
     def learn(self, key: Key, unknown: Unknown, found: Object | None) -> None:
-        """The server was asked for the object of an unknown write, and has `found` now."""
+        """Replace an unknown write by what the server has for its object (`found`)."""
         left = [expected for expected in self._open.get(key, ()) if expected != unknown]
         entry = unknown.store.get(unknown.key)
         if found is not None:
@@ -144,7 +144,7 @@ class Expectations:
         self._open[key] = left
 
     def may_pass(self, key: Key) -> bool:
-        """Whether the stores have seen all that was written for this object. If not, it is put off."""
+        """Return whether the stores show all writes for this object. If not, its reconcile is deferred."""
         left = [expected for expected in self._open.get(key, ()) if not expected.met]
         if not left:
             self.forget(key)
@@ -158,14 +158,14 @@ class Expectations:
         return False
 
     def is_own(self, key: Key, store: Store[Any], version: int) -> bool:
-        """Whether the last pass over `key` made the change of this version, and nothing waits for it to be seen."""
+        """Return whether the last reconcile of `key` made this version, and no other reconcile waits for it."""
         if key in self.put_off:
             return False
         found = [expected for expected in self._open.get(key, ()) if isinstance(expected, Reached)]
         return any(expected.store is store and expected.version == version for expected in found)
 
     def forget(self, key: Key) -> None:
-        """Expect nothing more for an object."""
+        """Discard the expectations of an object."""
         self._open.pop(key, None)
         self._since.pop(key, None)
         self.put_off.discard(key)

@@ -1,7 +1,7 @@
-"""The kubelet's probes, and /metrics on the same port.
+"""Serves the kubelet's probes and /metrics on one port.
 
-/live: a reconcile has succeeded lately, or this operator stands by. /health: this operator works, or it sees another
-that does.
+/live: a reconcile has succeeded recently, or this operator is a standby. /health: this operator works, or sees another
+one that does.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
 class ListenError(Exception):
-    """The port cannot be listened on; the message says which, and which option chooses another."""
+    """Cannot listen on the port; the message names it and the option that chooses another."""
 
 
 async def serve_health(port: int, is_live: Callable[[], bool], trouble: Callable[[], str]) -> web.AppRunner:
-    """Listen until the runner that is returned is cleaned up. `trouble` says why nothing is done, "" when all is well.
+    """Serve until the returned runner is cleaned up. `trouble` returns why no operator works, "" if one does.
 
-    Raises ListenError.
+    Raise ListenError.
     """
 
     async def live(_: web.Request) -> web.Response:
         return (
-            web.Response(text="ok\n") if is_live() else web.Response(status=503, text="no pass has succeeded lately\n")
+            web.Response(text="ok\n")
+            if is_live()
+            else web.Response(status=503, text="no reconcile has succeeded recently\n")
         )
 
     async def health(_: web.Request) -> web.Response:

@@ -1,13 +1,14 @@
-"""Who of several operators acts: the holder of a Lease (coordination.k8s.io), and only while it is sure of it.
+"""Leader election: only the holder of a Lease (coordination.k8s.io) acts, and only while its hold is certain.
 
-Clocks of different machines are never compared: another's Lease counts as expired when *we* have seen no change of it
-for its whole duration. Our own hold ends, by our monotonic clock, so early that a write which began while we held it
-has ended before anybody else could act (`MARGIN` is longer than a write may take). Whoever gives the Lease back waits
-for its writes first (`WritesUnderWay`).
+Clocks of different machines are never compared: another's Lease counts as expired after *we* have seen no change of it
+for its whole duration. Our own hold ends early, by our monotonic clock: a write that began while we held the Lease has
+ended before another operator can act (`MARGIN` is longer than a write may take). An operator that releases the Lease
+waits for its writes first (`WritesUnderWay`).
 
-The Lease is the chart's, empty: one without a holder is taken at once. A missing one is made, but for nobody: somebody
-may have deleted it while its holder still acts, and only once there is a Lease again can that one not renew. Who takes
-the new one waits for it to expire, like any other. What is made belongs to the operator's Deployment and goes with it.
+The chart creates the Lease without a holder, and such a Lease is taken immediately. If the Lease is missing, it is
+created for a placeholder (`NOBODY`): it may have been deleted while its holder still acts, and only after there is a
+Lease again can that holder not renew. Operators wait for the new one to expire, like for any other. A created Lease
+belongs to the operator's Deployment and is deleted with it.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ MARGIN = WRITE_SECONDS + 1.0
 RENEW_EVERY = 3.0
 RETRY_EVERY = 2.0
 NOBODY = "nobody-yet"
-"""Whom a Lease is made for that had been missing."""
+"""The placeholder for which a missing Lease is created."""
 
 
 class LeaseLostError(Exception):
-    """The Lease could not be renewed in time: somebody else may act now, so this process must not."""
+    """The Lease could not be renewed in time. Another operator may act, so this process must not."""
 
 
 class Lease:
@@ -60,25 +61,25 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this process may begin a write now."""
+        """Whether this process may start a write."""
         return self._clock() < self._held_until
 
     @property
     def leaderless_seconds(self) -> float:
-        """How long nobody has been seen to hold the Lease, this process included."""
+        """Seconds since an operator, including this one, was last seen to hold the Lease."""
         return 0.0 if self.held else self._clock() - self._leader_seen
 
     async def acquire(self) -> None:
-        """Return once the Lease is ours."""
+        """Wait until the Lease is ours."""
         said = ""
         while True:
             level = logging.INFO
             try:
                 holder = await self.take()
-                news = f"standing by: {holder or 'nobody yet'} holds the Lease {self._key}"
+                news = f"standing by: the Lease {self._key} is held by {holder or 'no operator yet'}"
             except ApiError as error:
                 level = logging.WARNING if error.is_passing else logging.ERROR
-                news = f"standing by: the Lease {self._key} cannot be had: {error}"
+                news = f"standing by: cannot get the Lease {self._key}: {error}"
             if self.held:
                 logger.info("this operator (%s) holds the Lease %s", self._identity, self._key)
                 return
@@ -88,30 +89,30 @@ class Lease:
             await asyncio.sleep(RETRY_EVERY)
 
     async def keep(self) -> None:
-        """Renew for ever. Raises LeaseLostError when it cannot, or somebody else has it."""
+        """Renew forever. Raise LeaseLostError if that fails for too long, or if another operator has the Lease."""
         while True:
             await asyncio.sleep(RENEW_EVERY)
             await self.renew()
 
     async def renew(self) -> None:
-        """Stay the holder. One request that fails is not the end yet. Raises LeaseLostError."""
+        """Renew once. A failed request alone does not end the hold. Raise LeaseLostError if the hold has ended."""
         started = self._clock()
         try:
             lease = await self._api.lease(self._key)
             if lease is None:
                 raise self._lost("has been deleted")
             if (holder := _holder(lease)) != self._identity:
-                raise self._lost(f"is held by {holder or 'nobody'}")
+                raise self._lost(f"is held by {holder or 'no operator'}")
             await self._put(lease, started)
         except ApiError as error:
-            logger.warning("the Lease %s could not be renewed: %s", self._key, error)
+            logger.warning("cannot renew the Lease %s: %s", self._key, error)
         if not self.held:
             raise self._lost(f"could not be renewed for {DURATION - MARGIN:.0f} s")
 
     async def release(self) -> None:
-        """Let the next one have it at once. Nothing may be written after this.
+        """Release the Lease, so that another operator can take it immediately. Nothing may be written after this.
 
-        No write may be under way but one of the Lease itself, whose caller was cancelled.
+        The only running write may be one of the Lease itself, whose caller was cancelled.
         """
         if self._unanswered is None and self._held_until == float("-inf"):
             return
@@ -122,14 +123,14 @@ class Lease:
             except ApiError as error:
                 if error.code != 409:
                     raise
-                await self._give_back()  # the write without an answer has come first
+                await self._give_back()  # The write without a response was executed in between.
         except ApiError as error:
-            logger.warning("the Lease %s is not given back and has to expire: %s", self._key, error)
+            logger.warning("cannot release the Lease %s, which has to expire: %s", self._key, error)
 
     async def _give_back(self) -> None:
-        """Leave the Lease without a holder, if it is ours or a write that is still under way may make it ours.
+        """Remove the holder, if it is us or if a running write may still make it us.
 
-        That write is based on the version that is overwritten here, so it is refused from now on.
+        That write is based on the version that is replaced here, so the API server rejects it.
         """
         lease = await self._api.lease(self._key)
         if lease is None:
@@ -139,7 +140,7 @@ class Lease:
             await self._api.replace_lease({**lease, "spec": {**(lease.get("spec") or {}), **freed}})
 
     async def take(self) -> str:
-        """Take the Lease if it is free; returns who holds it then, "" when nobody does yet. Raises ApiError."""
+        """Take the Lease if it is free. Return its holder, "" if it has none yet. Raise ApiError."""
         started = self._clock()
         lease = await self._api.lease(self._key)
         if lease is None:
@@ -155,14 +156,14 @@ class Lease:
         return self._identity
 
     async def _metadata(self) -> dict[str, Any]:
-        """Of a Lease that is made anew. Without its owner it serves as well, and only outlives an uninstall."""
+        """Return the metadata of a Lease to create. Without an owner it works as well, but outlives an uninstall."""
         metadata: dict[str, Any] = {"name": self._key.name, "namespace": self._key.namespace}
         if self._deployment is None:
             return metadata
         try:
             found = await self._api.deployment(ObjectKey(self._key.namespace, self._deployment))
         except ApiError as error:
-            logger.warning("the Lease %s is made without an owner: %s", self._key, error)
+            logger.warning("the Lease %s is created without an owner: %s", self._key, error)
             return metadata
         return metadata if found is None else {**metadata, "ownerReferences": [deployment_reference(found)]}
 
@@ -171,7 +172,7 @@ class Lease:
         return LeaseLostError(f"the Lease {self._key} {why}")
 
     async def _put(self, lease: Object, started: float) -> None:
-        """Write ourselves down as the holder; a change by somebody else since `lease` was read is a 409."""
+        """Write ourselves as the holder; a change since `lease` was read is a 409."""
         self._unanswered = lease["metadata"].get("resourceVersion")
         try:
             await self._api.replace_lease(self._record(lease, self._identity))
@@ -183,7 +184,7 @@ class Lease:
         self._held_until = started + DURATION - MARGIN
 
     def _expired(self, lease: Object) -> bool:
-        """Whether we have seen this very state of the Lease for longer than its duration."""
+        """Return whether we have seen this state of the Lease for longer than its duration."""
         now, mark = self._clock(), (lease["metadata"].get("uid"), lease["metadata"].get("resourceVersion"))
         if self._seen is None or self._seen[0] != mark:
             self._seen = (mark, now)

@@ -1,4 +1,4 @@
-"""Carries out a plan for one object, then writes its status and events."""
+"""Executes a plan for one object, then writes its status and events."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ logger = logging.getLogger(__name__)
 
 
 class NotLeaderError(Exception):
-    """The Lease was lost in the middle of a pass: nothing more may be written."""
+    """The Lease was lost during a reconcile: nothing more may be written."""
 
 
 class PlanExecutor:
-    """For objects of one kind."""
+    """Executes plans for objects of one kind."""
 
     def __init__(self, context: ReconcileContext, writer: Writer) -> None:
         self._api = context.api
@@ -49,7 +49,7 @@ class PlanExecutor:
         self._writer = writer
 
     def check_lease(self) -> None:
-        """Raise NotLeaderError where nothing may be written any more."""
+        """Raise NotLeaderError if nothing may be written."""
         if not self._may_act():
             raise NotLeaderError("the Lease is lost")
 
@@ -61,15 +61,15 @@ class PlanExecutor:
         factory: PodFactory | None = None,
         service: Object | None = None,
     ) -> tuple[Rejections, ApiError | None]:
-        """Carry a plan out as far as the API server lets us; one without pods to make needs no `factory`.
+        """Execute a plan as far as the API server accepts it; one that creates no pods needs no `factory`.
 
-        Returns its words where it refuses something for what it is, and the error that a later try may not meet. An
-        outage or a conflict is raised at once.
+        Return the API server's rejections, and an error that a later try may not get. An outage or a conflict is raised
+        immediately.
         """
         rejections, failure = Rejections(), None
         for action in actions:
             if isinstance(action, CreatePod) and rejections.pod is not None:
-                continue  # it would be refused in the same words
+                continue  # It would be rejected for the same reason.
             self.check_lease()
             logger.info("%s: %s", key, action)
             try:
@@ -108,9 +108,10 @@ class PlanExecutor:
     async def keep_budget(
         self, item: Object, owner: Owner, wanted: Object | None, pods: Iterable[Pod] = ()
     ) -> ApiError | None:
-        """Before the status says that `pods` serve. A budget that is refused costs a line in the log.
+        """Create, update or delete the disruption budget, before the status reports `pods` as ready. Log a rejected
+        budget.
 
-        Returns the error that a later try may not meet; an outage or a conflict is raised at once.
+        Return an error that a later try may not get. An outage or a conflict is raised immediately.
         """
         key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:
@@ -132,11 +133,13 @@ class PlanExecutor:
                 raise
             if not error.is_refusal:
                 return error
-            logger.warning("%s: its PodDisruptionBudget is refused: %s", key, error)
+            logger.warning("%s: the API server rejects its PodDisruptionBudget: %s", key, error)
         return None
 
     async def keep_history(self, spec: Spec, actions: Sequence[HistoryAction]) -> None:
-        """What is refused costs a line in the log: the model serves, and only has no canaries, until it is stored."""
+        """Store and delete revisions. Log a rejection: the model serves, but has no canaries until its revision is
+        stored.
+        """
         key = spec.key
         for action in actions:
             self.check_lease()
@@ -152,12 +155,12 @@ class PlanExecutor:
             except ApiError as error:
                 if not error.is_refusal or error.namespace_ends:
                     raise
-                logger.warning("%s: its history is refused: %s", key, error)
+                logger.warning("%s: the API server rejects its revisions: %s", key, error)
 
     async def found_service(self, key: ObjectKey) -> tuple[FoundService | None, bool]:
-        """The Service of an object, and whether we hear of its changes.
+        """Return the Service of an object, and whether its changes are watched.
 
-        Only ours are watched: of one that was in the way of ours it is asked whose it is.
+        Only our Services are watched. One of another owner is read if it has prevented the creation of ours.
         """
         entry = self._stores.services.get(key)
         if entry is not None:
@@ -166,11 +169,11 @@ class PlanExecutor:
         return (None, True) if item is None else (read_service(item), False)
 
     def is_service_taken(self, key: ObjectKey) -> bool:
-        """Whether a Service that is not known as ours was in the way of ours."""
+        """Return whether a Service outside the store has prevented the creation of ours."""
         return self._writer.is_taken(key, self._stores.services)
 
     async def _found_budget(self, owner: ObjectKey, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
-        """As with Services."""
+        """Return the object's budget. One of another owner is read if it has prevented the creation of ours."""
         entry = self._stores.budgets.get(key)
         if entry is not None:
             return entry.value
@@ -178,9 +181,9 @@ class PlanExecutor:
         return None if item is None else read_budget(item)
 
     async def write_fields(self, item: Object, fields: Mapping[str, Any]) -> Object:
-        """Write some fields of the status before anything is done for them; returns the object with them.
+        """Write fields of the status before acting on them; return the object with them.
 
-        None takes a field away.
+        None removes a field.
         """
         before = item.get("status") or {}
         ours = [c for c in before.get("conditions") or () if c["type"] in OURS]
@@ -190,7 +193,7 @@ class PlanExecutor:
         return {**item, "status": {**status, "conditions": before.get("conditions") or []}}
 
     async def write_status(self, item: Object, fields: dict[str, Any], conditions: Sequence[Condition]) -> Object:
-        """Write the status if it says anything new, and an event for each transition; returns the object with it."""
+        """Write the status if it has changed, and an event for each transition; return the object with it."""
         before = item.get("status") or {}
         known = before.get("conditions") or []
         status = {**fields, "conditions": with_times(conditions, known, item["metadata"]["generation"], self._clock())}
@@ -205,21 +208,21 @@ class PlanExecutor:
         return {**item, "status": {**status, "conditions": [*status["conditions"], *others]}}
 
     async def tell(self, item: Object, reason: Reason, note: str, *, warning: bool = False) -> None:
-        """Events inform people; one that cannot be written stops nothing."""
+        """Write an event. Log an error: events are only information."""
         try:
             event = build_event(item, self._instance, reason, note, self._clock(), warning=warning)
             await self._api.create_event(event)
         except ApiError as error:
-            logger.warning("the event %r could not be written: %s", note, error)
+            logger.warning("cannot write the event %r: %s", note, error)
 
 
 def _is_new(item: Object) -> bool:
-    """Whether nothing has been said of it yet: what it needs beside pods is then no news to people."""
+    """Return whether the object has no conditions yet. Creating its other objects is then not worth an event."""
     return not (item.get("status") or {}).get("conditions")
 
 
 def _same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Equal, but for the order of conditions, and for those of other managers."""
+    """Return whether two statuses are equal, ignoring the order of conditions, and conditions of other managers."""
 
     def ordered(value: Mapping[str, Any]) -> dict[str, Any]:
         ours = [c for c in value.get("conditions") or [] if c["type"] in OURS]

@@ -13,26 +13,26 @@ import aiohttp
 logger = logging.getLogger(__name__)
 
 LEAST_PAUSE = 0.1
-"""Between two questions: who answers each at once costs no core."""
+"""The least pause between two requests, so that a process which responds immediately does not use a core."""
 FIRST_DELAY = 0.5
 NOTHING_SEEN = -1
 
 
 class UnforeseenError(Exception):
-    """Asking a process, or taking its answer, failed in a way that nobody thought of; the log says how."""
+    """Polling a process, or processing its report, failed with an unexpected error; the log has it."""
 
 
 class Answer(Protocol):
-    """`sequence` rises with each piece of news of the process `instance`."""
+    """A report. `sequence` grows with each change in the process `instance`."""
 
     @property
     def instance(self) -> str:
-        """A name that another process never has."""
+        """The unique name of the process."""
         ...
 
     @property
     def sequence(self) -> int:
-        """Of the latest news."""
+        """The number of the latest change."""
         ...
 
 
@@ -41,7 +41,7 @@ AnswerT = TypeVar("AnswerT", bound=Answer)
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """How to ask: after one of `failures` with growing pauses of at most `longest` seconds. `sleep` is the loop's."""
+    """Polling with back-off: after one of `failures`, with growing pauses of at most `longest` seconds."""
 
     failures: tuple[type[Exception], ...]
     longest: float
@@ -54,7 +54,9 @@ class Polling:
         take: Callable[[AnswerT], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """`ask` for what comes after a sequence, for ever; `name` is whom in the log. `fail` hears of what fails."""
+        """Poll forever: call `ask` with the last sequence, pass reports to `take` and errors to `fail`. `name` is for
+        the log.
+        """
         delay, after, instance = FIRST_DELAY, NOTHING_SEEN, ""
         while True:
             answer = await self._once(name, ask(after), take, fail)
@@ -74,14 +76,14 @@ class Polling:
         take: Callable[[AnswerT], None],
         fail: Callable[[Exception], None],
     ) -> AnswerT | None:
-        """An answer that was taken; None where `fail` has heard why there is none."""
+        """Return a report that was processed; None if `fail` was called."""
         try:
             answer = await question
             take(answer)
         except self.failures as error:
             fail(error)
-        except Exception:  # one odd answer must not end what is asked of this process
-            logger.exception("%s: asking it broke", name)
+        except Exception:  # One unusual report must not end the polling of this process.
+            logger.exception("%s: polling it failed", name)
             fail(UnforeseenError("an error of the operator itself; please report it"))
         else:
             return answer
@@ -89,14 +91,14 @@ class Polling:
 
 
 class TooLargeError(Exception):
-    """An answer has more bytes than are read; the message says how many that is."""
+    """A response exceeds the limit; the message has the limit."""
 
 
 async def read_bounded(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The body of an answer, so that one that does not end costs no memory. Raises TooLargeError."""
+    """Return the body of a response, at most `limit` bytes. Raise TooLargeError for a longer one."""
     data = bytearray()
     async for chunk in response.content.iter_any():
         data += chunk
         if len(data) > limit:
-            raise TooLargeError(f"its answer is larger than {limit} bytes")
+            raise TooLargeError(f"its response is larger than {limit} bytes")
     return bytes(data)

@@ -1,6 +1,6 @@
-"""What must be there before an operator can do anything at all: the definition of its objects, and its rights.
+"""Checks what an operator needs before it can work: the CRDs and its rights.
 
-Asked for at the start, by each operator, whether it holds the Lease or not.
+Each operator checks at its start, as a standby too.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from plimsoll_operator.spec.identity import ObjectKey
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 10.0
-"""What is applied together with the operator is there within this time."""
+"""Objects that are applied together with the operator exist within this time."""
 RETRY_SECONDS = 2.0
 CRD_HINT = "apply the crds/ of this release"
 WITHOUT_A_NAME = frozenset({"create"})
-"""Verbs of which no rule can say for which name."""
+"""Verbs that a rule cannot limit to names."""
 
 
 class PrerequisiteError(Exception):
-    """The operator cannot work here; the message says what is missing and what to do."""
+    """The operator cannot work in this cluster; the message says what is missing and what to do."""
 
 
 async def await_prerequisites(
     api: Api, namespaces: Sequence[str] | None, lease: ObjectKey, record: ObjectKey | None = None
 ) -> None:
-    """Return once everything is there. Raises PrerequisiteError after a while; an outage is waited out."""
+    """Wait until nothing is missing. Raise PrerequisiteError after a while, not counting outages."""
     left = PATIENCE_SECONDS
     while True:
         try:
             lacking = await missing(api, namespaces, lease, record)
         except ApiError as error:
-            logger.warning("it cannot be told whether this operator can work here: %s", error)
+            logger.warning("cannot check this operator's prerequisites: %s", error)
             if error.is_refusal:
-                return  # whoever may not ask may still do
+                return  # An operator without the right to check may still have the others.
         else:
             if not lacking:
                 return
             if left <= 0:
                 raise PrerequisiteError("; ".join(lacking))
-            logger.error("this operator cannot work here yet: %s", "; ".join(lacking))
+            logger.error("this operator cannot work yet: %s", "; ".join(lacking))
             left -= RETRY_SECONDS
         await asyncio.sleep(RETRY_SECONDS)
 
@@ -52,7 +52,9 @@ async def await_prerequisites(
 async def missing(
     api: Api, namespaces: Sequence[str] | None, lease: ObjectKey, record: ObjectKey | None = None
 ) -> list[str]:
-    """What is not there, in sentences; `record` is the ConfigMap with the record of served names. Raises ApiError."""
+    """Return what is missing, in sentences; `record` is the ConfigMap with the record of served names. Raise
+    ApiError.
+    """
     lacking = []
     if not await api.serves_models():
         lacking.append(f"the API server does not know {', '.join(f'{kind}s' for kind in PLURALS)}: {CRD_HINT}")
@@ -72,13 +74,13 @@ async def missing(
 
 
 async def may_see_nodes(api: Api) -> bool:
-    """Whether nodes that are being drained can be seen; says once what becomes of it where they cannot."""
+    """Return whether nodes may be watched; log the consequence if not."""
     return await _may_see(api, NODE_RIGHTS, "nodes", "pods are not moved before their node is drained")
 
 
 async def may_see_namespaces(api: Api) -> bool:
-    """The same of namespaces, by whose labels pools choose whom they serve."""
-    without = "spec.namespaces of RuntimePools can choose them by kubernetes.io/metadata.name alone"
+    """Return whether namespaces may be watched, by whose labels pools select them; log the consequence if not."""
+    without = "spec.namespaces of RuntimePools can select them only by kubernetes.io/metadata.name"
     return await _may_see(api, NAMESPACE_RIGHTS, "namespaces", without)
 
 
@@ -86,7 +88,7 @@ async def _may_see(api: Api, rights: frozenset[Right], what: str, without: str) 
     try:
         seen = all([await api.may(right, None) for right in sorted(rights)])
     except ApiError as error:
-        logger.warning("it cannot be told whether this operator may see %s: %s", what, error)
+        logger.warning("cannot check whether this operator may list and watch %s: %s", what, error)
         seen = False
     if not seen:
         logger.warning("this operator may not list and watch %s: %s", what, without)
@@ -99,4 +101,4 @@ async def _may_lease(api: Api, right: Right, lease: ObjectKey) -> bool:
 
 def _refused(rights: Sequence[Right], place: str) -> str:
     listed = ", ".join(f"{verb} {kind}{'.' if group else ''}{group}" for group, kind, verb in rights)
-    return f"the operator's ServiceAccount may not, {place}: {listed}; grant it what the chart's roles do"
+    return f"the operator's ServiceAccount lacks these rights {place}: {listed}; grant the rights in the chart's roles"

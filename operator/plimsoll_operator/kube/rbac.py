@@ -1,4 +1,4 @@
-"""What the operator asks of the API; the chart's rules are held to it by a test."""
+"""The API rights that the operator needs; a test compares them with the chart's roles."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ RIGHTS: frozenset[Right] = frozenset(
         ("events.k8s.io", "events", "create"),
     }
 )
-"""In the namespaces that it watches. Children are created, and what is wrong of them is put right by server-side apply,
-which is a patch. Whose a Service or a budget is that has the name of one of ours is asked for.
+"""Rights in the watched namespaces. The operator creates children, and corrects them by server-side apply, which is a
+patch. It reads Services and budgets that have the name of one of ours, to see their owners.
 
-Who makes a child that its owner's deletion waits for must be allowed to change the owner's finalizers, where the API
-server's OwnerReferencesPermissionEnforcement is on.
+With the API server's OwnerReferencesPermissionEnforcement, creating a child that blocks its owner's deletion needs the
+right to update the owner's finalizers.
 """
 
 NAMESPACE_RIGHTS: frozenset[Right] = frozenset({("", "namespaces", "list"), ("", "namespaces", "watch")})
-"""Without them pools choose namespaces by their names alone: labels of namespaces belong to no namespace either."""
+"""Without these, pools can select namespaces only by name. Namespaces are cluster-scoped."""
 
 TOKEN_RIGHTS: frozenset[Right] = frozenset({("", "secrets", "get")})
 """In the namespaces that the chart lists for it, none by default: for `spec.model.tokenSecret` of models in pools."""
 
 NODE_RIGHTS: frozenset[Right] = frozenset({("", "nodes", "list"), ("", "nodes", "watch")})
-"""Without them it serves as well, and only sees no drain before it happens: nodes belong to no namespace."""
+"""Without these the operator works, but does not move pods before their node is drained. Nodes are cluster-scoped."""
 
 LEASE_RIGHTS: frozenset[Right] = frozenset(
     {
@@ -65,12 +65,12 @@ LEASE_RIGHTS: frozenset[Right] = frozenset(
         ("coordination.k8s.io", "leases", "create"),
     }
 )
-"""On its Lease. Who may create cannot be limited to a name; the others can."""
+"""Rights on its Lease. `create` cannot be limited to a name; the others can."""
 
 RECORD_RIGHTS: frozenset[Right] = frozenset(
     {("", "configmaps", "list"), ("", "configmaps", "watch"), ("", "configmaps", "patch")}
 )
-"""On the ConfigMap with the record of served names, if it keeps one."""
+"""Rights on the ConfigMap with the record of served names, if there is one."""
 
 OWNER_RIGHTS: frozenset[Right] = frozenset({("apps", "deployments", "get")})
-"""On its own Deployment, which owns a Lease that it makes."""
+"""Rights on its own Deployment, which owns a Lease that it creates."""

@@ -17,20 +17,20 @@ from plimsoll_operator.status.status import Rejections
 logger = logging.getLogger(__name__)
 
 PATIENCE = timedelta(seconds=PATIENCE_SECONDS)
-"""How long passes wait for the stores to show what was written."""
+"""How long a reconcile waits for the stores to show earlier writes."""
 SOON = timedelta(seconds=1)
-"""When it is asked whose a Service is that was in the way of ours."""
+"""When to read the owner of a Service that prevented the creation of ours."""
 A_MOMENT = timedelta(seconds=5)
-"""How long a pool that a model names may be unknown before the model's status says so: one file may apply both."""
+"""How long a model's pool may be missing before its status says so, because one file may contain both."""
 LOOK_AGAIN = timedelta(seconds=60)
-"""How often we look at what nothing tells us of: somebody else's Service in the way, a namespace that ends."""
+"""Interval of checks on objects that are not watched: a Service of another owner, a namespace that is being deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """Whether the object is gone, and when it needs another pass though nothing tells us.
+    """Whether the object is gone, and when to reconcile it again without an event.
 
-    `put_off`: there was none, because the stores have not seen yet what the last one wrote.
+    `put_off`: nothing was done, because the stores do not show earlier writes yet.
     """
 
     gone: bool = False
@@ -39,13 +39,13 @@ class ReconcileResult:
 
 
 async def unless_namespace_ends(key: ObjectKey, closer: Awaitable[ReconcileResult]) -> ReconcileResult:
-    """What `closer` came to. In a namespace that is being deleted nothing can be made, which is no failure."""
+    """Return the result of `closer`. An error because the namespace is being deleted is no failure."""
     try:
         return await closer
     except ApiError as error:
         if not error.namespace_ends:
             raise
-        logger.info("%s: its namespace is being deleted, and it will be with it", key)
+        logger.info("%s: not reconciled, because its namespace is being deleted", key)
         return ReconcileResult(again=LOOK_AGAIN)
 
 
@@ -53,7 +53,9 @@ FIRST_WAIT, LONGEST_WAIT = timedelta(seconds=2), timedelta(seconds=300)
 
 
 def retry_in(rejections: Rejections, before: Sequence[Mapping[str, Any]], now: datetime) -> timedelta | None:
-    """How long until the next try; None if nothing was refused. `before` are the conditions of the last status."""
+    """Return the time until the next try; None if nothing was rejected. `before` are the conditions of the last
+    status.
+    """
     refused = [kind for kind, words in ((PLACED, rejections.pod), (ROUTABLE, rejections.service)) if words is not None]
     since = {c["type"]: datetime.fromisoformat(c["lastTransitionTime"]) for c in before if c["status"] == "False"}
     waits = (now - since.get(kind, now) for kind in refused)

@@ -1,4 +1,4 @@
-"""Which ModelDeployment has which served name: of several that claim one, the oldest that may have it."""
+"""Decides which ModelDeployment owns a served name: the oldest of those that claim it and may have it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from plimsoll_operator.status.reasons import Reason
 
 ClaimAge = tuple[datetime, ObjectKey]
 SHOWN = 5
-"""Namespaces of a rule that a message lists."""
+"""Number of a rule's namespaces that a message lists."""
 
 
 class NameRegistry:
-    """The claims of every ModelDeployment that is watched. Each answer takes as long as a name has claims."""
+    """The claims of all watched ModelDeployments. A lookup takes time in proportion to the claims of a name."""
 
     def __init__(self, policy: NamePolicy = FREE) -> None:
         self.policy = policy
@@ -28,8 +28,10 @@ class NameRegistry:
         self._by_name: dict[str, dict[ObjectKey, ClaimAge]] = {}
 
     def follow(self, models: Store[Object], wake: Callable[[ObjectKey], None]) -> None:
-        """Take the claims from a store, now and after each change. Calls `wake` with objects that win or lose a name by
-        another object's change."""
+        """Take the claims from a store, now and after each change.
+
+        Calls `wake` with objects that may get or lose a name by another object's change.
+        """
 
         def changed(changes: Sequence[Change[Object]]) -> None:
             for change in changes:
@@ -42,7 +44,7 @@ class NameRegistry:
         models.listen(changed)
 
     def note(self, item: Object) -> set[ObjectKey]:
-        """Take note of an object; returns the others whose names this may give or take."""
+        """Store the claims of an object; return the other objects whose names this may change."""
         key = key_of(item)
         rank, names = (created(item), key), frozenset(served_names(item))
         if self._claims.get(key) == (rank, names):
@@ -54,24 +56,24 @@ class NameRegistry:
         return self._sharing(before | names) - {key}
 
     def forget(self, key: ObjectKey) -> set[ObjectKey]:
-        """An object is gone; returns those that may have its names now."""
+        """Remove an object; return those that may get its names."""
         return self._sharing(self._drop(key)) - {key}
 
     def use_record(self, record: Record) -> set[ObjectKey]:
-        """Decide by another record; returns the objects whose names this may give or take."""
+        """Use another record; return the objects whose names this may change."""
         self.policy, names = self.policy.with_record(record)
         return self._sharing(names)
 
     def owner(self, name: str) -> ObjectKey | None:
-        """The object that has a name."""
+        """Return the object that owns a name."""
         return min(self._allowed(name), default=(None, None))[1]
 
     def is_claimed(self, name: str, namespace: str) -> bool:
-        """Whether an object of a namespace claims a name."""
+        """Return whether an object of a namespace claims a name."""
         return any(key.namespace == namespace for key in self._by_name.get(name, ()))
 
     def conflicts(self, spec: Spec) -> tuple[NameConflict, ...]:
-        """The spec's names that it does not have."""
+        """Return the spec's names that it does not own."""
         mine = (spec.created, spec.key)
         found = []
         for name in spec.served_names:
@@ -86,18 +88,18 @@ class NameRegistry:
         return tuple(found)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the index and the claims contradict each other."""
+        """Raise AssertionError if index and claims contradict each other."""
         claims = {(name, key, rank) for key, (rank, names) in self._claims.items() for name in names}
         assert claims == {(name, key, rank) for name, found in self._by_name.items() for key, rank in found.items()}
         assert all(self._by_name.values()), "a name that nobody claims is kept"
 
     def _allowed(self, name: str) -> list[ClaimAge]:
-        """The claims to a name that the policy does not refuse."""
+        """Return the claims to a name that the policy does not reject."""
         ranks = self._by_name.get(name, {}).values()
         return [rank for rank in ranks if self.policy.refusal(name, rank[1].namespace) is None]
 
     def _drop(self, key: ObjectKey) -> frozenset[str]:
-        """Returns the names that it had claimed."""
+        """Remove an object's claims and return its names."""
         _, names = self._claims.pop(key, (None, frozenset[str]()))
         for name in names:
             del self._by_name[name][key]

@@ -1,7 +1,7 @@
-"""The kinds that the operator watches, what it keeps of each, and its copies of them.
+"""The kinds that the operator watches, the parts of each that it keeps, and its copies.
 
-To add a kind: a `Resource` and a store in `Stores` here, its rights in rbac.py, and in controller/event_routing.py the
-objects to reconcile when it changes. A kind that people write needs a handler in handlers.py, too.
+To add a kind: add a `Resource` and a store in `Stores` here, its rights in rbac.py, and in controller/event_routing.py
+the objects to reconcile when it changes. A kind that users write also needs a handler in handlers.py.
 """
 
 from __future__ import annotations
@@ -39,32 +39,32 @@ from plimsoll_operator.spec.identity import (
 from plimsoll_operator.spec.namespace_selector import NAMESPACE_LABEL, Labels
 
 CHILDREN = f"{NAME_LABEL}={RUNTIME_NAME},{MANAGED_LABEL}={MANAGER}"
-"""Of pods, Services, budgets and revisions, only those that carry our labels are sent to us."""
+"""The selector of watched pods, Services, budgets and revisions: only those with our labels."""
 UNUSED = frozenset({"annotations", "managedFields", "resourceVersion"})
 
 
 def read_model(item: Object) -> Object:
-    """All of a ModelDeployment but what nobody here reads."""
+    """Return a ModelDeployment without unused fields."""
     return _without_unused(item, KIND)
 
 
 def read_runtime_pool(item: Object) -> Object:
-    """The same of a RuntimePool."""
+    """Return a RuntimePool without unused fields."""
     return _without_unused(item, POOL_KIND)
 
 
 def read_labels(item: Object) -> Mapping[str, str]:
-    """The labels of a Namespace."""
+    """Return the labels of a Namespace."""
     return item["metadata"].get("labels") or {}
 
 
 def read_host(item: Object) -> Object:
-    """The same of a ModelHost."""
+    """Return a ModelHost without unused fields."""
     return _without_unused(item, HOST_KIND)
 
 
 def _without_unused(item: Object, kind: str) -> Object:
-    """Lists do not say of what kind their items are."""
+    """Return the object without unused fields, and with its kind, which items of lists lack."""
     metadata = {name: value for name, value in item["metadata"].items() if name not in UNUSED}
     return {"apiVersion": API_VERSION, "kind": kind, **item, "metadata": metadata}
 
@@ -91,10 +91,10 @@ NODES: Resource[Node] = Resource("Node", "/api/v1", "nodes", read_node, namespac
 
 
 class Stores:
-    """What the operator knows of some namespaces; `namespaces` None means all.
+    """Copies of the watched objects in some namespaces; `namespaces` None means all.
 
-    `with_nodes`, `with_namespaces`: whether those may be watched. They belong to no namespace, so the right to them is
-    one of its own. `name_record`: the ConfigMap that is the record of served names, if there is one.
+    `with_nodes`, `with_namespaces`: whether those may be watched; they are cluster-scoped and need rights of their own.
+    `name_record`: the ConfigMap with the record of served names, if there is one.
     """
 
     def __init__(
@@ -118,15 +118,15 @@ class Stores:
         self.name_record = None if name_record is None else record_store(name_record)
 
     def primaries(self) -> tuple[Store[Object], ...]:
-        """Of the kinds that people write. kopf watches them."""
+        """Return the stores of kinds that users write. kopf watches them."""
         return self.models, self.pools
 
     def all(self) -> tuple[Store[Any], ...]:
-        """Each store."""
+        """Return all stores."""
         return *self.primaries(), *self.secondaries()
 
     def secondaries(self) -> tuple[Store[Any], ...]:
-        """Of the kinds that the operator makes or only reads. Reflectors watch them."""
+        """Return the stores of kinds that the operator creates or only reads. Reflectors watch them."""
         stores: tuple[Store[Any], ...] = (
             self.hosts,
             self.pods,
@@ -138,34 +138,36 @@ class Stores:
         return (*stores, *more)
 
     def watches(self, namespace: str) -> bool:
-        """Whether objects of a namespace are seen."""
+        """Return whether objects of a namespace are watched."""
         return self.watched is None or namespace in self.watched
 
     def labels_of(self, namespace: str) -> Labels:
-        """The labels of a namespace, as far as they can be seen."""
+        """Return the labels of a namespace, or only its name if it may not be read."""
         if self.namespaces is None:
             return Labels.of_name(namespace)
         entry = self.namespaces.get(ObjectKey("", namespace))
         return Labels({NAMESPACE_LABEL: namespace} if entry is None else entry.value)
 
     def of(self, kind: str) -> Store[Any]:
-        """The store of a kind."""
+        """Return the store of a kind."""
         return next(store for store in self.all() if store.resource.kind == kind)
 
     def troubles(self, failures: int = 1) -> list[str]:
-        """Collections that could not be followed at least so many times in a row, and why."""
+        """Return the collections that have failed at least this many times in a row, and why."""
         parts = [part for store in self.all() for part in store.parts.values()]
         return [part.trouble for part in parts if part.failures >= failures]
 
     def pods_of(self, owner: Entry[Object]) -> list[Pod]:
-        """The pods that an object made. One without its label is no replica: its Service does not find it."""
+        """Return the pods that an object created. One without its label is no replica, because its Service does not
+        select it.
+        """
         owned = self.pods.owned(owner.key.namespace, owner.uid)
         return [entry.value for entry in owned if entry.value.model == owner.key.name]
 
     def revisions_of(self, owner: Owner) -> list[Revision]:
-        """What is stored of an object's pods."""
+        """Return an object's stored revisions."""
         return [entry.value for entry in self.revisions.owned(owner.key.namespace, owner.uid)]
 
     async def wait_synced(self) -> None:
-        """Return once everything has been listed."""
+        """Wait until every collection has been listed."""
         await asyncio.gather(*(store.wait_synced() for store in self.all()))

@@ -21,7 +21,7 @@ SUFFIX_LENGTH = 5
 
 @dataclass(frozen=True, slots=True)
 class PodFactory:
-    """How pods of a spec are made: `pod` builds one of a suffix and a group, `revision` names all that is in it."""
+    """Builds pods of a spec: `pod` builds one from a suffix and a group, `revision` identifies all other content."""
 
     revision: str
     pod: Callable[[str, str], Object]
@@ -39,9 +39,11 @@ class Writer:
         self._taken: dict[ObjectKey, set[str]] = {}
 
     async def create_pod(self, owner: ObjectKey, factory: PodFactory, group: str) -> str:
-        """Returns its name. A refusal does not tell it: a message that differs each time is a write in every pass.
+        """Create a pod and return its name. The name is left out of errors, because a message that differs each time
+        would change the status in every reconcile.
 
-        The name of a pod that may still be made is used again: the API server makes no two pods of one name.
+        If the result of a creation is unknown, the next try uses the same name: the API server creates no two pods of
+        one name.
         """
         kept, present = self._unsure.setdefault(owner, []), factory.revision
         again = next((known for known in kept if known[0] == present), None)
@@ -52,7 +54,7 @@ class Writer:
         try:
             await self._apply(owner, self._stores.pods, name, self._api.create_pod(pod))
         except ApiError as error:
-            if error.code == 409:  # an earlier try was carried out late: the next pass must see its pod
+            if error.code == 409:  # An earlier try succeeded late: the next reconcile must see its pod.
                 self._expectations.unsure(owner.of(self._kind), self._stores.pods, ObjectKey(owner.namespace, name))
             if not error.is_unsure:
                 self._settle(owner, made)
@@ -62,42 +64,42 @@ class Writer:
         return name
 
     async def delete_pod(self, owner: ObjectKey, name: str, uid: str) -> None:
-        """Delete one that the store has; one that is gone already is no error."""
+        """Delete a pod of the store; one that is gone is no error."""
         pod = ObjectKey(owner.namespace, name)
         await self._delete(owner, self._stores.pods, pod, uid, self._api.delete_pod(pod, uid))
 
     async def create_service(self, owner: ObjectKey, service: Object) -> bool:
-        """Make the Service; False where there is one of this name that the store does not have."""
+        """Create the Service; return False if there is one of this name that the store does not have."""
         return await self._create(owner, self._stores.services, service, self._api.create_service(service))
 
     async def apply_service(self, owner: ObjectKey, service: Object) -> None:
-        """Make the Service what it should be."""
+        """Apply the Service's wanted fields."""
         await self._apply(owner, self._stores.services, service["metadata"]["name"], self._api.apply_service(service))
 
     async def create_budget(self, owner: ObjectKey, budget: Object) -> bool:
-        """Make the disruption budget, as with Services."""
+        """Create the disruption budget; return False if there is one of this name that the store does not have."""
         return await self._create(owner, self._stores.budgets, budget, self._api.create_budget(budget))
 
     async def apply_budget(self, owner: ObjectKey, budget: Object) -> None:
-        """Make the disruption budget what it should be."""
+        """Apply the disruption budget's wanted fields."""
         await self._apply(owner, self._stores.budgets, budget["metadata"]["name"], self._api.apply_budget(budget))
 
     async def delete_budget(self, owner: ObjectKey, budget: ObjectKey, uid: str) -> None:
-        """Delete the one that the store has; one that is gone already is no error."""
+        """Delete a budget of the store; one that is gone is no error."""
         await self._delete(owner, self._stores.budgets, budget, uid, self._api.delete_budget(budget, uid))
 
     async def create_revision(self, owner: ObjectKey, revision: Object) -> None:
-        """Store what pods are made of. Its name says what is in it and whose it is: one that is there is ours."""
+        """Store a revision. Its name is a hash of content and owner, so an existing one is ours."""
         if not await self._create(owner, self._stores.revisions, revision, self._api.create_revision(revision)):
             await self.apply_revision(owner, revision)
 
     async def apply_revision(self, owner: ObjectKey, revision: Object) -> None:
-        """Store what pods are made of, or say another thing of what is stored."""
+        """Store a revision, or change its number or mark."""
         name = revision["metadata"]["name"]
         await self._apply(owner, self._stores.revisions, name, self._api.apply_revision(revision))
 
     async def delete_revision(self, owner: ObjectKey, name: str, uid: str) -> None:
-        """Delete one that the store has; one that is gone already is no error."""
+        """Delete a revision of the store; one that is gone is no error."""
         revision = ObjectKey(owner.namespace, name)
         await self._delete(owner, self._stores.revisions, revision, uid, self._api.delete_revision(revision, uid))
 
@@ -106,24 +108,24 @@ class Writer:
         await self._apply(owner, self._stores.of(self._kind), owner.name, self._api.apply_status(item, status))
 
     def is_taken(self, owner: ObjectKey, store: Store[Any]) -> bool:
-        """Whether the name of an object's child was found taken: then the store does not know whose it is."""
+        """Return whether an object outside the store has the name of an object's child."""
         return store.resource.kind in self._taken.get(owner, ())
 
     def forget(self, owner: ObjectKey) -> None:
-        """An object is gone."""
+        """Discard the records of a deleted object."""
         self._unsure.pop(owner, None)
         self._taken.pop(owner, None)
         self._expectations.forget(owner.of(self._kind))
 
     async def look(self, owner: ObjectKey) -> None:
-        """Ask for the objects of writes whose outcome is unknown: one request each. Raises ApiError."""
+        """Read the objects of writes with unknown results, with one request each. Raise ApiError."""
         key = owner.of(self._kind)
         for unknown in self._expectations.unknown(key):
             found = await self._api.find(unknown.store.resource, unknown.key)
             self._expectations.learn(key, unknown, found)
 
     async def _create(self, owner: ObjectKey, store: Store[Any], body: Object, request: Awaitable[Object]) -> bool:
-        """One request, as long as nobody else has the name. False where somebody has."""
+        """Send a creation. Return False if another object has the name."""
         kind = store.resource.kind
         try:
             await self._apply(owner, store, body["metadata"]["name"], request)
@@ -137,7 +139,7 @@ class Writer:
         return True
 
     async def _apply(self, owner: ObjectKey, store: Store[Any], name: str, request: Awaitable[Object]) -> None:
-        """The object's next pass waits until the store has what the API server answers."""
+        """Send a write, and expect the store to show the API server's response before the object's next reconcile."""
         with self._noting(owner, store, ObjectKey(owner.namespace, name)):
             answer = await request
         self._expectations.written(owner.of(self._kind), store, answer)
@@ -145,13 +147,13 @@ class Writer:
     async def _delete(
         self, owner: ObjectKey, store: Store[Any], key: ObjectKey, uid: str, request: Awaitable[None]
     ) -> None:
-        """The object's next pass waits until the store has it no longer."""
+        """Send a deletion, and expect the store to show it before the object's next reconcile."""
         with self._noting(owner, store, key):
             await request
         self._expectations.deleted(owner.of(self._kind), store, key, uid)
 
     def _settle(self, owner: ObjectKey, made: tuple[str, str]) -> None:
-        """It is known what came of a pod's name: forget every try of it."""
+        """Discard all tries of a pod's name whose result is known."""
         left = [known for known in self._unsure[owner] if known != made]
         if left:
             self._unsure[owner] = left
@@ -160,7 +162,7 @@ class Writer:
 
     @contextmanager
     def _noting(self, owner: ObjectKey, store: Store[Any], written: ObjectKey) -> Iterator[None]:
-        """If the result of a write is unknown, the next pass asks for the object first."""
+        """Record a write with an unknown result, so that the next reconcile reads the object first."""
         try:
             yield
         except ApiError as error:

@@ -1,4 +1,4 @@
-"""Which pods of a pool may go now, and which have to give their models away first: a pure function."""
+"""Decides which pods of a pool may be deleted, and which must drain their models first: a pure function."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from plimsoll_operator.planning.pods import Pod
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """`actions` are what is left of a plan; `draining` are the uids of pods that go once they have no models.
+    """`actions` are what is left of a plan; `draining` are the uids of pods that are deleted once they have no models.
 
-    `wait` is until when the first of them goes, whatever it has.
+    `wait`: time until the first of them is deleted in any case.
     """
 
     actions: tuple[Action, ...]
@@ -30,10 +30,10 @@ def drain(
     patience: timedelta,
     now: datetime,
 ) -> Drained:
-    """Hold deletions of ready pods back while they have models, for as long as `patience` since they began to drain.
+    """Defer deletions of ready pods while they have models, for up to `patience` since they began to drain.
 
-    `models` has the number of models of each pod, by uid. A pod that does not serve goes at once: nobody can be sent
-    to what it has.
+    `models` has the number of models of each pod, by uid. An unready pod is deleted immediately, because no request can
+    reach its models.
     """
     serving = {pod.uid: pod for pod in pods if pod.ready}
     kept: list[Action] = []
@@ -50,7 +50,7 @@ def drain(
 
 
 def _without_surplus(actions: Sequence[Action], held: int) -> tuple[Action, ...]:
-    """Pods that were to be made in the room of those that are held back are not made yet."""
+    """Leave out the creations of pods that would replace those whose deletion is deferred."""
     left: list[Action] = []
     for action in actions:
         if isinstance(action, CreatePod) and held:

@@ -1,4 +1,4 @@
-"""Has hosts carry out a plan: hosts in parallel, on each host one action after the other."""
+"""Executes a plan on hosts: hosts in parallel, and the actions of each host in order."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from plimsoll_operator.status.reasons import Reason
 logger = logging.getLogger(__name__)
 
 REFUSED_SECONDS = 30.0
-"""How long a host is not asked again for what it has refused."""
+"""Seconds for which a rejected request is not sent to the host again."""
 
 Connect = Callable[[HostPod], HostClient]
-"""A client for the host API of a pod."""
+"""Returns a client for the host API of a pod."""
 Tell = Callable[[ObjectKey, Reason, str], None]
 
 
 class HostExecutor:
-    """`tell` is told of what hosts have accepted or refused, for people."""
+    """Executes plans on hosts. Calls `tell` with what hosts have accepted or rejected, for events."""
 
     def __init__(
         self, connect: Connect, tell: Tell, *, may_act: Callable[[], bool], clock: Callable[[], datetime]
@@ -47,9 +47,10 @@ class HostExecutor:
         actions: Sequence[Action],
         specs: Mapping[ObjectKey, HostModelSpec],
     ) -> None:
-        """Hosts side by side; on each, an action waits until those before it have ended, maybe for a later pass.
+        """Execute actions, in parallel on all hosts. On each, an action waits until those before it have ended, maybe
+        for a later reconcile.
 
-        A host that refuses to place a model is asked for what comes after it: that may free what the model needs.
+        If a host rejects a placement, the next actions are sent all the same: they may free memory for the model.
         """
         by_host: dict[ObjectKey, list[Action]] = {}
         for action in actions:
@@ -68,7 +69,7 @@ class HostExecutor:
                 return
             refused = pool.refused.get((known.pod.uid, action.model))
             nobody_knows_what = isinstance(action, Place | Move) and action.model not in specs
-            if refused is not None or nobody_knows_what:  # it stays as it is
+            if refused is not None or nobody_knows_what:  # The model stays as it is.
                 if _only_adds(action):
                     continue
                 return
@@ -88,7 +89,7 @@ class HostExecutor:
     async def _act(
         self, client: HostClient, known: Known, action: Action, specs: Mapping[ObjectKey, HostModelSpec]
     ) -> bool:
-        """Whether it is done; what nobody can do any more is."""
+        """Send an action; return whether it is done."""
         report, model, spec = known.report, action.model, specs.get(action.model)
         assert report is not None
         logger.info("%s: %s", known.pod.key, action)
@@ -109,7 +110,9 @@ class HostExecutor:
     def _accepted(
         self, pool: PlacerState, known: Known, action: Action, specs: Mapping[ObjectKey, HostModelSpec]
     ) -> None:
-        """A host does it: the planner hears of it until the report shows it, people at once."""
+        """Record an accepted action: the planner counts it until the report shows it, and events report it
+        immediately.
+        """
         report, spec, now = known.report, specs.get(action.model), self._clock().timestamp()
         assert report is not None
         going = isinstance(action, Unload) or (isinstance(action, Move) and _target(action) != action.host)
@@ -135,7 +138,7 @@ class HostExecutor:
     ) -> None:
         spec, now = specs.get(action.model), self._clock().timestamp()
         words = str(error) if spec is None else spec.hide(str(error))
-        logger.warning("%s: %s came to nothing: %s", known.pod.key, action, words)
+        logger.warning("%s: %s failed: %s", known.pod.key, action, words)
         if not error.is_refusal:
             return
         revision = spec.revision if spec is not None else ""
@@ -144,7 +147,7 @@ class HostExecutor:
         self._tell(action.model, Reason.REFUSED, message)
 
     async def pin(self, hosts: Sequence[Known], specs: Mapping[ObjectKey, HostModelSpec]) -> None:
-        """What a model is worth may change without another revision of it."""
+        """Send changed priorities, weights and pins, which do not change a model's revision."""
         for known in hosts:
             for model, entry in known.entries.items():
                 spec = specs.get(model)
@@ -165,23 +168,23 @@ class HostExecutor:
                         model, operation, pinned=pinned, weight=weight, priority=priority
                     )
                 except HostError as error:
-                    logger.warning("%s: the worth of %s is not told: %s", known.pod.key, model, error)
+                    logger.warning("%s: cannot send priority and weight of %s: %s", known.pod.key, model, error)
 
 
 def _target(action: Action) -> ObjectKey:
-    """The host that is asked first."""
+    """Return the host to which the action is sent first."""
     if isinstance(action, Move) and action.first is First.UNLOAD:
         return action.source
     return action.host
 
 
 def _only_adds(action: Action) -> bool:
-    """Whether no later action on its host counts on room that it makes."""
+    """Return whether no later action on its host relies on memory that this one frees."""
     return isinstance(action, Place) or (isinstance(action, Move) and action.source == action.host)
 
 
 def _reason(action: Action) -> Reason | None:
-    """As which event people hear of it, if they do."""
+    """Return the reason of the action's event, None for no event."""
     if action.because is ActionCause.EVICTED and isinstance(action, Sleep | Unload):
         return Reason.EVICTED
     if isinstance(action, Unload):
@@ -190,7 +193,9 @@ def _reason(action: Action) -> Reason | None:
 
 
 def _operation(report: Report, action: Action, revision: str) -> str:
-    """The same for the same action over the same state of the host, whoever asks for it, and another one after that."""
+    """Return an operation ID: equal for the same action on the same state of a host, from any operator, and different
+    after a change of that state.
+    """
     content = (
         report.instance,
         str(report.sequence),

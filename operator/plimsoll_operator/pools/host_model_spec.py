@@ -1,4 +1,4 @@
-"""What a host is told of a model, and what the planner is: pure functions of a ModelDeployment."""
+"""Converts a ModelDeployment to a host's model spec, and to the planner's model: pure functions."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from plimsoll_operator.spec.quantity import byte_count
 
 HASH_LENGTH = 16
 NOT_THE_HOSTS = frozenset({"kvMemory", "threads"})
-"""Fields of `spec.runtime` that a host is told otherwise, or not at all."""
+"""Fields of `spec.runtime` that are sent to a host in another form, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostModelSpec:
-    """A model as its hosts are to have it. `body` is the `spec` of the host API's PUT, a token included."""
+    """A model for its hosts. `body` is the `spec` of the host API's PUT, including a token."""
 
     spec: Spec
     revision: str
     body: Mapping[str, Any] = field(repr=False)
 
     def hide(self, text: str) -> str:
-        """What a host says of it, without the token that it was told."""
+        """Return a host's text without the token that was sent to it."""
         token = self.body.get("token")
         return text.replace(token, "***") if token else text
 
 
 def host_model_spec(spec: Spec, served_names: Collection[str], token: Token | None = None) -> HostModelSpec:
-    """What is to be on the hosts of a pool. `served_names` are those that no older model has.
+    """Return the spec for the hosts of a pool. `served_names` are those that the model owns.
 
-    Another token is another revision, so that hosts are told of it; a revision gives nobody the token. A model of
-    another namespace without one is fetched with none at all, and not with the pool's own.
+    Another token makes another revision, so that hosts get it; the token cannot be recovered from a revision. A model
+    of another namespace without a token is fetched without any, not with the pool's own.
     """
     assert spec.placement is not None
     claim = claim_name(spec.source)
@@ -62,7 +62,7 @@ def host_model_spec(spec: Spec, served_names: Collection[str], token: Token | No
 
 
 def planned_model(found: HostModelSpec, size: Need | None, moved: float | None) -> Model:
-    """The same for the planner. Before a host has had it nobody knows its size: it counts as its least KV cache."""
+    """Return the planner's model. Until a host has measured it, its size is its minimum KV cache."""
     spec, placement = found.spec, found.spec.placement
     assert placement is not None
     kv = spec.options.get("kvMemory")

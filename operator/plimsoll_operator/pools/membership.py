@@ -1,4 +1,4 @@
-"""Which models a pool takes. Its own namespace's are its own; of others it takes whom and what its spec says."""
+"""Decides which models a pool accepts: all of its own namespace, and of others those that its spec admits."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from plimsoll_operator.spec.runtime_pool import PoolSpec
 from plimsoll_operator.status.reasons import Reason
 
 OPEN_SOURCES = ("hf://", "demo://")
-"""Sources that reach nothing which belongs to the pool's namespace."""
+"""Sources that need nothing of the pool's namespace."""
 
 
 def refuse_namespace(model: ObjectKey, pool: PoolSpec, labels: Labels) -> Problem | None:
-    """Why a pool takes no models of this one's namespace, whose labels these are. None where it takes them.
+    """Return why a pool accepts no models of this model's namespace, which has these labels; None if it does.
 
-    What it has of them already must go: whom it takes is for the pool's namespace to say, at any time.
+    Copies that it already has are removed, because the pool's owner may withdraw the admission at any time.
     """
     if model.namespace == pool.key.namespace:
         return None
     line = f"spec.namespaces: {{matchLabels: {{{NAMESPACE_LABEL}: {model.namespace}}}}}"
     if pool.namespaces is None:
-        message = f"RuntimePool {pool.key} takes no models of other namespaces; add to it {line}"
+        message = f"RuntimePool {pool.key} accepts no models of other namespaces; add to it {line}"
         return Problem(Reason.NAMESPACE_NOT_ADMITTED, message, keeps=False)
     taken = pool.namespaces.takes(labels)
     if taken:
@@ -31,20 +31,20 @@ def refuse_namespace(model: ObjectKey, pool: PoolSpec, labels: Labels) -> Proble
     if taken is None:
         unknown = ", ".join(pool.namespaces.unknown(labels))
         message = (
-            f"spec.namespaces of RuntimePool {pool.key} asks for the labels {unknown}, and this operator may not see "
-            "labels of namespaces, as the chart's watchNamespaces limits it to some: choose them by "
+            f"spec.namespaces of RuntimePool {pool.key} requires the labels {unknown}, and this operator may not read "
+            "labels of namespaces, because the chart's watchNamespaces limits it to some: select by "
             f"{NAMESPACE_LABEL}, which is known, or install Plimsoll for all namespaces"
         )
         return Problem(Reason.NAMESPACE_UNKNOWN, message, keeps=False)
     message = (
         f"spec.namespaces of RuntimePool {pool.key} does not select namespace {model.namespace}: give the namespace "
-        f"the labels that it asks for, or choose it by {line}"
+        f"the labels that it requires, or select it by {line}"
     )
     return Problem(Reason.NAMESPACE_NOT_ADMITTED, message, keeps=False)
 
 
 def refuse_source(spec: Spec, pool: PoolSpec) -> Problem | None:
-    """Why a pool does not load from this source. None where it does."""
+    """Return why a pool does not load from this source; None if it does."""
     claim = claim_name(spec.source)
     foreign = spec.key.namespace != pool.key.namespace
     if claim is None:
@@ -64,9 +64,9 @@ def refuse_source(spec: Spec, pool: PoolSpec) -> Problem | None:
 
 
 def refuse_options(spec: Spec, pool: PoolSpec) -> Problem | None:
-    """Why the pods of a pool cannot compute a model as it asks to be. None where they can."""
+    """Return why the pods of a pool cannot run a model with its options; None if they can."""
     if spec.trust_remote_code:
-        what = f"RuntimePool {pool.key} runs no code that comes with a model, for its pods serve others as well"
+        what = f"RuntimePool {pool.key} runs no code from a model's repository, because its pods serve other models too"
         return Problem(Reason.INVALID_OPTIONS, f"{what}: leave out model.trustRemoteCode, or placement")
     backend = spec.options.get("attentionBackend")
     if backend in OF_ACCELERATORS and pool.accelerator is None:
@@ -80,12 +80,12 @@ def refuse_options(spec: Spec, pool: PoolSpec) -> Problem | None:
 
 def _refuse_path(spec: Spec, pool: PoolSpec) -> Problem:
     message = (
-        f"RuntimePool {pool.key} is of another namespace, so it loads from hf://, from demo:// and from the claims in "
-        f"its spec.sharedClaims only, and not from {spec.source}"
+        f"RuntimePool {pool.key} is in another namespace, so it loads only from hf://, demo:// and the claims in its "
+        f"spec.sharedClaims, and not from {spec.source}"
     )
     return Problem(Reason.SOURCE_NOT_ADMITTED, message, keeps=False)
 
 
 def _volume_name(claim: str) -> str:
-    """Names of claims may have dots and be long, those of volumes may not."""
+    """Return a volume name for a claim, whose name may be longer and have dots."""
     return claim.replace(".", "-")[:63].strip("-")

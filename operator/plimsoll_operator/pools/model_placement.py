@@ -1,4 +1,4 @@
-"""Where a model with placement is, as its status tells it: plain records."""
+"""The placement of a model in a pool, for its status: plain records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from plimsoll_operator.status.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A condition's reason, and what to do. `keeps`: what hosts have of the model already may stay there."""
+    """A condition's reason and message. `keeps`: copies that hosts already have may stay."""
 
     reason: Reason
     message: str
@@ -19,7 +19,7 @@ class Problem:
 
 
 class Where(StrEnum):
-    """How a model is on a host, in the words of `status.placements`."""
+    """The state of a model on a host in `status.placements`."""
 
     PLACING = "Placing"
     ASLEEP = "Asleep"
@@ -39,7 +39,7 @@ OF_STATE = {
     "Draining": Where.DRAINING,
 }
 HELD = frozenset({Where.ASLEEP, Where.WAKING, Where.RESIDENT})
-"""A request to its host is answered: at once, or once the host has woken it."""
+"""States in which the host serves a request, if necessary after waking the model."""
 UNDER_WAY = frozenset({Where.PLACING, Where.FETCHING, Where.WAKING, Where.DRAINING, Where.UNKNOWN})
 
 
@@ -47,7 +47,7 @@ UNDER_WAY = frozenset({Where.PLACING, Where.FETCHING, Where.WAKING, Where.DRAINI
 class Copy:
     """A model on one host. `ready`: its pod takes requests. `since` in seconds since the epoch.
 
-    `namespace`: the host's, where it is not the model's own.
+    `namespace`: the host's, if it differs from the model's.
     """
 
     host: str
@@ -62,29 +62,31 @@ class Copy:
 
     @property
     def place(self) -> str:
-        """The host and how the model is there, in few words."""
+        """The host and the state, as short text."""
         return f"{self.namespace}/{self.host} {self.where}" if self.namespace else f"{self.host} {self.where}"
 
     @property
     def is_there(self) -> bool:
-        """Whether its host has it, or gets it. A fetch that has failed may fail again: until it is over nothing is
-        there.
+        """Whether its host has it, or is getting it. A copy whose fetch has failed does not count until a fetch
+        succeeds.
         """
         return self.where is not Where.PLACING and not (self.where is Where.FETCHING and bool(self.error))
 
     @property
     def answers(self) -> bool:
-        """Whether a request is answered there: by what drains to sleep once it sleeps, by what drains to go never."""
+        """Whether the host serves requests for it. A copy that drains to sleep does, one that drains to be unloaded
+        does not.
+        """
         return self.ready and (self.where in HELD or (self.where is Where.DRAINING and self.current))
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPlacement:
-    """Everything that is known of a model in its pool. `problem`: why it cannot be placed as it should be, if so.
+    """The placement of a model in its pool. `problem`: why it cannot be placed as wanted, if so.
 
-    `pool` is the pool's name, and its namespace's before it where that is not the model's own. `held`: what its first
-    placement waits for, "" where it does not. `files`: the claim on which the pool keeps files and batches, with its
-    namespace, "" for none. `refused`: which hosts' reports are refused and why, "" if none is.
+    `pool` is the pool's name, with its namespace if that differs from the model's. `held`: what its first placement
+    waits for, "" for nothing. `files`: the pool's claim for files and batch jobs, with its namespace, "" for none.
+    `refused`: which hosts' reports are rejected and why, "" if none is.
     """
 
     pool: str
@@ -96,28 +98,28 @@ class ModelPlacement:
 
     @property
     def answering(self) -> int:
-        """Hosts that answer for it."""
+        """The number of hosts that serve it."""
         return sum(copy.answers for copy in self.copies)
 
     @property
     def asleep(self) -> bool:
-        """Whether it is somewhere, and awake nowhere."""
+        """Whether it has copies, and none is awake."""
         return bool(self.copies) and all(copy.where is Where.ASLEEP for copy in self.copies)
 
 
 def shown(model: ObjectKey, pool: ObjectKey) -> str:
-    """The name of a model's pool as its conditions have it."""
+    """Return the name of a model's pool for its conditions."""
     return pool.name if pool.namespace == model.namespace else str(pool)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementEvent:
-    """A decision about a model that people hear of as an event."""
+    """A decision about a model, for an event."""
 
     reason: Reason
     why: str
 
     @property
     def warning(self) -> bool:
-        """Whether somebody should look."""
+        """Whether the event is a warning."""
         return self.reason is Reason.REFUSED

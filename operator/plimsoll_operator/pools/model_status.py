@@ -1,4 +1,4 @@
-"""What the status of a model with placement says, from the spec and from where it is."""
+"""Describes the status of a model with placement from its spec and its placement."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from plimsoll_operator.status.status import Fields, describe_unread, standard_of
 def describe_pooled(
     spec: Spec, placement: ModelPlacement, own_ready: int, lost_names: Sequence[NameConflict]
 ) -> tuple[Fields, list[Condition]]:
-    """The status without its conditions, and the conditions.
+    """Return the status without conditions, and the conditions.
 
-    `own_ready` are pods of its own that serve still: it comes from there, and they go once its pool answers for it.
+    `own_ready`: ready dedicated pods, which are deleted once the pool serves the model.
     """
     assert spec.placement is not None
     parts = [_placed(spec, placement), _loaded(spec, placement), _routable(spec, placement, own_ready, lost_names)]
@@ -49,7 +49,7 @@ def describe_pooled(
 def describe_invalid_pooled(
     item: Object, placement: ModelPlacement, own_ready: int, message: str
 ) -> tuple[Fields, list[Condition]]:
-    """The status of one that cannot be read: hosts go on with what they have, under the names that it has."""
+    """Return the status of a model whose spec has errors: hosts keep what they have, under its present names."""
     there, ready = len(placement.copies) + own_ready, placement.answering + own_ready
     fields, conditions = describe_unread(item, there, ready, 1, message)
     fields |= {
@@ -121,11 +121,11 @@ def _routable(spec: Spec, placement: ModelPlacement, own_ready: int, lost_names:
     if answering := placement.answering + own_ready:
         return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{answering} ready for requests to {names}")
     reason = Reason.STOPPED if spec.replicas == 0 else Reason.NO_READY_REPLICA
-    return Condition(ROUTABLE, False, reason, "no replica answers requests")
+    return Condition(ROUTABLE, False, reason, "no replica is ready for requests")
 
 
 def _ready(spec: Spec, placement: ModelPlacement, parts: Sequence[Condition]) -> Condition:
-    """Asleep is ready: being in device memory is no need of it."""
+    """Return Ready, which is True for a model that is asleep: a request wakes it."""
     placed, loaded, routable = parts
     if spec.replicas == 0:
         return Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; scale up to serve")
@@ -146,14 +146,14 @@ def _progressing(spec: Spec, placement: ModelPlacement, parts: Sequence[Conditio
         return Condition(PROGRESSING, True, Reason.FAILING, f"waiting for a fix: {loaded.message}")
     moving = [copy for copy in placement.copies if copy.where in UNDER_WAY or not copy.current]
     if own_ready:
-        message = f"{own_ready} pods of its own go once RuntimePool {placement.pool} answers for it"
+        message = f"its {own_ready} dedicated pods are deleted once RuntimePool {placement.pool} serves it"
         return Condition(PROGRESSING, True, Reason.MOVING, message)
     if not placed.status or len(placement.copies) != spec.replicas:
         return Condition(PROGRESSING, True, Reason.SCALING, placed.message)
     if moving:
         told = ", ".join(copy.place for copy in moving)
-        return Condition(PROGRESSING, True, Reason.LOADING, f"under way: {told}")
-    return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
+        return Condition(PROGRESSING, True, Reason.LOADING, f"in progress: {told}")
+    return Condition(PROGRESSING, False, Reason.SETTLED, "the object matches its spec")
 
 
 def _phase(spec: Spec, placement: ModelPlacement, progressing: Condition, parts: Sequence[Condition]) -> str:

@@ -1,8 +1,7 @@
-"""A replica's load line: how many requests at a time it carries within the targets, as far as that has been seen.
+"""A replica's load line: the number of requests at a time that it serves within the targets.
 
-Places of a batch and the share of the cache that a request takes tell it before anything goes wrong. What latency
-a load costs is only seen: a load at which a target was missed lowers the line, and is forgotten by and by; one that
-was carried raises it again.
+The slots of a batch and the cache share of a request give a line in advance. The line that latency allows is learned: a
+load that misses a target lowers it; this is gradually forgotten, and a load that meets the targets raises it again.
 """
 
 from __future__ import annotations
@@ -14,24 +13,26 @@ from plimsoll_operator.scaling.facts import Facts
 from plimsoll_operator.spec.scaling import Target
 
 UNKNOWN_SLOTS = 64
-"""Places of a batch of a replica that has not told."""
+"""Assumed slots of a replica that has not reported them."""
 LEAST_KV = 0.2
-"""A cache that is emptier tells nothing of how many requests would fill it."""
+"""Below this share, a cache's use does not predict how many requests would fill it."""
 WORST = 1.5
-"""A line is at most so many times lower than the load at which a latency was missed."""
+"""A missed latency lowers the line to at least the load divided by this."""
 FORGET_SECONDS = 4 * 3600.0
-"""In this time a line that a miss has drawn rises to twice of what it was."""
+"""Seconds in which a line drawn by a miss doubles again."""
 MOST_DOUBLINGS = 64.0
-"""A line is forgotten by then; a float overflows after 1024 of them, which are 170 days."""
+"""The most doublings, to prevent a float overflow after 1024 of them (170 days)."""
 DRAW_SECONDS = 60.0
-"""Between two misses that draw a line, as figures are those of a minute. Nor does one while replicas come or go."""
+"""Seconds between two misses that draw a line, because figures are means of a minute. Misses while replicas change draw
+none.
+"""
 ALONE = 1.0
-"""With less than one request at a time, latency is not a matter of load."""
+"""With less than one request at a time, latency does not depend on load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A target that is not kept, in words, and the line that it draws."""
+    """A missed target as text, and the line that it draws."""
 
     why: str
     load_line: float
@@ -39,14 +40,16 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class LoadLine:
-    """`missed`: the line that the last miss drew, at `at`. `carried`: the most that was carried since, in full."""
+    """`missed`: the line that the last miss drew, at time `at`. `carried`: the highest load within all targets since
+    then.
+    """
 
     missed: float | None = None
     at: float = 0.0
     carried: float = 0.0
 
     def learned(self, target: Target, facts: Facts) -> LoadLine:
-        """With what is seen now."""
+        """Return the line after these facts."""
         found = miss(target, facts)
         if found is not None:
             young = self.missed is not None and facts.now - self.at < DRAW_SECONDS
@@ -58,7 +61,7 @@ class LoadLine:
         return LoadLine(self.missed, self.at, max(self.carried, facts.carried + facts.waiting))
 
     def height(self, target: Target, facts: Facts) -> float:
-        """Requests at a time that a replica carries: one at the least."""
+        """Return the requests at a time that a replica serves within the targets, at least one."""
         known = [_by_batch(target, facts)]
         if (by_cache := _by_cache(target, facts)) is not None:
             known.append(by_cache)
@@ -69,18 +72,18 @@ class LoadLine:
 
 
 def miss(target: Target, facts: Facts) -> Miss | None:
-    """The worst target that is missed now, None where all are kept or load is no reason."""
+    """Return the missed target with the lowest line; None if all are met or load is not the cause."""
     return min(_misses(target, facts), key=lambda found: found.load_line, default=None)
 
 
 def alone(target: Target, facts: Facts) -> str:
-    """Which latency is missed although load is no reason, in words; "" where none is."""
+    """Return which latency target is missed although load is not the cause, as text; "" if none."""
     if facts.carried is None or facts.carried >= ALONE:
         return ""
     for name, measured, wanted in _latencies(target, facts):
         if measured > wanted:
             return (
-                f"{name} is {_time(measured)} at {facts.carried:.1f} requests a replica, beyond the target of "
+                f"{name} is {_time(measured)} at {facts.carried:.1f} requests a replica, above the target of "
                 f"{_time(wanted)}: more replicas do not help"
             )
     return ""
@@ -91,21 +94,21 @@ def _misses(target: Target, facts: Facts) -> list[Miss]:
     if load is None or not facts.ready:
         return []
     if target.queue is not None and facts.waiting > target.queue:
-        why = f"{facts.waiting:.1f} requests wait at each replica, and {target.queue} may"
+        why = f"{facts.waiting:.1f} requests wait at each replica, and the target is {target.queue}"
         found.append(Miss(why, max(ALONE, load + target.queue)))
     if target.kv is not None and facts.kv is not None and facts.kv > target.kv:
-        why = f"{facts.kv:.0%} of a KV cache are in use, and {target.kv:.0%} may be"
+        why = f"{facts.kv:.0%} of a KV cache are in use, and the target is {target.kv:.0%}"
         found.append(Miss(why, max(ALONE, load * target.kv / facts.kv)))
     for name, measured, wanted in _latencies(target, facts):
         if measured > wanted and load >= ALONE:
             over = 1.0 if facts.waiting >= 1.0 else min(WORST, math.sqrt(measured / wanted))
-            why = f"{name} is {_time(measured)}, and {_time(wanted)} is the target"
+            why = f"{name} is {_time(measured)}, and the target is {_time(wanted)}"
             found.append(Miss(why, max(ALONE, load / over)))
     return found
 
 
 def _latencies(target: Target, facts: Facts) -> list[tuple[str, float, float]]:
-    """Name, what 95 of 100 kept, and the target, of those that are known."""
+    """Return the name, the measured 95th percentile and the target of each known latency."""
     pairs = (("time to first token", facts.ttft, target.ttft), ("time between tokens", facts.itl, target.itl))
     return [(name, measured, wanted) for name, measured, wanted in pairs if measured is not None and wanted is not None]
 
@@ -121,7 +124,7 @@ def _by_cache(target: Target, facts: Facts) -> float | None:
 
 
 def _was_measured(target: Target, facts: Facts) -> bool:
-    """Whether every target that could be missed was looked at: no news of a latency is no good news."""
+    """Return whether all latency targets have been measured; a missing figure does not mean that a target is met."""
     return (target.ttft is None or facts.ttft is not None) and (target.itl is None or facts.itl is not None)
 
 

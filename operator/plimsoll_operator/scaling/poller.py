@@ -1,4 +1,4 @@
-"""Asks every gateway for its demand: finds gateways by DNS, one task for each, requests that wait for news."""
+"""Polls every gateway for its demand: finds gateways by DNS, and keeps one long-polling task for each."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from plimsoll_operator.scaling.demand import LIMIT, BadDemandError, Demand, deco
 from plimsoll_operator.scaling.gateways import GatewayRegistry
 
 WAIT_SECONDS = 5.0
-"""How long a gateway may hold the question for news: numbers that are no news are then as old as this at most."""
+"""How long a gateway may delay a response without news, and so the highest age of the numbers."""
 ANSWER_SECONDS = 10.0
 
 
 class GatewayError(Exception):
-    """A gateway did not answer; the message says why."""
+    """The gateway could not be polled; the message says why."""
 
 
 class GatewayClient:
-    """One gateway."""
+    """The client of one gateway."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
         self._session = session
         self._url = url
 
     async def demand(self, after: int, wait: float = WAIT_SECONDS) -> Demand:
-        """The answer, once its sequence is beyond `after` or `wait` seconds have passed.
+        """Return the report, after its sequence exceeds `after` or `wait` seconds have passed.
 
-        Raises GatewayError and BadDemandError.
+        Raise GatewayError or BadDemandError.
         """
         timeout = aiohttp.ClientTimeout(total=wait + ANSWER_SECONDS)
         query = f"?after={after}&wait={wait:g}"
@@ -47,10 +47,10 @@ class GatewayClient:
         except TooLargeError as error:
             raise GatewayError(str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise GatewayError(f"it cannot be reached: {error or type(error).__name__}") from error
+            raise GatewayError(f"it is not reachable: {error or type(error).__name__}") from error
         if response.status != 200:
             words = data[:200].decode("utf-8", "replace")
-            raise GatewayError(f"it answered {response.status} to GET /demand: {words}")
+            raise GatewayError(f"GET /demand returned {response.status}: {words}")
         return decode_demand(data)
 
 
@@ -59,14 +59,14 @@ NAME = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0
 
 @dataclass(frozen=True, slots=True)
 class Gateways:
-    """A name that stands for the address of each gateway, and the port on which they tell of demand."""
+    """A DNS name with an address for each gateway, and their metrics port."""
 
     name: str
     port: int
 
 
 def gateways(text: str) -> Gateways:
-    """Read NAME:PORT. Raises ArgumentTypeError."""
+    """Parse NAME:PORT. Raise ArgumentTypeError for other text."""
     name, colon, port = text.rpartition(":")
     if (
         not colon
@@ -82,25 +82,25 @@ def gateways(text: str) -> Gateways:
 
 LONGEST_DELAY = 5.0
 LOOK_SECONDS = 5.0
-"""Between two looks at which gateways there are."""
+"""Seconds between two lookups of the gateways' addresses."""
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 Connect = Callable[[str], GatewayClient]
 
 
 async def addresses_of(name: str, port: int) -> list[str]:
-    """What a name stands for. Raises OSError."""
+    """Return the addresses of a name. Raise OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return sorted({str(entry[4][0]) for entry in found})
 
 
 def connect_to(session: aiohttp.ClientSession, port: int) -> Connect:
-    """Clients for gateways that listen on this port."""
+    """Return a function that makes clients for gateways on this port."""
     return lambda address: GatewayClient(session, url_of(address, port))
 
 
 class DemandPoller:
-    """`resolve` and `connect` are the network's, `sleep` the loop's, `clock` the time of day."""
+    """Keeps the registry up to date. `resolve` and `connect` use the network; `clock` returns the time of day."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class DemandPoller:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Look and ask for ever."""
+        """Look up addresses and poll forever."""
         try:
             while True:
                 await self.look()
@@ -134,12 +134,14 @@ class DemandPoller:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def look(self) -> None:
-        """Find out which gateways there are, and ask each of them from now on."""
+        """Look up the gateways' addresses, start a task for each new one, and cancel those of addresses that are
+        gone.
+        """
         name, port = self._gateways.name, self._gateways.port
         try:
             found = await self._resolve(name, port)
         except OSError as error:
-            self._registry.lose(f"the gateways' name {name} cannot be resolved: {error.strerror or error}")
+            self._registry.lose(f"cannot resolve the gateways' name {name}: {error.strerror or error}")
             self._registry.forget(self._clock())
             return
         self._registry.keep(found, self._clock())

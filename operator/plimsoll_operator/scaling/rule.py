@@ -1,9 +1,9 @@
-"""How many replicas a model wants, and why: a pure function of its bounds, of what was seen, and of what is there.
+"""The scaling rule: computes how many replicas a model needs, with a reason. A pure function.
 
-Requests that are expected when a replica that is asked for now would serve, times the seconds that each takes, are
-requests at a time (Little's law). A margin of the root of that is for their variance (the square-root rule of Halfin
-and Whitt, 1981), what waits already is to be gone within half a minute, and all of it is shared out by what a replica
-carries (load_line.py).
+The need is the rate that is expected when a replica created now would serve, times the seconds of a request, in
+requests at a time (Little's law). A margin of its square root covers variance (the square-root rule of Halfin and
+Whitt, 1981). Waiting requests should be served within half a minute. The sum is divided by the load line of a replica
+(load_line.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from plimsoll_operator.scaling.stabilization import Extremes
 from plimsoll_operator.spec.scaling import Scaling
 
 MARGIN = 0.5
-"""Of the root of the requests at a time."""
+"""The margin, in square roots of the requests at a time."""
 CATCH_UP_SECONDS = 30.0
-"""Within which what waits is to be worked off."""
+"""Seconds in which waiting requests should be served."""
 TOLERANCE = 0.1
-"""A need that differs by less from what is there changes nothing, and fewer must suffice with as much to spare."""
+"""Relative differences of the need that change nothing; scaling down needs as much to spare."""
 FACTOR, STEP = 2, 4
-"""At a time there come to be at most so many times as many replicas, or so many more."""
+"""One change allows this many times as many replicas, or this many more, whichever is greater."""
 
 
 class Why(Enum):
@@ -40,7 +40,9 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DesiredReplicas:
-    """Replicas that are wanted; `words` say why, for people. `trouble`: what keeps the rule from more, if anything."""
+    """The wanted replicas; `words` is the reason as text. `trouble`: what prevents a better decision, "" for
+    nothing.
+    """
 
     replicas: int
     why: Why
@@ -51,15 +53,15 @@ class DesiredReplicas:
 def decide(
     scaling: Scaling, desired: int | None, facts: Facts, load_line: LoadLine, said: Extremes, began: float
 ) -> DesiredReplicas:
-    """What is wanted now, of a model of which `desired` replicas are (None: it is new).
+    """Return how many replicas are wanted, for a model of which `desired` are wanted so far (None: it is new).
 
-    `said` is what was needed over the last while (see `needed`), `began` when the first of that was said.
+    `said` has the results of `needed` over the last while, `began` is the time of the first of them.
     """
     if desired is None:
         first = scaling.clamped(1)
         return DesiredReplicas(first, Why.FIRST, f"a new model starts with {_replicas(first)}")
     if desired != scaling.clamped(desired):
-        bounds = f"spec.scaling allows from {scaling.floor} to {scaling.most}"
+        bounds = f"spec.scaling allows {scaling.floor} to {scaling.most}"
         return DesiredReplicas(scaling.clamped(desired), Why.BOUNDS, bounds)
     if desired == 0:
         return _from_zero(scaling, facts, load_line)
@@ -71,7 +73,7 @@ def decide(
 
 
 def needed(scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine) -> DesiredReplicas:
-    """What the load asks for now, whatever was asked for before: between one replica and the most."""
+    """Return what the present load needs, between one replica and the maximum."""
     height = load_line.height(scaling.target, facts)
     steady = max(facts.in_flight - facts.backlog, facts.expected * (facts.seconds or 0.0))
     waiting = facts.backlog
@@ -81,24 +83,26 @@ def needed(scaling: Scaling, desired: int, facts: Facts, load_line: LoadLine) ->
     need = (at_a_time + MARGIN * math.sqrt(at_a_time)) / height
     wanted = math.ceil(need - TOLERANCE * desired) if need > desired else math.ceil(need * (1 + TOLERANCE))
     wanted = max(wanted, desired) if need > desired else min(wanted, desired)
-    words = f"{at_a_time:.1f} requests at a time are expected, and a replica carries {height:.1f}"
+    words = f"{at_a_time:.1f} requests at a time are expected, and a replica serves {height:.1f}"
     missed = miss(scaling.target, facts)
     if missed is not None:
         words = f"{missed.why}; {words}"
     bounded = min(scaling.most, max(1, scaling.floor, wanted))
     trouble = missing_demand(facts) or alone(scaling.target, facts)
     if wanted > scaling.most:
-        trouble = trouble or f"{wanted} replicas would be needed, and maxReplicas is {scaling.most}"
+        trouble = trouble or f"{wanted} replicas are needed, and maxReplicas is {scaling.most}"
     return DesiredReplicas(bounded, Why.LOAD, words, trouble)
 
 
 def missing_demand(facts: Facts) -> str:
-    """Why nothing can be said of a model's demand, "" while what gateways said last counts."""
+    """Return why a model's demand is unknown; "" while the gateways' last reports count."""
     return facts.unheard if facts.since >= facts.now else ""
 
 
 def _from_zero(scaling: Scaling, facts: Facts, load_line: LoadLine) -> DesiredReplicas:
-    """A revision that nobody has tried gets a replica, which shows whether it loads. One that failed waits."""
+    """Return the replicas for held requests. A new revision gets one replica to test whether it loads, unless that
+    failed.
+    """
     if not facts.held and not facts.loading.loaded and not facts.loading.failed:
         return DesiredReplicas(1, Why.FIRST, "its spec has changed: one replica shows whether it loads")
     if not facts.held:
@@ -111,9 +115,10 @@ def _from_zero(scaling: Scaling, facts: Facts, load_line: LoadLine) -> DesiredRe
 def _fewer(
     scaling: Scaling, desired: int, facts: Facts, load: DesiredReplicas, said: Extremes, began: float
 ) -> DesiredReplicas:
-    """Fewer only while every gateway is heard, and after having watched for as long as fewer must have sufficed.
+    """Return fewer replicas if they have sufficed for long enough and no gateway's report is missing.
 
-    None only once nothing loads within its startup deadline, and so long after the first replica became ready.
+    Scale to zero only when nothing loads within its startup deadline, and when the model has been idle for long enough
+    since the first replica became ready.
     """
     same = DesiredReplicas(desired, Why.SAME, "", load.trouble)
     if facts.unheard or facts.held:
@@ -122,14 +127,14 @@ def _fewer(
     idle = facts.now - max(facts.asked, facts.since, began, facts.loading.served)
     settled = facts.now >= facts.loading.until
     if scaling.floor == 0 and settled and not facts.in_flight and idle >= scaling.idle:
-        words = f"nobody has asked for it for {idle:.0f} s"
+        words = f"no requests for {idle:.0f} s"
         return DesiredReplicas(
             0, Why.IDLE, words if facts.loading.loaded else f"it has not loaded in time, and {words}"
         )
     most = max(load.replicas, said.most(facts.now - scaling.down))
     if most < desired and watched >= scaling.down:
         return DesiredReplicas(
-            most, Why.LOAD, f"{load.words}, and no more were needed for {scaling.down} s", load.trouble
+            most, Why.LOAD, f"{load.words}, and fewer have sufficed for {scaling.down} s", load.trouble
         )
     return same
 

@@ -1,7 +1,7 @@
-"""Every model that scales: what gateways say of it, and what its rule makes of that.
+"""Scales all models with `spec.scaling`: collects their demand and applies the rule.
 
-Passes ask `decide`; the status that they write is what the next process goes
-on from. Between passes the loop looks at those that could want another number, and has them get a pass.
+A reconcile calls `decide`; the status that it writes is what the next leader continues from. Between reconciles, a loop
+finds models that need another number of replicas and queues them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from plimsoll_operator.spec.scaling import Scaling
 from plimsoll_operator.status.load_progress import LoadFailure, Loading, failure_of_status, loads_until, served_since
 
 WEIGHT = 0.5
-"""Of the last start in what is expected of the next."""
+"""The weight of the last measured start time in the expected one."""
 
 
 class Starts:
-    """Of one model."""
+    """Measures the start times of one model's pods."""
 
     def __init__(self) -> None:
         self._starting: set[str] = set()
 
     def see(self, pods: Iterable[Pod], expected: float | None) -> float | None:
-        """The seconds that are expected now. Pods of which nobody saw that they were not ready tell nothing."""
+        """Return the expected seconds of a start. Only pods that were observed before they were ready count."""
         live = [pod for pod in pods if pod.live]
         for pod in live:
             if pod.ready and pod.uid in self._starting:
@@ -46,16 +46,16 @@ class Starts:
 
 
 LOOK_SECONDS = 5.0
-"""Between two looks at every model that is asked for, or has more replicas than it must."""
+"""Seconds between two checks of all models that have requests or more replicas than the minimum."""
 
 
 TOLD_SECONDS = 60.0
-"""Between two words about a model's trouble: figures in them change with each look."""
+"""Seconds between two updates of a model's trouble, because its figures change with each check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is wanted, and the status that is to say so."""
+    """The wanted replicas, and the status to write."""
 
     desired_replicas: DesiredReplicas
     before: int | None
@@ -63,18 +63,20 @@ class Decision:
 
     @property
     def replicas(self) -> int:
-        """How many are wanted."""
+        """The number of wanted replicas."""
         return self.desired_replicas.replicas
 
     @property
     def changes(self) -> bool:
-        """Whether another number is wanted than the status says."""
+        """Whether it differs from the number in the status."""
         return self.before != self.desired_replicas.replicas
 
 
 @dataclass(slots=True)
 class Model:
-    """One that scales. `scaling`, `scaling_status`, `ready` and `loading` are those of its last pass."""
+    """A model with `spec.scaling`. `scaling`, `scaling_status`, `ready` and `loading` are those of its last
+    reconcile.
+    """
 
     history: ScalingHistory
     window: DemandWindow
@@ -86,7 +88,7 @@ class Model:
 
 
 class Scaler:
-    """`wake` is told of models that want another number of replicas."""
+    """The demand and decisions of all models. Calls `wake` with models that need another number of replicas."""
 
     def __init__(
         self,
@@ -112,9 +114,9 @@ class Scaler:
         revision: str,
         startup: float,
     ) -> Decision:
-        """What is wanted of a model with this status and these pods. It is followed from now on.
+        """Return the decision for a model with this status and these pods. The scaler follows the model from then on.
 
-        `revision` is the one that is to serve, and `startup` the seconds that a replica may take to load it.
+        `revision` is the one that should serve, and `startup` the seconds that a replica may take to load it.
         """
         found = [pod for pod in pods if pod.live]
         now, scaling_status = self._clock().timestamp(), _standing_before(status, len(found))
@@ -138,13 +140,13 @@ class Scaler:
     def decide_placed(
         self, key: ObjectKey, scaling: Scaling, status: Mapping[str, Any], there: int, awake: int
     ) -> Decision:
-        """The same of a model in a pool that is on so many hosts."""
+        """Return the decision for a model in a pool that is on `there` hosts, of which `awake` have it awake."""
         now = self._clock().timestamp()
         model = self._model(key, scaling, _standing_before(status, there), now)
         return self._decide(key, model, awake, (), now)
 
     def _model(self, key: ObjectKey, scaling: Scaling, scaling_status: ScalingStatus, now: float) -> Model:
-        """A model, as its spec and its status are now."""
+        """Return the model with its present spec and status."""
         model = self._models.get(key)
         if model is None:
             model = Model(remembered(scaling_status, now), DemandWindow(), Starts(), scaling, scaling_status)
@@ -163,17 +165,17 @@ class Scaler:
         )
 
     def forget(self, key: ObjectKey) -> None:
-        """A model is gone, or scales no more."""
+        """Stop following a model that is deleted or has no `spec.scaling`."""
         self._models.pop(key, None)
 
     async def run(self) -> None:
-        """Look at models for ever."""
+        """Check all models forever."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
 
     def look(self) -> None:
-        """Have those get a pass that want another number, or of which something else is to be told."""
+        """Queue models that need another number of replicas or another trouble in their status."""
         now = self._clock().timestamp()
         self.registry.watched_since(now)
         for key, model in self._models.items():
@@ -187,13 +189,13 @@ class Scaler:
                 self._wake(key)
 
     def demand(self, key: ObjectKey) -> list[ModelDemand]:
-        """What the gateways that count say of a model."""
+        """Return a model's demand in the gateways' reports that count."""
         now = self._clock().timestamp()
         known = (self._said.get(answer.instance, {}).get(key) for answer in self.registry.believed(now))
         return [entry for entry in known if entry is not None]
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where what is remembered contradicts itself."""
+        """Raise AssertionError if the records contradict each other."""
         self.registry.check_integrity()
         for model in self._models.values():
             model.history.check_integrity()
@@ -234,14 +236,14 @@ class Scaler:
         return replace(facts, steady=steady, loading=model.loading)
 
     def _is_quiet(self, key: ObjectKey, model: Model) -> bool:
-        """Whether nothing can have changed: nobody asks, and no more replicas are there than must be."""
+        """Return whether the decision cannot change: no requests, and not more replicas than the minimum."""
         return model.scaling_status.desired == model.scaling.floor and not any(e.in_flight for e in self.demand(key))
 
 
 def _standing_before(status: Mapping[str, Any], there: int) -> ScalingStatus:
-    """What the last status says of a model that is there so often."""
+    """Return the scaling part of a status. A model that was not scaled before starts with its present replicas."""
     scaling_status = read_scaling_status(status)
-    if scaling_status.desired is None and there:  # it had replicas before it was to scale
+    if scaling_status.desired is None and there:  # It had replicas before spec.scaling was set.
         return replace(scaling_status, desired=there)
     return scaling_status
 
@@ -249,7 +251,9 @@ def _standing_before(status: Mapping[str, Any], there: int) -> ScalingStatus:
 def _scaling_status(
     before: ScalingStatus, desired_replicas: DesiredReplicas, history: ScalingHistory, now: float
 ) -> ScalingStatus:
-    """What the status is to say: words change with the number, figures when they are far off, trouble now and then."""
+    """Return the status to write. Its reason changes with the number, figures if they are far off, trouble once a
+    minute.
+    """
     anew = before.desired != desired_replicas.replicas
     told = replace(
         measured(before, history.start, history.load_line.missed, anew=anew), desired=desired_replicas.replicas

@@ -1,4 +1,4 @@
-"""A decision of the scaler, for people: the event that tells of it, and its part of the status."""
+"""The event and the status fields of a scaling decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plimsoll_operator.status.reasons import Reason
 
 
 def news(decision: Decision) -> tuple[Reason, str] | None:
-    """Reason and note of the event; None where nothing has changed, or the model is new."""
+    """Return reason and note of the event; None if the number has not changed or the model is new."""
     before, after = decision.before, decision.replicas
     if not decision.changes or before is None:
         return None
@@ -24,5 +24,5 @@ def news(decision: Decision) -> tuple[Reason, str] | None:
 
 
 def scaling_fields(decision: Decision | None) -> dict[str, Any]:
-    """What the status says besides `desiredReplicas`."""
+    """Return the status fields besides `desiredReplicas`."""
     return {} if decision is None else {"scaling": write_scaling_status(decision.scaling_status)}

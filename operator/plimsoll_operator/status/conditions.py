@@ -1,4 +1,4 @@
-"""Conditions of a status: what they say, when they last changed, and which changes people hear of as events."""
+"""Conditions of a status, their transition times, and which changes become events."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from plimsoll_operator.status.reasons import CALM, Reason
 
 READY, PROGRESSING, PLACED, LOADED, ROUTABLE = "Ready", "Progressing", "Placed", "Loaded", "Routable"
 RECONCILING, STALLED = "Reconciling", "Stalled"
-"""What tools that know nothing of us look for (kstatus); they are there only while they hold."""
+"""Conditions of the kstatus convention, which other tools read. They exist only while they are True."""
 REPLICAS_IGNORED = "ReplicasIgnored"
-"""It exists only while it is True, too."""
+"""A condition that exists only while it is True."""
 OURS = frozenset({READY, PROGRESSING, PLACED, LOADED, ROUTABLE, RECONCILING, STALLED, REPLICAS_IGNORED})
-"""Other types are other managers'."""
+"""The types that the operator writes; others belong to other managers."""
 MESSAGE_LIMIT = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition, before it has a time. `status` None is Unknown."""
+    """A condition without its transition time. `status` None is Unknown."""
 
     type: str
     status: bool | None
@@ -30,12 +30,12 @@ class Condition:
 
     @property
     def word(self) -> str:
-        """The status as it is written."""
+        """The status as text."""
         return "Unknown" if self.status is None else str(self.status)
 
     @property
     def is_warning(self) -> bool:
-        """Whether a person should look: something does not hold, and for more than lack of time."""
+        """Whether it needs attention: it is not True, and waiting will not change that."""
         if self.type == STALLED:
             return True
         settled = self.type == PROGRESSING and self.reason is Reason.SETTLED
@@ -45,7 +45,7 @@ class Condition:
 def with_times(
     conditions: Sequence[Condition], before: Sequence[Mapping[str, Any]], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
-    """Conditions as they are written: the time changes only where the status does."""
+    """Return conditions for the API; the transition time changes only if the status does."""
     times = {c["type"]: (c["status"], c["lastTransitionTime"]) for c in before}
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     written = []
@@ -65,15 +65,14 @@ def with_times(
 
 
 def cut(text: str, limit: int) -> str:
-    """The text, or as much of it as `limit` characters hold, with … at the end."""
+    """Return the text, shortened to `limit` characters with … at the end."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def news(conditions: Sequence[Condition], before: Sequence[Mapping[str, Any]]) -> list[Condition]:
-    """The changes of status or reason that are worth an event.
+    """Return the changes of status or reason that become events.
 
-    Ready, Progressing and Reconciling repeat what the others say, but for their good ends. That something has not
-    happened yet is no news.
+    Ready, Progressing and Reconciling repeat the other conditions, so only their good ends are events. Waiting is none.
     """
     known = {c["type"]: (c["status"], c["reason"]) for c in before}
     changed = [c for c in conditions if known.get(c.type) != (c.word, c.reason.value)]

@@ -1,4 +1,4 @@
-"""Events that `kubectl describe` shows: one for each transition and for each pod that is made or deleted."""
+"""Builds events, which `kubectl describe` shows: one for each transition and for each pod created or deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTE_LIMIT = 1000
 def build_event(
     item: Object, instance: str, reason: Reason, note: str, now: datetime, *, warning: bool = False
 ) -> dict[str, Any]:
-    """An event about an object of ours."""
+    """Build an event about one of our objects."""
     meta = item["metadata"]
     return {
         "apiVersion": "events.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""How far the present revision of a model has come: whether a replica of it was ever ready, and what still loads."""
+"""Whether a model's present revision has loaded, and what is still loading."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ FAILURES = NOT_PLACED | NOT_LOADED | {Reason.REJECTED}
 
 @dataclass(frozen=True, slots=True)
 class Loading:
-    """Times are seconds since the epoch.
+    """The loading state of a revision. Times are seconds since the epoch.
 
     `loaded`: a replica of the revision has been ready. `failed`: the model was scaled to zero before one was. `until`:
-    when the startup deadline of the last replica that loads ends, 0 if none loads. `served`: when the first replica
-    since the last start from zero became ready, 0 if none has.
+    when the startup deadline of the last loading replica ends, 0 if none loads. `served`: when the first replica since
+    the last start from zero became ready, 0 if none has.
     """
 
     loaded: bool = True
@@ -38,13 +38,13 @@ class LoadFailure:
 
 
 def read_load_failure(scaling: Mapping[str, Any]) -> LoadFailure | None:
-    """From `status.scaling`; None if it has no failure."""
+    """Read the failure of `status.scaling`; None if it has none."""
     found = scaling.get("failure")
     return None if found is None else LoadFailure(found["revision"], Failure(Reason(found["reason"]), found["message"]))
 
 
 def failure_of_status(conditions: Iterable[Mapping[str, Any]], startup: float) -> Failure:
-    """What the last status says is wrong with a model that has not loaded within `startup` seconds."""
+    """Return the failure in the last status of a model that has not loaded within `startup` seconds."""
     known = {condition["type"]: condition for condition in conditions}
     for kind in (PLACED, LOADED):
         found = known.get(kind)
@@ -54,10 +54,10 @@ def failure_of_status(conditions: Iterable[Mapping[str, Any]], startup: float) -
 
 
 def loads_until(live: Sequence[Pod], since: float, startup: float) -> float:
-    """When the last replica that loads has had its time, 0 if none loads.
+    """Return when the startup deadline of the last loading replica ends, 0 if none loads.
 
-    A replica that has no node or crashes loads as well: its kubelet and the scheduler try again. While no pod is there,
-    because none can be made, the time counts from `since`, when replicas were last wanted.
+    A replica without a node, or one that crashes, counts as loading: scheduler and kubelet try again. If there are no
+    pods because none can be created, the deadline counts from `since`, when replicas were last wanted.
     """
     loading = [max(pod.created, pod.moved).timestamp() for pod in live if not pod.ready and not pod.cut_off]
     began = loading if live else [since]
@@ -65,5 +65,5 @@ def loads_until(live: Sequence[Pod], since: float, startup: float) -> float:
 
 
 def served_since(live: Iterable[Pod], revision: str) -> float | None:
-    """When the first replica of the revision among these became ready; None if none is."""
+    """Return when the first ready replica of the revision became ready; None if none is ready."""
     return min((pod.moved.timestamp() for pod in live if pod.ready and pod.revision == revision), default=None)

@@ -1,4 +1,4 @@
-"""The served names that an object claims and does not have, and what its conditions say of them."""
+"""Served names that an object claims but does not own, and the text about them in its conditions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from plimsoll_operator.status.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """A name that an object claims and does not have, and in a few words why."""
+    """A name that an object claims but does not own, with a short reason."""
 
     name: str
     reason: Reason
@@ -21,18 +21,18 @@ ADVICE = {
     Reason.SERVED_NAME_TAKEN: ("taken", "choose others in spec.model.servedNames"),
     Reason.SERVED_NAME_RESERVED: (
         "reserved",
-        "choose others in spec.model.servedNames, or have the chart's servedNames.rules allow them here",
+        "choose others in spec.model.servedNames, or allow them here in the chart's servedNames.rules",
     ),
     Reason.SERVED_NAME_KEPT: (
         "kept for the namespaces that served them",
-        "wait, choose others in spec.model.servedNames, or have the chart's servedNames.rules allow them here",
+        "wait, choose others in spec.model.servedNames, or allow them here in the chart's servedNames.rules",
     ),
 }
-"""By reason, what is the matter with names, and what to do."""
+"""By reason: what is wrong with the names, and what to do."""
 
 
 def describe_conflicts(conflicts: Sequence[NameConflict]) -> tuple[Reason, str]:
-    """The reason of the first conflict, and a message about all of them."""
+    """Return the reason of the first conflict, and a message about all of them."""
     parts = []
     for reason in dict.fromkeys(conflict.reason for conflict in conflicts):
         what, advice = ADVICE[reason]

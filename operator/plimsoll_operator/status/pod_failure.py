@@ -1,4 +1,4 @@
-"""Why a pod cannot serve, read from its status: the runtime's own words where it left some."""
+"""Reads from a pod's status why it cannot serve, with the runtime's termination message if there is one."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ LAST_WORDS = {
     9: "model-fetch",
     10: "address-unavailable",
 }
-"""How the line begins that the runtime writes to its termination log, by its exit code (a contract test compares)."""
+"""The first word of the runtime's termination message, by exit code; a contract test compares them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a pod cannot serve, and the same for people."""
+    """Why a pod cannot serve, as a reason and a message."""
 
     reason: Reason
     message: str
 
 
 def failure_of(status: Object, conditions: Mapping[str, Any]) -> Failure | None:
-    """What is wrong with a pod; None while nothing is known to be."""
+    """Return the failure of a pod; None if none is known."""
     if status.get("phase") == "Failed" and status.get("reason"):
-        # The kubelet or a controller ended it: evicted, refused by its node, node shut down or lost.
+        # The kubelet or a controller ended it: evicted, rejected by its node, node shut down or lost.
         return Failure(Reason.EVICTED, f"{status['reason']}: {status.get('message') or 'no message'}")
     for container in status.get("containerStatuses") or ():
         if container["name"] == CONTAINER and (found := _container_failure(container)) is not None:
@@ -51,12 +51,12 @@ def failure_of(status: Object, conditions: Mapping[str, Any]) -> Failure | None:
 
 
 def node_failure(node: str) -> Failure:
-    """Of a pod whose node does not answer."""
+    """Return the failure of a pod whose node does not respond."""
     return Failure(Reason.NODE_LOST, f"node {node} does not answer")
 
 
 def _container_failure(container: Object) -> Failure | None:
-    """From the waiting state, or from how the container ended the last time, as long as it is not ready again."""
+    """Return the failure in the container's waiting state, or in its last end if it is not ready again."""
     state = container.get("state") or {}
     waiting = state.get("waiting") or {}
     word, message = waiting.get("reason"), waiting.get("message") or ""
@@ -69,20 +69,20 @@ def _container_failure(container: Object) -> Failure | None:
         return None
     code = int(ended.get("exitCode") or 0)
     if code == 0 and word != BACKING_OFF:
-        return None  # it drained and ended as it was told to
+        return None  # It drained and ended normally.
     reason = Reason.OUT_OF_MEMORY if ended.get("reason") == OOM_KILLED else EXIT_REASONS.get(code, Reason.CRASHED)
     restarts = int(container.get("restartCount") or 0)
     return Failure(reason, f"{_words(ended, code)} ({restarts} restart{'' if restarts == 1 else 's'})")
 
 
 def _words(ended: Mapping[str, Any], code: int) -> str:
-    """The line that the runtime wrote to its termination log, else how it ended.
+    """Return the line that the runtime wrote to its termination log, else how the container ended.
 
-    Any other message is the end of the container's log, which pods of earlier operators have there if the runtime wrote
-    nothing (`FallbackToLogsOnError`). It may name requests, responses and files of any tenant.
+    Other text is not shown. It could be the end of the container's log, which may name requests, responses and files of
+    any tenant.
     """
     if ended.get("reason") == OOM_KILLED:
-        return "the runtime took more memory than resources.memory allows; raise it or lower runtime.kvMemory"
+        return "the runtime used more memory than resources.memory; raise it or lower runtime.kvMemory"
     words, kind = (ended.get("message") or "").strip(), LAST_WORDS.get(code)
     if kind is not None and words.startswith(f"{kind}: ") and "\n" not in words:
         return " ".join(words.split())

@@ -1,4 +1,4 @@
-"""Why a condition is what it is, in one word for programs. This is all there are."""
+"""The reasons of conditions and events. There are no others."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ EXIT_REASONS = {
     9: Reason.MODEL_FETCH_FAILED,
     10: Reason.INVALID_OPTIONS,
 }
-"""What the runtime's exit codes mean (plimsoll_runtime.errors; a contract test compares)."""
+"""Reasons by exit code of the runtime (plimsoll_runtime.errors); a contract test compares them."""
 
 NOT_PLACED = frozenset({Reason.UNSCHEDULABLE, Reason.EVICTED, Reason.NODE_LOST})
-"""Failures of a pod to have a node that works."""
+"""Failures of a pod to get a node that works."""
 
 NOT_LOADED = frozenset(EXIT_REASONS.values()) | {
     Reason.IMAGE_NOT_PULLED,
     Reason.CONTAINER_NOT_STARTED,
     Reason.CRASHED,
 }
-"""Failures of a pod to load its model: its kubelet tries again, ever more slowly, until somebody mends it."""
+"""Failures of a pod to load its model. The kubelet tries again with growing back-off until the cause is fixed."""
 
 CALM = frozenset(
     {
@@ -135,4 +135,4 @@ CALM = frozenset(
         Reason.WAITING_FOR_REPORT,
     }
 )
-"""Why something does not hold yet, or is not meant to."""
+"""Reasons that need no attention: the state is temporary or intended."""

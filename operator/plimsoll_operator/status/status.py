@@ -1,4 +1,4 @@
-"""What an object's status says, from the spec and from what is there."""
+"""Describes an object's status from its spec and its pods."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from plimsoll_operator.status.reasons import NOT_LOADED, NOT_PLACED, Reason
 
 Fields = dict[str, Any]
 KEPT = ("servedNames", "names", "source", "desiredReplicas", "scaling", "stableRevision", "canary")
-"""What is still true of an object that cannot be read."""
+"""Status fields that stay valid for an object whose spec has errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rejections:
-    """Why the API server would not do what it was asked to; None where it did."""
+    """Why the API server rejected a pod or a Service; None if it did not."""
 
     pod: str | None = None
     service: str | None = None
@@ -43,7 +43,7 @@ class Rejections:
 def describe(
     seen: PodView[Spec], rejections: Rejections, before: Sequence[Mapping[str, Any]] = ()
 ) -> tuple[Fields, list[Condition]]:
-    """The status without its conditions, and the conditions; `before` are those of the last status."""
+    """Return the status without conditions, and the conditions; `before` has those of the last status."""
     spec = seen.spec
     parts = [placed_of(seen, rejections.pod), _loaded(seen), _routable(seen, rejections.service)]
     ready = _idle_of(parts[1:]) if spec.idle else ready_of(seen, parts)
@@ -66,14 +66,14 @@ def describe(
 
 
 def describe_invalid(item: Object, pods: Sequence[Pod], message: str) -> tuple[Fields, list[Condition]]:
-    """The status of an object that cannot be read: what runs goes on as it is, under the names that it has."""
+    """Return the status of an object whose spec has errors: its pods stay as they are, under its present names."""
     live = [p for p in pods if p.live]
     least = read_rollout(item["spec"].get("rollout", {})).least_ready(_wanted_before(item))
     return describe_unread(item, len(live), sum(p.ready for p in live), least, message)
 
 
 def describe_unread(item: Object, there: int, ready: int, least: int, message: str) -> tuple[Fields, list[Condition]]:
-    """The same where `ready` of those that are `there` serve, and `least` are to for it to be called ready."""
+    """Return the status of an object whose spec has errors. It is ready if at least `least` of its pods are."""
     meta, before = item["metadata"], item.get("status") or {}
     replicas = _wanted_before(item)
     fields = {
@@ -103,7 +103,7 @@ def describe_unread(item: Object, there: int, ready: int, least: int, message: s
 
 
 def _wanted_before(item: Object) -> int:
-    """The replicas that are wanted of an object that cannot be read."""
+    """Return the wanted replicas of an object whose spec has errors."""
     said: int = item["spec"].get("replicas", 1)
     if said == 0 or "scaling" not in item["spec"]:
         return said
@@ -112,14 +112,14 @@ def _wanted_before(item: Object) -> int:
 
 
 def _idle_of(parts: Sequence[Condition]) -> Condition:
-    """A model that nobody asks for is ready if it has loaded before and a request would start it."""
+    """Return Ready for an idle model: True if it has loaded before and a request would start it."""
     loaded, routable = parts
     part = routable if loaded.reason is Reason.IDLE else loaded
     return Condition(READY, part.status, part.reason, part.message)
 
 
 def standard_of(progressing: Condition) -> list[Condition]:
-    """The same in the conditions of kstatus, by which other tools wait."""
+    """Return the conditions of kstatus, which other tools wait for."""
     if progressing.status:
         return [Condition(RECONCILING, True, progressing.reason, progressing.message)]
     if progressing.reason is Reason.SETTLED:
@@ -128,7 +128,7 @@ def standard_of(progressing: Condition) -> list[Condition]:
 
 
 def replicas_ignored(item: Object) -> list[Condition]:
-    """The condition that spec.replicas has no effect; none where it has, or is the default."""
+    """Return the condition that spec.replicas has no effect; none if it has, or is the default."""
     replicas = item["spec"].get("replicas", 1)
     if "scaling" not in item["spec"] or replicas in (0, 1):
         return []
@@ -140,10 +140,10 @@ def replicas_ignored(item: Object) -> list[Condition]:
 
 
 def placed_of(seen: PodView[Workload], rejection: str | None) -> Condition:
-    """Whether every pod has a node."""
+    """Return whether every pod has a node."""
     replicas = seen.spec.replicas
     if rejection is not None:
-        return Condition(PLACED, False, Reason.REJECTED, f"the API server refuses the pod: {rejection}")
+        return Condition(PLACED, False, Reason.REJECTED, f"the API server rejects the pod: {rejection}")
     if (failure := seen.failure(NOT_PLACED)) is not None:
         return Condition(PLACED, False, failure.reason, failure.message)
     scheduled = sum(p.scheduled for p in seen.good)
@@ -161,7 +161,7 @@ def _loaded(seen: PodView[Spec]) -> Condition:
         return Condition(LOADED, False, failure.reason, failure.message)
     message = f"{seen.good_ready} of {replicas} replicas have loaded {source}"
     if seen.spec.idle:
-        return Condition(LOADED, False, Reason.IDLE, "nobody asks for it; a request starts a replica")
+        return Condition(LOADED, False, Reason.IDLE, "it has no requests; a request starts a replica")
     if seen.good_ready < replicas:
         return Condition(LOADED, False, Reason.LOADING, message)
     return Condition(LOADED, True, Reason.LOADED, message)
@@ -175,22 +175,22 @@ def _routable(seen: PodView[Spec], rejection: str | None) -> Condition:
         message = f"a Service {spec.key.name} that is not ours exists; rename the object or delete that Service"
         return Condition(ROUTABLE, False, Reason.SERVICE_NAME_TAKEN, message)
     if rejection is not None:
-        return Condition(ROUTABLE, False, Reason.REJECTED, f"the API server refuses the Service: {rejection}")
+        return Condition(ROUTABLE, False, Reason.REJECTED, f"the API server rejects the Service: {rejection}")
     names = ", ".join(spec.served_names)
     if spec.idle and observed.gave_up is not None:
         return Condition(
-            ROUTABLE, False, Reason.NO_READY_REPLICA, f"no replica is there; a request for {names} starts one"
+            ROUTABLE, False, Reason.NO_READY_REPLICA, f"it has no replica; a request for {names} starts one"
         )
     if spec.idle:
-        return Condition(ROUTABLE, True, Reason.IDLE, f"no replica is there; a request for {names} starts one")
+        return Condition(ROUTABLE, True, Reason.IDLE, f"it has no replica; a request for {names} starts one")
     if not seen.ready:
         reason = Reason.STOPPED if spec.replicas == 0 else Reason.NO_READY_REPLICA
-        return Condition(ROUTABLE, False, reason, "no replica answers requests")
+        return Condition(ROUTABLE, False, reason, "no replica is ready for requests")
     return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} ready for requests to {names}")
 
 
 def ready_of(seen: PodView[Workload], parts: Sequence[Condition]) -> Condition:
-    """Whether enough replicas serve, of whatever spec: a roll or a node that is lost need not change it."""
+    """Return whether enough replicas serve, of any spec; a rollout or a lost node need not change that."""
     spec, routable = seen.spec, parts[-1]
     if spec.replicas == 0:
         return Condition(READY, True, Reason.STOPPED, "0 replicas are wanted; scale up to serve")
@@ -203,20 +203,20 @@ def ready_of(seen: PodView[Workload], parts: Sequence[Condition]) -> Condition:
 def progressing_of(
     seen: PodView[Workload], parts: Sequence[Condition], before: Sequence[Mapping[str, Any]]
 ) -> Condition:
-    """False when nothing changes any more: what is wanted is there, or nothing has come of it for too long."""
+    """Return Progressing: False if the object is settled or has made no progress before its deadline."""
     under_way = _under_way(seen, parts)
     if under_way is None:
-        return Condition(PROGRESSING, False, Reason.SETTLED, "what is there is what is wanted")
+        return Condition(PROGRESSING, False, Reason.SETTLED, "the object matches its spec")
     reason, message = under_way
     if reason is Reason.ROLLOUT_QUEUED or seen.observed.now < seen.deadline(before):
         return Condition(PROGRESSING, True, reason, message)
     seconds = seen.spec.rollout.progress_seconds
-    late = f"nothing has moved for {seconds} s: {_hindrance(parts) or message}"
+    late = f"no progress for {seconds} s: {_hindrance(parts) or message}"
     return Condition(PROGRESSING, False, Reason.PROGRESS_DEADLINE_EXCEEDED, late)
 
 
 def _under_way(seen: PodView[Workload], parts: Sequence[Condition]) -> tuple[Reason, str] | None:
-    """What still changes, and in a sentence."""
+    """Return the reason and message of an ongoing change; None if there is none."""
     replicas = seen.spec.replicas
     for part in parts:
         if _is_failing(part) and seen.observed.gave_up is None:
@@ -231,7 +231,10 @@ def _under_way(seen: PodView[Workload], parts: Sequence[Condition]) -> tuple[Rea
     if seen.good_ready < replicas or len(seen.good) != replicas or seen.stopping:
         return Reason.SCALING, f"{seen.good_ready} of {replicas} replicas are ready, {seen.stopping} are stopping"
     if seen.held:
-        return Reason.ROLLOUT_QUEUED, "other models take the new runtime image or defaults first"
+        return (
+            Reason.ROLLOUT_QUEUED,
+            "waiting in the upgrade queue: other models roll to the new image or defaults first",
+        )
     return None
 
 
@@ -240,7 +243,7 @@ def _nodes(pods: Sequence[Pod]) -> str:
 
 
 def _hindrance(parts: Sequence[Condition]) -> str:
-    """What somebody could do something about."""
+    """Return the first message that needs attention, or ""."""
     for part in parts:
         if part.status is False and part.is_warning:
             return part.message
@@ -252,7 +255,7 @@ def _is_failing(part: Condition) -> bool:
 
 
 def phase_of(seen: PodView[Workload], progressing: Condition, parts: Sequence[Condition]) -> str:
-    """A summary for people."""
+    """Return the summary `status.phase`."""
     placed, loaded, _ = parts
     if seen.observed.gave_up is not None:
         return "Failed"

@@ -97,7 +97,9 @@ def _grant(
 
 
 def _act(builder: PlanBuilder, known: Known, best: HostOption, request: WakeRequest) -> bool:
-    """Evict the victims, then wake or place the model. Return False if the limit of moves leaves it to the next plan."""
+    """Evict the victims, then wake or place the model. Return False if the limit of moves defers it to the next
+    plan.
+    """
     source = _source(builder, known) if best.own is None else None
     if source is None and best.own is None and len(_good(known)) >= known.model.placed:
         builder.truncated = True

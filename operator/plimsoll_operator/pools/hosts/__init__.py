@@ -1,1 +1,1 @@
-"""Single hosts: the client of their API, their reports, and the ModelHosts that show them."""
+"""Hosts: the client of their API, their reports, and the ModelHosts that show them."""

@@ -1,4 +1,4 @@
-"""The door to hosts: the requests of the host API that the operator makes, its errors in our words."""
+"""The client of the host API: its requests and errors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from plimsoll_operator.pools.hosts.report import LIMIT, Report, decode_report
 from plimsoll_operator.spec.identity import HOST_PORT, ObjectKey
 
 WAIT_SECONDS = 10.0
-"""How long a host may hold a question for news: numbers that are no news are then as old as this at most."""
+"""How long a host may delay a response without news, and so the highest age of the numbers."""
 ANSWER_SECONDS = 10.0
-"""For a report. A change has no longer than a write to the API server, as whoever loses the Lease may not be late."""
+"""Time limit of a report. Changes have the time limit of writes to the API server, on which leader election relies."""
 UNLIMITED = 0
 
 
 class HostError(Exception):
-    """A host did not do what it was asked. `code` is its HTTP status, None when it could not be reached."""
+    """A request to a host failed. `code` is its HTTP status, None if it was not reachable."""
 
     def __init__(self, code: int | None, message: str) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class HostError(Exception):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the same request would be refused again until somebody changes something."""
+        """Whether the same request would be rejected again until something changes."""
         return self.code in (400, 403, 409, 413, 507)
 
 
@@ -45,39 +45,41 @@ class _ErrorAnswer(msgspec.Struct, frozen=True):
 
 
 def host_url(address: str) -> str:
-    """Where the host API of a pod with this address is."""
+    """Return the URL of the host API of a pod with this address."""
     return url_of(address, HOST_PORT)
 
 
 def host_session() -> aiohttp.ClientSession:
-    """For the clients of all hosts. Each of those holds a question open: any limit would leave none for requests."""
+    """Return a session for the clients of all hosts. Each keeps a request open, so the number of connections is not
+    limited.
+    """
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=UNLIMITED))
 
 
 class HostClient:
-    """One host. Every method raises HostError; `report` raises BadReportError, too."""
+    """The client of one host. Every method raises HostError; `report` also raises BadReportError."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, token: str, writes_under_way: WritesUnderWay | None = None
     ) -> None:
-        """`writes_under_way` gets to know of each change while it is under way."""
+        """Send requests to `url`. `writes_under_way` holds each change while it runs."""
         self._session = session
         self._writes_under_way = writes_under_way or WritesUnderWay(WRITE_SECONDS)
         self._url = url
         self._headers = {"Authorization": f"Bearer {token}"}
 
     async def report(self, after: int, wait: float = WAIT_SECONDS) -> Report:
-        """The report, once its sequence is beyond `after` or `wait` seconds have passed."""
+        """Return the report, after its sequence exceeds `after` or `wait` seconds have passed."""
         path = f"/host/v1/report?after={after}&wait={wait:g}"
         _, data = await self._ask("GET", path, None, wait + ANSWER_SECONDS)
         return decode_report(data)
 
     async def place(self, model: ObjectKey, operation: str, spec: Mapping[str, Any], level: str) -> bool:
-        """Place a model and bring it to a level; whether that is done, or goes on."""
+        """Place a model and bring it to a level. Return whether that is done; otherwise it continues."""
         return await self._change("PUT", model, "", {"operation": operation, "spec": spec, "level": level})
 
     async def remove(self, model: ObjectKey, operation: str) -> bool:
-        """Drain, unload and forget a model. One that is not there is removed."""
+        """Drain, unload and forget a model. Return True if the host does not have it."""
         try:
             return await self._change("DELETE", model, "", {"operation": operation})
         except HostError as error:
@@ -94,7 +96,7 @@ class HostClient:
         return await self._change("POST", model, "/sleep", {"operation": operation, "level": level})
 
     async def pin(self, model: ObjectKey, operation: str, *, pinned: bool, weight: float, priority: int) -> bool:
-        """Say how much a model is worth."""
+        """Set a model's priority, weight and pin."""
         body = {"operation": operation, "pinned": pinned, "weight": weight, "priority": priority}
         return await self._change("POST", model, "/pin", body)
 
@@ -117,7 +119,7 @@ class HostClient:
         except TooLargeError as error:
             raise HostError(response.status, str(error)) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise HostError(None, f"it cannot be reached: {error or type(error).__name__}") from error
+            raise HostError(None, f"it is not reachable: {error or type(error).__name__}") from error
         if response.status not in (200, 202):
             raise HostError(response.status, _message(response.status, data))
         return response.status, data
@@ -128,4 +130,4 @@ def _message(status: int, data: bytes) -> str:
         words = msgspec.json.decode(data, type=_ErrorAnswer).error.message
     except UNREADABLE:
         words = data[:200].decode("utf-8", "replace")
-    return f"it answered {status}: {words[:1000]}"
+    return f"it returned {status}: {words[:1000]}"

@@ -1,4 +1,4 @@
-"""What is known of each host: its last report that could be believed, and why newer ones are missing."""
+"""The registry of hosts: the last valid report of each, and why newer ones are missing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from plimsoll_operator.spec.identity import ObjectKey
 
 
 def contradiction(before: Report | None, report: Report, now: float, memory: int | None = None) -> str | None:
-    """Why a report cannot be true, None where nothing speaks against it; in the same words as long as that lasts.
+    """Return why a report cannot be true, or None. The text does not change while the problem lasts.
 
-    `before` is the last one of this process that was believed, `memory` the limit of a pod whose device is a CPU; None
-    of one that has an accelerator of its own.
+    `before` is the last accepted report of the pod. `memory` is the memory limit of a pod whose device is a CPU, None
+    for one with an accelerator.
     """
     return next(_complaints(before, report, now, memory), None)
 
@@ -23,26 +23,26 @@ def _complaints(before: Report | None, report: Report, now: float, memory: int |
     device, sleepers = report.device, report.sleepers
     if before is not None and before.instance == report.instance:
         if report.sequence < before.sequence:
-            yield "it goes back: its sequence is below that of an earlier report"
+            yield "its sequence is below that of an earlier report"
         if report.time < before.time - 1:
-            yield "it goes back in time: it is older than an earlier report of the same process"
+            yield "its time is before that of an earlier report of the same process"
     if report.time > now + AHEAD_SECONDS:
         yield FROM_THE_FUTURE
     if device.line > device.capacity:
         yield f"its line of {device.line} bytes is above its capacity of {device.capacity}"
     if memory is not None and device.kind != "cpu":
         yield (
-            f"it uses an accelerator ({device.kind}) that its pool has not claimed, and that another pool on the node "
-            "may have: set resources.accelerator in the RuntimePool, or keep the device from its pods"
+            f"it uses an accelerator ({device.kind}) that its pool does not request, and that another pool on the node "
+            "may have: set resources.accelerator in the RuntimePool, or hide the device from its pods"
         )
     if memory is not None and device.kind == "cpu" and device.capacity + sleepers.capacity > memory:
         taken = device.capacity + sleepers.capacity
-        yield f"its capacity and sleepers are {taken} bytes together, and its pod is limited to {memory}"
+        yield f"its capacity and sleepers are {taken} bytes together, above its pod's memory limit of {memory}"
     granted = sum(entry.device for entry in report.models)
     if granted > device.capacity:
-        yield f"its models are granted {granted} bytes of {device.capacity}"
+        yield f"its models' grants of {granted} bytes exceed its capacity of {device.capacity}"
     if sleepers.used > sleepers.capacity:
-        yield f"its sleepers take {sleepers.used} bytes of {sleepers.capacity}"
+        yield f"its images of {sleepers.used} bytes exceed its sleepers' capacity of {sleepers.capacity}"
     if len({entry.key for entry in report.models}) < len(report.models):
         yield "it names a model twice"
 
@@ -63,15 +63,17 @@ class HostPod:
 
     @property
     def key(self) -> ObjectKey:
-        """The ModelHost's, which is named as the pod."""
+        """The ModelHost's key, with the name of the pod."""
         return ObjectKey(self.pool.namespace, self.name)
 
 
 @dataclass(slots=True)
 class Known:
-    """`heard`: when the report came, by our clock. `trouble`: why no newer one is believed, "" while all is well.
+    """A host. `heard`: when its report came, by the operator's clock. `trouble`: why no newer one is accepted, "" if
+    none.
 
-    `asked`: whether this process has asked it at least once, well or not. `past`: the pod's processes of before.
+    `refused`: its last report was rejected. `asked`: whether this process has polled it at least once. `past`: earlier
+    processes of the pod.
     """
 
     pod: HostPod
@@ -84,7 +86,7 @@ class Known:
     entries: dict[ObjectKey, ModelEntry] = field(default_factory=dict)
 
     def failure(self, model: ObjectKey, revision: str | None = None) -> str:
-        """Why a model that was placed is not there, as the host says of it, or of this revision; else ""."""
+        """Return why a placed model is absent, as its host reports it, for this revision or any; else ""."""
         entry = None if self.report is None or model in self.entries else self.report.entry(model)
         if entry is None or revision not in (None, entry.revision):
             return ""
@@ -92,15 +94,15 @@ class Known:
 
 
 Changed = Callable[[Known, Report | None], None]
-"""Told of a host of which something new is known, and of the report that it had before."""
+"""Called with a host that has changed, and the report that it had before."""
 
 
 def _nothing(_: Known, __: Report | None) -> None:
-    """What is told where nobody listens."""
+    """Do nothing."""
 
 
 def refused_reports(hosts: Sequence[Known]) -> str:
-    """Which of the hosts' reports are refused and why, for people; "" if none is."""
+    """Return which of the hosts' reports are rejected and why, as text; "" if none is."""
     refused = [known for known in hosts if known.refused]
     if not refused:
         return ""
@@ -109,7 +111,7 @@ def refused_reports(hosts: Sequence[Known]) -> str:
 
 
 class HostRegistry:
-    """Every host of every pool. `changed` is told of each host of which something new is known."""
+    """All hosts of all pools. Calls `changed` with each host that has changed."""
 
     def __init__(self, changed: Changed = _nothing) -> None:
         self._changed = changed
@@ -119,23 +121,23 @@ class HostRegistry:
         return iter(self._hosts.values())
 
     def listen(self, changed: Changed) -> None:
-        """Tell this one from now on."""
+        """Set the function to call with each host that has changed."""
         self._changed = changed
 
     def get(self, uid: str) -> Known | None:
-        """The host in the pod with this uid."""
+        """Return the host in the pod with this uid."""
         return self._hosts.get(uid)
 
     def of(self, pool: ObjectKey) -> list[Known]:
-        """The hosts of a pool, by name."""
+        """Return the hosts of a pool, by name."""
         return sorted((known for known in self._hosts.values() if known.pod.pool == pool), key=lambda k: k.pod.name)
 
     def holders(self, model: ObjectKey) -> list[Known]:
-        """The hosts that say that they have a model."""
+        """Return the hosts that report a model."""
         return [known for known in self._hosts.values() if model in known.entries]
 
     def keep(self, pool: ObjectKey, pods: Iterable[HostPod]) -> None:
-        """These are the pods of a pool now; others of it are forgotten."""
+        """Set the pods of a pool, and remove its other hosts."""
         wanted = {pod.uid: pod for pod in pods}
         for uid in [uid for uid, known in self._hosts.items() if known.pod.pool == pool and uid not in wanted]:
             del self._hosts[uid]
@@ -143,7 +145,7 @@ class HostRegistry:
             self._hosts.setdefault(uid, Known(pod)).pod = pod
 
     def take(self, uid: str, report: Report, now: float) -> None:
-        """A report has come, at `now`. One that cannot be true changes nothing but what is told about the host."""
+        """Process a report that came at `now`. One that cannot be true is recorded as trouble and otherwise ignored."""
         known = self._hosts.get(uid)
         if known is None:
             return
@@ -151,9 +153,9 @@ class HostRegistry:
         memory = known.pod.memory or None
         wrong = contradiction(known.report, report, now, memory)
         if wrong is None and report.instance in known.past:
-            wrong = f"it comes from the process {report.instance}, which another one has replaced"
+            wrong = f"it is from process {report.instance}, which another process has replaced"
         if wrong is not None:
-            self._tell_trouble(known, f"a report is refused: {wrong}", refused=True)
+            self._tell_trouble(known, f"its report is rejected: {wrong}", refused=True)
             return
         before = known.report
         if before is not None and before.instance != report.instance:
@@ -163,14 +165,14 @@ class HostRegistry:
         self._changed(known, before)
 
     def fail(self, uid: str, why: str, *, refused: bool = False) -> None:
-        """A host could not be asked; or what it said was no report (`refused`)."""
+        """Record that a host could not be polled, or that its report was not valid (`refused`)."""
         known = self._hosts.get(uid)
         if known is not None:
             known.asked = True
             self._tell_trouble(known, why, refused=refused)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where what is known contradicts itself."""
+        """Raise AssertionError if the records contradict each other."""
         for uid, known in self._hosts.items():
             assert uid == known.pod.uid
             assert len(known.past) <= INSTANCES_KEPT

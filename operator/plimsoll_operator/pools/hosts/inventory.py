@@ -1,4 +1,4 @@
-"""The hosts of a pool as the planner sees them: from reports, from what pods show, and from what has been asked for."""
+"""The hosts of a pool for the planner: from reports, from their pods, and from accepted actions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from plimsoll_operator.spec.identity import Object, ObjectKey
 from plimsoll_operator.status.reasons import Reason
 
 PATIENCE_SECONDS = 60.0
-"""How long a host may take to show what it has accepted."""
+"""Seconds within which a host's report shows an action that it has accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A change that a host has accepted and its report does not show yet. `since` by our clock."""
+    """An action that a host has accepted and its report does not show yet. `since` is by the operator's clock."""
 
     instance: str
     sequence: int
@@ -33,7 +33,7 @@ class Asked:
     since: float
 
     def is_open(self, report: Report | None, entry: ModelEntry | None, now: float) -> bool:
-        """Whether the planner must be told of it."""
+        """Return whether the planner has to count it."""
         if report is None or report.instance != self.instance or now - self.since > PATIENCE_SECONDS:
             return False
         if self.going:
@@ -42,7 +42,7 @@ class Asked:
 
 
 def host_of(pod: Pod, known: Known, stored: Object, asked: Mapping[ObjectKey, Asked], *, draining: bool) -> Host | None:
-    """None for a host of which nothing is known, now or from before this process began."""
+    """Return the planner's host; None if there is neither a report nor a stored status."""
     found = _reported(known) if known.report is not None else _stored(known, stored)
     if found is None:
         return None
@@ -102,7 +102,7 @@ def _copy(entry: ModelEntry) -> Copy:
 
 
 def _stored(known: Known, status: Object) -> Host | None:
-    """What a ModelHost says, written by a process of before."""
+    """Return the host by its ModelHost, which an earlier leader wrote."""
     device: Mapping[str, Any] = status.get("device") or {}
     if not device:
         return None
@@ -123,7 +123,7 @@ def _stored(known: Known, status: Object) -> Host | None:
 
 
 def _stored_copy(entry: Mapping[str, Any]) -> Copy:
-    """A model as a ModelHost says it is. Requests in flight then are over by now."""
+    """Return a model by its ModelHost. Its requests in flight do not count, because they have ended."""
     need, held = _stored_need(entry), entry.get("bytes", 0)
     weights, workspace = (need.weights, need.workspace) if need is not None and held else (held, 0)
     return Copy(
@@ -144,7 +144,7 @@ def _stored_copy(entry: Mapping[str, Any]) -> Copy:
 
 
 def stored_needs(status: Object) -> Iterator[tuple[ObjectKey, str, Need]]:
-    """Model, revision and size of what a ModelHost says that its host has measured."""
+    """Yield model, revision and size of the models that a ModelHost's host has measured."""
     for entry in status.get("models") or ():
         need = _stored_need(entry)
         if need is not None:
@@ -152,7 +152,7 @@ def stored_needs(status: Object) -> Iterator[tuple[ObjectKey, str, Need]]:
 
 
 def _stored_need(entry: Mapping[str, Any]) -> Need | None:
-    """None for a ModelHost of before this was written, and while the files are fetched."""
+    """Return the stored need; None while the files are fetched."""
     found = entry.get("needs")
     return None if found is None else Need(found["weights"], found["workspace"], found["kv"], found["image"])
 

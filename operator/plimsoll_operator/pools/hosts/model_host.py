@@ -1,4 +1,4 @@
-"""A ModelHost: what `kubectl get modelhosts` shows of a runtime pod. Builders are pure."""
+"""Builds a ModelHost, which `kubectl get modelhosts` shows for each host's pod. Builders are pure."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ REPORTING, DRAINING = "Reporting", "Draining"
 BAR = 10
 GIB = 2**30
 Admits = Callable[[ObjectKey], bool | None]
-"""Whether a pool takes a model; None where that is not known yet."""
+"""Returns whether a pool accepts a model, None if not known yet."""
 ALWAYS_CHANGING = frozenset({"active", "queue", "rate", "lastUsed"})
 OF_THE_REPORT = frozenset({"reportTime"})
 TEXT_LIMITS = {"revision": 64, "why": 128, "error": 220}
-"""Characters of a model's texts: with them the largest status fits into etcd (a test measures it)."""
+"""The most characters of a model's texts, so that the largest status fits into etcd; a test measures it."""
 
 
 def build_host(pod: HostPod) -> dict[str, Any]:
-    """The object without its status. It belongs to the pod, and goes with it."""
+    """Return the object without its status. The pod owns it."""
     reference = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
     return {
         "apiVersion": API_VERSION,
@@ -53,9 +53,9 @@ def build_host(pod: HostPod) -> dict[str, Any]:
 def host_status(
     known: Known, draining: bool, before: Mapping[str, Any], now: datetime, admits: Admits
 ) -> dict[str, Any]:
-    """The whole status; without a report that can be believed, what the last status says of one stays.
+    """Return the whole status. Without a valid report, the last status's report fields stay.
 
-    What nobody knows yet of whom the pool takes is as the last status says, too.
+    While it is not known whether the pool accepts a model, `admitted` stays as in the last status.
     """
     pod, report = known.pod, known.report
     told = before if report is None else _of_report(report)
@@ -69,7 +69,7 @@ def host_status(
     conditions = [_reporting(known, left_out)]
     if draining:
         conditions.append(
-            Condition(DRAINING, True, Reason.DRAINING, "its pod is to go; its models are placed elsewhere")
+            Condition(DRAINING, True, Reason.DRAINING, "its pod will be deleted; its models are placed elsewhere")
         )
     return {
         "pool": pod.pool.name,
@@ -81,7 +81,7 @@ def host_status(
 
 
 class _Names(msgspec.Struct, rename="camel"):
-    """Names of a stored entry; an earlier release accepted more of a host's report."""
+    """The names of a stored entry."""
 
     namespace: NamespaceName
     name: ObjectName
@@ -89,7 +89,9 @@ class _Names(msgspec.Struct, rename="camel"):
 
 
 def _listed(models: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """As many models as the schema accepts, sorted by key: those that answer requests before those that do not."""
+    """Return as many models as the CRD schema accepts, sorted by key. Models on the device are kept before sleeping
+    ones.
+    """
     found = [_fitting(entry) for entry in models if _is_named_validly(entry)]
     found = sorted(found, key=lambda entry: (_rank(entry["state"]), entry["namespace"], entry["name"]))
     return sorted(found[:MODELS_PER_HOST], key=lambda entry: (entry["namespace"], entry["name"]))
@@ -115,7 +117,7 @@ def _rank(state: str) -> int:
 def _with_admission(
     models: Sequence[Mapping[str, Any]], before: Sequence[Mapping[str, Any]], admits: Admits, home: str
 ) -> list[dict[str, Any]]:
-    """Where nobody has said anything yet, models of the pool's own namespace, `home`, are admitted."""
+    """Add `admitted`. Without a decision, models of the pool's own namespace, `home`, are admitted."""
     known = {(entry["namespace"], entry["name"]): entry["admitted"] for entry in before if "admitted" in entry}
     found = []
     for entry in models:
@@ -128,17 +130,17 @@ def _with_admission(
 
 
 def is_draining(status: Mapping[str, Any]) -> bool:
-    """Whether a status says that the pod is to go."""
+    """Return whether a status says that the pod is draining."""
     return any(c["type"] == DRAINING and c["status"] == "True" for c in status.get("conditions") or ())
 
 
 def says_the_same(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether a status is no news: numbers that move all the time are told by the slow heartbeat alone."""
+    """Return whether two statuses are equal except for always changing numbers, which only the heartbeat writes."""
     return _lasting(status) == _lasting(before)
 
 
 def load_bar(used: int, line: int) -> str:
-    """Device memory that is taken of what the line allows, such as `[######....] 61% of 14.4Gi`."""
+    """Return used device memory as a share of the line, such as `[######....] 61% of 14.4Gi`."""
     share = used / line if line else 0.0
     filled = min(BAR, round(share * BAR))
     return f"[{'#' * filled}{'.' * (BAR - filled)}] {share:.0%} of {line / GIB:.1f}Gi"
@@ -208,7 +210,7 @@ def _reporting(known: Known, left_out: int) -> Condition:
         return Condition(REPORTING, False, Reason.UNREACHABLE, known.trouble)
     if known.report is None:
         return Condition(REPORTING, None, Reason.WAITING_FOR_REPORT, "it has not reported yet")
-    message = "its reports arrive and can be believed"
+    message = "its reports arrive and are valid"
     if left_out:
         message += (
             f"; {left_out} of its models are not listed here and get no requests: a ModelHost lists {MODELS_PER_HOST}, "

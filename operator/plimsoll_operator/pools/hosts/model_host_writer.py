@@ -1,4 +1,4 @@
-"""Writes ModelHosts: on change and as a slow heartbeat, never more than so many a second, of each host the newest."""
+"""Writes ModelHosts: on change and as a slow heartbeat, at a limited rate, always the latest state of each host."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ WRITES_A_SECOND = 20.0
 HEARTBEAT_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 AT_A_TIME = 4
-"""Enough for the rate above where a write takes 200 ms."""
+"""Enough for the rate above if a write takes 200 ms."""
 
 
 class HostWriter:
-    """`draining` says of a pod's uid whether it is to go, `admits` whether a pool takes a model, if that is known."""
+    """Writes ModelHosts. `draining` returns whether a pod's uid is to be deleted, `admits` whether a pool accepts a
+    model.
+    """
 
     def __init__(
         self,
@@ -54,18 +56,18 @@ class HostWriter:
         self._written: dict[str, Object] = {}
 
     def note(self, uid: str, *, beat: bool = False) -> None:
-        """Something is new of the host in this pod; with `beat` it is written even if it is not."""
+        """Queue the host in this pod for a write; with `beat`, write it even if it has not changed."""
         self._pending[uid] = self._pending.get(uid, False) or beat
         self._wanted.set()
 
     async def run(self) -> None:
-        """Write for ever, some hosts at a time. Raises NotLeaderError, in a group."""
+        """Write forever, several hosts at a time. Raise NotLeaderError in a group."""
         async with asyncio.TaskGroup() as group:
             for _ in range(AT_A_TIME):
                 group.create_task(self._work())
 
     async def _work(self) -> None:
-        """Never two writes of one host at a time: the older one could come last."""
+        """Write queued hosts, each by one worker at a time, because the older of two writes could come last."""
         while True:
             uid = next((uid for uid in self._pending if uid not in self._writing), None)
             if uid is None:
@@ -81,7 +83,7 @@ class HostWriter:
                 self._wanted.set()
 
     async def beat(self) -> None:
-        """Have each written now and then, for ever."""
+        """Queue each host once per heartbeat interval, forever."""
         while True:
             hosts = [known.pod.uid for known in self._registry]
             for uid in hosts:
@@ -93,7 +95,7 @@ class HostWriter:
                 del self._written[uid]
 
     async def write(self, uid: str, *, beat: bool = False) -> None:
-        """One host, from what is known of it now, if that says anything new. What fails is tried again later."""
+        """Write one host if its status has changed. Try again later after an error."""
         known = self._registry.get(uid)
         if known is None:
             return
@@ -114,11 +116,11 @@ class HostWriter:
                 self._written[uid] = await self._api.apply_status(item, status)
         except ApiError as error:
             self._written.pop(uid, None)
-            logger.warning("ModelHost %s could not be written: %s", known.pod.key, error)
+            logger.warning("cannot write ModelHost %s: %s", known.pod.key, error)
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self.note, uid)
 
     def _stored(self, known: Known) -> Object | None:
-        """What we wrote last, or else what the store has. One of another pod is not this one's."""
+        """Return the object last written, or else the store's; None if that belongs to another pod."""
         written = self._written.get(known.pod.uid)
         if written is not None:
             return written

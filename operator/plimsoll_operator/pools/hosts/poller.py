@@ -1,4 +1,4 @@
-"""Asks every host for its report, again and again: one task a pod, a question that waits for news, and back-off."""
+"""Polls every host for its report: one task a pod, with requests that wait for news, and back-off."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LONGEST_DELAY = 15.0
 
 
 class Poller:
-    """The tasks. `sleep` and `clock` are the loop's and the machine's."""
+    """The polling tasks. `sleep` and `clock` are replaceable for tests."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class Poller:
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
 
     def follow(self, uid: str, address: str, client: HostClient) -> None:
-        """Ask the host in the pod with this uid, from now on; again from the start where its address has changed."""
+        """Poll the host in the pod with this uid from now on; start over if its address has changed."""
         known = self._tasks.get(uid)
         if known is not None and known[0] == address and not known[1].done():
             return
@@ -38,18 +38,18 @@ class Poller:
         self._tasks[uid] = (address, asyncio.create_task(self._ask(uid, client)))
 
     def leave(self, uid: str) -> None:
-        """Ask it no more."""
+        """Stop polling the host."""
         known = self._tasks.pop(uid, None)
         if known is not None:
             known[1].cancel()
 
     @property
     def followed(self) -> frozenset[str]:
-        """The uids of the pods that are asked."""
+        """The uids of the polled pods."""
         return frozenset(self._tasks)
 
     async def close(self) -> None:
-        """End every task."""
+        """Cancel all tasks."""
         tasks = [task for _, task in self._tasks.values()]
         self._tasks.clear()
         for task in tasks:

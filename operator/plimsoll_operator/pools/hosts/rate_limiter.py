@@ -1,4 +1,4 @@
-"""So many a second at the most, evenly."""
+"""Limits a rate evenly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 
 class RateLimiter:
-    """A bucket of one token, refilled `rate` times a second: no second has more than `rate` and one."""
+    """A bucket of one token, refilled `rate` times a second: no second has more than `rate` + 1."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class RateLimiter:
         self._next = 0.0
 
     async def take(self) -> None:
-        """Return when the next one may be."""
+        """Wait for a token."""
         now = self._clock()
         due = max(now, self._next)
         self._next = due + self._pause

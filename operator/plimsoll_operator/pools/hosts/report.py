@@ -1,4 +1,4 @@
-"""The report of a host as it comes over the wire, read strictly: what is no number is no report."""
+"""Decodes and checks the report of a host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.name_patterns import DeviceKind, Instance, NamespaceName, ObjectName, ServedName
 
 LIMIT = 4 * 2**20
-"""Bytes of a report: a thousand models have room."""
+"""The most bytes of a report, enough for a thousand models."""
 MODELS = 1024
 
 Bytes = Annotated[int, Meta(ge=0, le=2**50)]
@@ -27,11 +27,11 @@ ASLEEP = frozenset({"InHost", "OnDisk"})
 
 
 class BadReportError(Exception):
-    """What a host sent is no report; the message says what is wrong with it."""
+    """The host's report is not valid; the message says why."""
 
 
 class Device(Struct, frozen=True, rename="camel"):
-    """The device's memory, in bytes. `reserved` is the runtime's own; `used` has that and what models are granted."""
+    """The device's memory, in bytes. `reserved` is the runtime's own; `used` includes it and the models' grants."""
 
     kind: DeviceKind
     capacity: Bytes
@@ -44,14 +44,14 @@ class Device(Struct, frozen=True, rename="camel"):
 
 
 class Sleepers(Struct, frozen=True, rename="camel"):
-    """Host memory for models that sleep, in bytes."""
+    """Host memory for images of sleeping models, in bytes."""
 
     capacity: Bytes
     used: Bytes
 
 
 class Needs(Struct, frozen=True, rename="camel"):
-    """Bytes that a model takes once it is awake, at least, and those of its image in host memory."""
+    """Bytes that a model needs at least while awake, and the bytes of its image in host memory."""
 
     weights: Bytes
     workspace: Bytes
@@ -91,7 +91,7 @@ class ModelEntry(Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> ObjectKey:
-        """The ModelDeployment."""
+        """The ModelDeployment's key."""
         return ObjectKey(self.namespace, self.name)
 
     @property
@@ -101,7 +101,7 @@ class ModelEntry(Struct, frozen=True, rename="camel"):
 
 
 class Decision(Struct, frozen=True, rename="camel"):
-    """Something that the host decided about a model, and why."""
+    """A decision of the host about a model, with its reason."""
 
     sequence: Count
     time: Time
@@ -112,12 +112,12 @@ class Decision(Struct, frozen=True, rename="camel"):
 
     @property
     def key(self) -> ObjectKey:
-        """The ModelDeployment."""
+        """The ModelDeployment's key."""
         return ObjectKey(self.namespace, self.name)
 
 
 class Report(Struct, frozen=True, rename="camel"):
-    """Everything that a host says of itself. `sequence` grows within an `instance`, a process."""
+    """The report of a host. `sequence` grows within an `instance` (a process)."""
 
     instance: Instance
     sequence: Count
@@ -128,13 +128,13 @@ class Report(Struct, frozen=True, rename="camel"):
     decisions: Annotated[tuple[Decision, ...], Meta(max_length=256)] = ()
 
     def entry(self, model: ObjectKey) -> ModelEntry | None:
-        """What it says of a model; None where it does not have it."""
+        """Return the entry of a model; None if there is none."""
         return next((entry for entry in self.models if entry.key == model), None)
 
 
 def decode_report(data: bytes) -> Report:
-    """Read what a host sent. Raises BadReportError."""
+    """Decode a host's report. Raise BadReportError if it is not valid."""
     try:
         return msgspec.json.decode(data, type=Report)
     except UNREADABLE as error:
-        raise BadReportError(f"it is no report: {error}") from error
+        raise BadReportError(f"its report is not valid: {error}") from error

@@ -36,7 +36,7 @@ class Trigger:
 
 
 def read_trigger(name: str, namespace: str, metadata: Mapping[str, str]) -> Trigger:
-    """Read the trigger of a ScaledObject, whose model is in the same namespace. Raise TriggerError for wrong metadata."""
+    """Read the trigger of a ScaledObject, whose model is in the same namespace. Raise TriggerError for bad metadata."""
     if not name or not namespace:
         raise TriggerError("the call has no name or namespace of a ScaledObject")
     if unknown := sorted(key for key in metadata if key not in OURS and key not in KEDAS):
