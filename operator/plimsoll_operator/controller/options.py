@@ -162,8 +162,8 @@ def _add_pools_and_scaling(parser: argparse.ArgumentParser) -> None:
         "--host-keys",
         type=Path,
         metavar="FOLDER",
-        help="folder whose file `operator` has the key for tokens of RuntimePools' pods (default: none, and RuntimePools "
-        "are not served)",
+        help="folder whose file `operator` has the key for tokens of RuntimePools' pods (default: none, and no "
+        "RuntimePools are served)",
     )
     parser.add_argument(
         "--gateways",

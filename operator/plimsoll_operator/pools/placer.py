@@ -1,7 +1,7 @@
-"""One run over a pool's placements: what there is, the planner's plan, and the requests to hosts that carry it out.
+"""Places the models of a pool: collects its state, plans, and sends the plan's actions to hosts.
 
-A pass may be killed anywhere: what a host was asked shows in its report, and whoever asks again uses the same
-operation, which has no second effect. Nothing is remembered that the next process would miss.
+The process may be killed at any point. Accepted actions show in a host's report, and a repeated one has the same
+operation ID and no second effect. Nothing is remembered that the next leader would miss.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ from plimsoll_operator.spec.template import SpecError
 from plimsoll_operator.status.reasons import Reason
 
 PATIENCE = timedelta(seconds=10)
-"""Counted from when the first host was ready."""
+"""How long to wait for starting hosts, from when the first host became ready."""
 
 
 def starting(pods: Iterable[Pod], now: datetime) -> str:
-    """The hosts that run and are not ready yet, in words; "" where there are none, or some host was ready before.
+    """Return the hosts that are starting, as text; "" if there are none, or a host was ready before.
 
-    A clock that differs from the node's by more than `PATIENCE` ends the wait: it is never longer than twice that.
+    A clock that differs from the node's by more than `PATIENCE` ends the wait, so it never exceeds twice that.
     """
     live = [pod for pod in pods if pod.live]
     ready = [pod for pod in live if pod.ready]
     late = [pod.name for pod in live if not pod.ready and pod.scheduled and not pod.leaving and pod.failure is None]
     if not late or not ready or any(abs(now - pod.moved) >= PATIENCE for pod in ready):
         return ""
-    return f"hosts that start are waited for, {PATIENCE.seconds} s at most: {', '.join(sorted(late))}"
+    return f"waiting up to {PATIENCE.seconds} s for starting hosts: {', '.join(sorted(late))}"
 
 
 def first_places(plan: Plan, state: PoolState) -> frozenset[ObjectKey]:
-    """The models that lie nowhere, and that the plan does no more for than place their files."""
+    """Return the models without copies for which the plan only places files."""
     there = {copy.model for host in state.hosts for copy in host.models}
     files = {one.model for one in plan.actions if isinstance(one, Place) and one.because is ActionCause.MISSING}
     more = {one.model for one in plan.actions if not (isinstance(one, Place) and one.because is ActionCause.MISSING)}
@@ -73,7 +73,7 @@ def first_places(plan: Plan, state: PoolState) -> frozenset[ObjectKey]:
 
 
 def without(plan: Plan, models: frozenset[ObjectKey]) -> Plan:
-    """The plan, but for these models: they are looked at again."""
+    """Return the plan without these models."""
     return msgspec.structs.replace(
         plan,
         actions=tuple(action for action in plan.actions if action.model not in models),
@@ -84,7 +84,7 @@ def without(plan: Plan, models: frozenset[ObjectKey]) -> Plan:
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN = timedelta(seconds=10)
-"""How often a pool is planned though nothing is told: numbers of reports are no news, and value moves with them."""
+"""Interval of plans without events: reports' numbers change without an event, and with them the retention values."""
 FIRST_REPORT = timedelta(seconds=1)
 TOLD_KEPT = 16
 
@@ -92,7 +92,7 @@ Planner = Callable[[PoolState], Plan]
 
 
 class Placer:
-    """Places the models of pools. `wake` is told of models whose placement has changed."""
+    """Places the models of pools. Calls `wake` with models whose placement has changed."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Placer:
         self._missed: dict[ObjectKey, datetime] = {}
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
-        """One pass over a pool. Raises NotLeaderError. What a host fails at is tried again by later passes."""
+        """Plan a pool and send its actions. Raise NotLeaderError. Actions that fail are planned again later."""
         entry = self._stores.pools.get(key)
         if entry is None:
             self._pools.pop(key, None)
@@ -151,7 +151,7 @@ class Placer:
         tokens = await self._tokens.of(self._targets.secrets(key, spec))
         hosts = self._registry.of(key)
         if any(pod.ready and not self._is_asked(pod.uid) for pod in pods.values()):
-            return ReconcileResult(again=FIRST_REPORT)  # what an unheard host has must not be placed a second time
+            return ReconcileResult(again=FIRST_REPORT)  # Models on a host without a report must not be placed twice.
         pool = self._pools.setdefault(key, PlacerState())
         now = self._clock().timestamp()
         pool.forget_shown(hosts, now)
@@ -186,7 +186,7 @@ class Placer:
         return ReconcileResult(again=min(waits))
 
     def placement(self, model: ObjectKey, key: ObjectKey) -> ModelPlacement | None:
-        """Where a model is in a pool. None while this process does not know yet."""
+        """Return the placement of a model in a pool; None while it is not known."""
         name = shown(model, key)
         pool = self._pools.get(key)
         if self._stores.pools.get(key) is None:
@@ -207,27 +207,27 @@ class Placer:
         )
 
     def admits(self, pool: ObjectKey, model: ObjectKey) -> bool | None:
-        """Whether a model may be on a pool's hosts; None while this process does not know yet."""
+        """Return whether a model may be on a pool's hosts; None while that is not known."""
         known = self._pools.get(pool)
         return None if known is None or known.admitted is None else model in known.admitted
 
     def untold(self, model: ObjectKey) -> list[PlacementEvent]:
-        """Decisions about a model that no event tells of yet. They are the caller's from now on."""
+        """Return the decisions about a model that have no event yet, and forget them."""
         return self._told.pop(model, [])
 
     def tell(self, model: ObjectKey, reason: Reason, why: str) -> None:
-        """People are to hear of a decision about a model, as long as it is to be in a pool."""
+        """Queue an event for a decision about a model, if it names a pool."""
         if self._members.pool_of(model) is None:
             return
         self._told[model] = [*self._told.get(model, ()), PlacementEvent(reason, why)][-TOLD_KEPT:]
         self._wake(model)
 
     def forget(self, model: ObjectKey) -> None:
-        """A model is gone, or wants to be in no pool any more."""
+        """Discard the events of a model that is deleted or names no pool."""
         self._told.pop(model, None)
 
     def served_elsewhere(self, model: ObjectKey) -> None:
-        """A model has pods of its own that serve, or answers in another pool: pools that it leaves may let it go."""
+        """Plan the pools that a model leaves, because its dedicated pods or its other pool serve it."""
         for pool in {known.pod.pool for known in self._registry.holders(model)} - {self._members.pool_of(model)}:
             self._replan(pool)
 
@@ -247,16 +247,18 @@ class Placer:
                 yield found
 
     def _stored_needs(self, hosts: Sequence[Known]) -> Iterator[tuple[ObjectKey, str, Need]]:
-        """Sizes that ModelHosts have kept of hosts which this process has not heard yet."""
+        """Return sizes from ModelHosts of hosts that have not reported to this process."""
         return (need for known in hosts if known.report is None for need in stored_needs(self._stored(known)))
 
     def _stored(self, known: Known) -> Object:
-        """What a host's ModelHost says."""
+        """Return the status of a host's ModelHost."""
         entry = self._stores.hosts.get(known.pod.key)
         return (entry.value.get("status") or {}) if entry is not None else {}
 
     def _may_come(self, key: ObjectKey) -> bool:
-        """Whether a pool is missed for so short a time that its watch may be later than that of its models."""
+        """Return whether the pool has been missing for so short a time that its watch may lag behind that of its
+        models.
+        """
         if not self._stores.watches(key.namespace):
             return False
         now = self._clock()
@@ -274,14 +276,14 @@ class Placer:
         return Problem(Reason.POOL_NOT_FOUND, f"{what}: create it, or name another one in spec.placement.pool")
 
     def _admit(self, pool: PlacerState, hosts: Sequence[Known], target: PoolTarget) -> None:
-        """Whom the hosts may have is in their ModelHosts, for gateways."""
+        """Write admitted models into the ModelHosts, for gateways."""
         before, pool.admitted = pool.admitted, frozenset(target.admitted)
         if before != pool.admitted:
             for known in hosts:
                 self._tell_host(known.pod.uid)
 
     def _note_files(self, key: ObjectKey, pool: PlacerState, spec: PoolSpec) -> None:
-        """Where files are is in the status of each model, for gateways."""
+        """Write the claim of files into the status of each model, for gateways."""
         before, pool.files = pool.files, f"{key.namespace}/{spec.files.claim}" if spec.files else ""
         if before != pool.files:
             self._wake_all(self._members.of(key))
@@ -294,7 +296,7 @@ class Placer:
         problems: dict[ObjectKey, Problem],
         held: dict[ObjectKey, str],
     ) -> None:
-        """Remember what the plan means for each model, and wake those for whom it is news."""
+        """Store the plan's results for each model, and wake the models for which they have changed."""
         before = (pool.refusals, pool.placements, pool.decided)
         problems_before, pool.problems = pool.problems, problems
         held_before, pool.held = pool.held, held
@@ -359,7 +361,7 @@ class Placer:
 
 
 def _without_waiting(plan: Plan, spec: PoolSpec) -> Plan:
-    """That there is no host yet where some are to be, or that none is ready, is no refusal."""
+    """Return the plan without refusals that only mean that wanted hosts do not exist or are not ready yet."""
     waiting = {RefusedBy.WAITS_FOR_HOST, *([RefusedBy.NO_HOSTS] if spec.replicas else [])}
     kept = tuple(refusal for refusal in plan.refusals if refusal.reason not in waiting)
     return msgspec.structs.replace(plan, refusals=kept)

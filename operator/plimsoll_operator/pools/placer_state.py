@@ -1,4 +1,4 @@
-"""What a process remembers of a pool between passes; another one finds it out anew."""
+"""What a process remembers of a pool between reconciles; the next leader learns it again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_operator.spec.identity import ObjectKey
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What a host would not do, and when it may be asked again (seconds since the epoch)."""
+    """A rejected action, and when it may be sent again (seconds since the epoch)."""
 
     revision: str
     until: float
@@ -26,10 +26,11 @@ class Refused:
 
 @dataclass(slots=True)
 class PlacerState:
-    """`asked` and `refused` go by the uids of pods, `waiting` and `moved` are times in seconds since the epoch.
+    """State of a pool. `asked` and `refused` have uids of pods as keys; `waiting` and `moved` are times in seconds
+    since the epoch.
 
-    `admitted` are the models that may be on its hosts, None while that is not decided. `held` says for each model whose
-    first placement waits what for. `files` is the claim that its hosts keep files on, as in `ModelPlacement`.
+    `admitted`: models that may be on its hosts, None while undecided. `held`: what the first placement of each waiting
+    model waits for. `files`: the claim for files, as in `ModelPlacement`.
     """
 
     decided: bool = False
@@ -46,7 +47,7 @@ class PlacerState:
     sizes: dict[tuple[ObjectKey, str], Need] = field(default_factory=dict)
 
     def forget_shown(self, hosts: Sequence[Known], now: float) -> None:
-        """What reports show by now, or what was asked too long ago, is no longer overlaid."""
+        """Discard accepted actions that reports show or that are too old, and rejections that have expired."""
         reports = {known.pod.uid: known for known in hosts}
         for uid in list(self.asked):
             known = reports.get(uid)
@@ -63,13 +64,13 @@ class PlacerState:
         }
 
     def forget_moves(self, members: Collection[ObjectKey]) -> None:
-        """Of models that want to be in the pool no more."""
+        """Discard the moves of models that do not name this pool."""
         self.moved = {model: at for model, at in self.moved.items() if model in members}
 
     def measure(self, hosts: Sequence[Known], stored: Iterable[tuple[ObjectKey, str, Need]] = ()) -> None:
-        """Sizes as hosts tell them, the largest of each revision; what no host can tell now stays as it was.
+        """Store the reported sizes, the largest of each revision. A size that no host reports any more is kept.
 
-        `stored` are those of hosts that have not reported to this process yet.
+        `stored` are the sizes of hosts that have not reported to this process.
         """
         before, self.sizes = self.sizes, {}
         entries = (entry for known in hosts for entry in known.entries.values())
@@ -82,14 +83,14 @@ class PlacerState:
             self.sizes[model, revision] = max(found, other, key=lambda need: (need.device, need.host))
 
     def demand(self, hosts: Sequence[Known], now: float) -> Iterable[Demand]:
-        """Since when requests wait at hosts, as far as this process has seen it."""
+        """Return since when requests wait at hosts, as seen by this process."""
         waiting = {model for known in hosts for model, entry in known.entries.items() if entry.waiting}
         self.waiting = {model: self.waiting.get(model, now) for model in waiting}
         return (Demand(model, waiting=0, since=since) for model, since in sorted(self.waiting.items()))
 
 
 def _need(entry: ModelEntry) -> Need | None:
-    """What a host says that a model takes. One of an older release says it of models that are awake alone."""
+    """Return the reported need of a model."""
     if entry.needs is not None:
         return Need(entry.needs.weights, entry.needs.workspace, entry.needs.kv, entry.needs.image)
     return Need(entry.weights, entry.workspace, entry.kv, entry.host_bytes) if entry.weights else None

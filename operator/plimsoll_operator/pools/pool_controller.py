@@ -1,4 +1,4 @@
-"""Everything about pools, put together: who is told of what, and which passes come of it."""
+"""Connects everything about pools: which change notifies which part, and which reconciles follow."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from plimsoll_operator.spec.identity import KIND, POOL_KIND, Object, ObjectKey
 from plimsoll_operator.status.reasons import Reason
 
 PLACEMENT = "Placement"
-"""The kind of the keys under which pools are planned, each as a whole."""
+"""The kind of the queue keys of pools that are planned as a whole."""
 DEBOUNCE_SECONDS = 0.2
 EVENTS = {"Woken": Reason.WOKEN, "Asleep": Reason.ASLEEP, "Evicted": Reason.EVICTED, "Refused": Reason.REFUSED}
-"""What hosts decide by themselves, as far as people hear of it."""
+"""Decisions of hosts that become events, with their reasons."""
 
 
 class Queue(Protocol):
-    """Where passes are asked for."""
+    """The work queue."""
 
     def add(self, key: Key) -> None:
-        """As soon as may be."""
+        """Queue an object for a reconcile as soon as possible."""
 
     def add_within(self, key: Key, seconds: float) -> None:
-        """At the latest after so many seconds."""
+        """Queue an object after at most this many seconds."""
 
 
 class PoolController:
-    """The parts, and the listeners that join them."""
+    """The parts for pools, and the listeners that connect them."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class PoolController:
         )
 
     async def reconcile(self, key: Key) -> ReconcileResult:
-        """A pass over a pool's pods, or over its placements."""
+        """Reconcile a pool's pods or its placements."""
         if key.kind == PLACEMENT:
             return await self.placer.reconcile(key.object)
         result = await self.reconciler.reconcile(key.object)
@@ -127,7 +127,7 @@ class PoolController:
         return result
 
     async def run(self) -> None:
-        """Write ModelHosts for ever."""
+        """Write ModelHosts forever."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.writer.run())
@@ -150,13 +150,13 @@ class PoolController:
                 self._replan(pool)
 
     def _pools_changed(self, changes: Sequence[Change[Object]]) -> None:
-        """Whom it takes may be others than before."""
+        """Plan changed pools, because they may accept other models."""
         for change in changes:
             if _asks_otherwise(change):
                 self._replan(change.key)
 
     def _namespaces_changed(self, changes: Sequence[Change[Mapping[str, str]]]) -> None:
-        """Other labels may be those that a pool asks for."""
+        """Plan the pools with models of a namespace whose labels have changed."""
         for change in changes:
             before, after = change.before, change.after
             if before is None or after is None or before.value != after.value:
@@ -164,7 +164,7 @@ class PoolController:
                     self._replan(pool)
 
     def _host_changed(self, known: Known, before: Report | None) -> None:
-        """A state, an error, a decision or a refused report is news; numbers alone are not."""
+        """Handle a changed state, error or decision, or a rejected report; numbers alone are ignored."""
         self.writer.note(known.pod.uid)
         self._note_refusal(known)
         after = known.report
@@ -191,7 +191,7 @@ class PoolController:
             self._tell_decisions(known, before, after)
 
     def _note_refusal(self, known: Known) -> None:
-        """Whether a host's reports are refused stands in the status of its pool and of each model there."""
+        """Put rejected reports into the status of the pool and of each of its models."""
         uid, pool, why = known.pod.uid, known.pod.pool, known.trouble if known.refused else ""
         if self._refused.get(uid, "") == why:
             return
@@ -202,11 +202,13 @@ class PoolController:
         self._wake_models(self.members.of(pool))
 
     def _tell_decisions(self, known: Known, before: Report | None, report: Report) -> None:
-        """Each once: where this process has not seen the host before, what its ModelHost says was told already."""
+        """Queue an event for each new decision. For a host's first report, its ModelHost shows which have had
+        events.
+        """
         instance, told = (before.instance, before.sequence) if before is not None else self._stored(known)
         least = told if instance == report.instance else 0
         for decision in report.decisions:
-            here = self.members.pool_of(decision.key) == known.pod.pool  # a host may name anybody's model
+            here = self.members.pool_of(decision.key) == known.pod.pool  # A host could name any model.
             if here and decision.sequence > least and decision.action in EVENTS:
                 self.placer.tell(decision.key, EVENTS[decision.action], _words(known, decision))
 
@@ -233,7 +235,7 @@ class PoolController:
 
 
 def _no_mark(secret: str) -> str:
-    """Without the key nothing is placed, so nothing has to be told apart."""
+    """Return "": without the key nothing is placed, so no marks are needed."""
     return ""
 
 
@@ -245,12 +247,12 @@ def _asks_otherwise(change: Change[Object]) -> bool:
 
 
 def _wanted(item: Object) -> tuple[Any, Any]:
-    """What people have written, and how many replicas the scaler wants."""
+    """Return the spec and the scaler's wanted replicas."""
     return item["spec"], (item.get("status") or {}).get("desiredReplicas")
 
 
 def _shown(entry: Any) -> tuple[Any, ...]:
-    """What a model's status shows of it."""
+    """Return the fields that a model's status shows."""
     return (entry.state, entry.revision, entry.since, entry.why, entry.error, entry.device)
 
 

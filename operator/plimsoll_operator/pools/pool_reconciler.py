@@ -1,4 +1,4 @@
-"""One pass over one RuntimePool: its pods, whom to ask for reports, and its status."""
+"""Reconciles a RuntimePool: its pods, the polling of its hosts, and its status."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ from plimsoll_operator.spec.template import SpecError
 from plimsoll_operator.status.conditions import RECONCILING, STALLED
 from plimsoll_operator.status.status import Rejections, describe_invalid
 
-NO_KEY = "this operator makes no tokens for hosts: start it with --host-keys, as the chart does"
+NO_KEY = "the operator has no key for hosts' tokens: start it with --host-keys, as the chart does"
 
 
 @dataclass(frozen=True, slots=True)
 class PoolListeners:
-    """Who is told of what a pass over a pool finds."""
+    """Functions to call with what a reconcile of a pool finds."""
 
     replan: Callable[[ObjectKey], None]
-    """Of a pool whose hosts are other ones than before, or are to go."""
+    """Called with a pool whose hosts have changed or drain."""
     note: Callable[[str], None]
-    """Of pods whose ModelHosts may have news, by uid."""
+    """Called with the uid of a pod whose ModelHost may have changed."""
     moved: Callable[[Iterable[ObjectKey]], None]
-    """Of models of which somebody may reach more or less."""
+    """Called with models whose hosts became ready or unready."""
     wake: Callable[[ObjectKey], None]
-    """Of pools that need a pass because of another."""
+    """Called with a pool that needs a reconcile because of another one."""
 
 
 class PoolReconciler:
-    """Brings pools to their specs. `connect` makes the client for each pod that runs, which `poller` then asks."""
+    """Reconciles RuntimePools. `connect` makes the client of each running pod, which `poller` then polls."""
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class PoolReconciler:
         self._executor = PlanExecutor(context, self._writer)
 
     def is_draining(self, uid: str) -> bool:
-        """Whether the pod with this uid is to go once it has no models."""
+        """Return whether the pod with this uid will be deleted once it has no models."""
         return any(uid in uids for uids in self._draining.values())
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
-        """One pass. Raises ApiError and NotLeaderError."""
+        """Do one reconcile. Raise ApiError or NotLeaderError."""
         await self._writer.look(key)
         if not self._expectations.may_pass(key.of(POOL_KIND)):
             return ReconcileResult(again=PATIENCE, put_off=True)
@@ -102,7 +102,7 @@ class PoolReconciler:
             spec = read_pool(pool.value, self._profiles)
         except SpecError as error:
             return await self._report_invalid(pool.value, pods, error)
-        found = self._hear(spec, pods)  # what runs answers, whatever is wrong with what new pods would be made of
+        found = self._hear(spec, pods)  # Running pods are polled even if new pods cannot be built.
         try:
             self._image.of(spec)
             if self._host_key is None:
@@ -117,7 +117,7 @@ class PoolReconciler:
         return ReconcileResult()
 
     def _hear(self, spec: PoolSpec, pods: Sequence[Pod]) -> Sequence[Pod]:
-        """Ask the hosts for their reports; returns the pods as they are now."""
+        """Poll the hosts of these pods; return the pods with their present state."""
         self._follow(spec, pods)
         found = observe_pods(pods, self._clock(), self._nodes.known)
         self._note_readiness(spec.key, found)
@@ -162,7 +162,7 @@ class PoolReconciler:
         return seen
 
     def _follow(self, spec: PoolSpec, pods: Sequence[Pod]) -> None:
-        """Ask every pod that runs for its reports, and no other."""
+        """Poll all pods that run, and no others."""
         memory = byte_count(spec.memory) if spec.memory and spec.accelerator is None else 0
         running = [pod for pod in pods if not pod.dead]
         before = {known.pod.uid for known in self._registry.of(spec.key)}
@@ -178,7 +178,7 @@ class PoolReconciler:
             self._listeners.replan(spec.key)
 
     def _note_readiness(self, key: ObjectKey, pods: Sequence[Pod]) -> None:
-        """Which hosts can be used has changed: plan anew, and say so of the models that are there."""
+        """Plan the pool and wake its models if the readiness of a host has changed."""
         usable = frozenset((pod.uid, pod.ready, pod.leaving, pod.stopping, pod.failure is None) for pod in pods)
         if self._usable.get(key, frozenset()) == usable:
             return
@@ -188,7 +188,7 @@ class PoolReconciler:
             self._listeners.moved(known.entries)
 
     def _drain(self, spec: PoolSpec, seen: PodView[PoolSpec], actions: Sequence[Action]) -> Drained:
-        """Those that are to go give their models away first; the planner and the ModelHosts hear of it."""
+        """Defer deletions of pods with models, and notify the planner and the ModelHosts of draining pods."""
         before = self._draining.get(spec.key, {})
         since = {**before, **self._draining_since(seen.observed.pods)}
         drained = drain(
@@ -199,7 +199,7 @@ class PoolReconciler:
             _patience(spec),
             seen.observed.now,
         )
-        # ModelHosts say it, too; while they cannot be written, a drain has an end all the same.
+        # ModelHosts store this too; in memory it bounds a drain even if they cannot be written.
         self._draining[spec.key] = {uid: since.get(uid, seen.observed.now) for uid in drained.draining}
         for uid in drained.draining ^ before.keys():
             self._listeners.note(uid)
@@ -208,7 +208,7 @@ class PoolReconciler:
         return drained
 
     def _models_on(self, pod: Pod) -> int:
-        """As far as is known: from its report, else from what its ModelHost says."""
+        """Return the number of a pod's models, from its report or else its ModelHost."""
         known = self._registry.get(pod.uid)
         if known is not None and known.report is not None:
             return len(known.entries)
@@ -216,14 +216,14 @@ class PoolReconciler:
         return sum(entry["state"] != "Absent" for entry in stored)
 
     def _worth(self, pod: Pod) -> float:
-        """Of what the pod has; one that drains already goes on draining."""
+        """Return the summed value of a pod's models; -1 for one that drains already, so that it is deleted first."""
         if self.is_draining(pod.uid) or is_draining(self._stored(pod)):
             return -1.0
         known = self._registry.get(pod.uid)
         return sum(max(0.0, entry.value) for entry in known.report.models) if known and known.report else 0.0
 
     def _draining_since(self, pods: Sequence[Pod]) -> dict[str, datetime]:
-        """By uid, of those whose ModelHosts say that they drain."""
+        """Return since when pods drain, by uid, from their ModelHosts."""
         found = {}
         for pod in pods:
             for condition in self._stored(pod).get("conditions") or ():
@@ -232,7 +232,7 @@ class PoolReconciler:
         return found
 
     def _stored(self, pod: Pod) -> Object:
-        """The status of the pod's ModelHost, which outlives this process."""
+        """Return the status of the pod's ModelHost, which outlives this process."""
         for entry in self._stores.hosts.owned(self._namespace(pod), pod.uid):
             status: Object = entry.value.get("status") or {}
             return status
@@ -259,6 +259,8 @@ class PoolReconciler:
 
 
 def _patience(spec: PoolSpec) -> timedelta:
-    """How long a pod gives its models away. The only one, which the next one waits for, has nobody to give them to."""
+    """Return how long a pod may drain. Zero for an only pod that its successor waits for: its models have no other
+    host.
+    """
     alone = spec.rollout.takes_over and spec.replicas == 1
     return timedelta(seconds=0 if alone else spec.rollout.progress_seconds)

@@ -1,4 +1,4 @@
-"""What a RuntimePool's status says, from the spec and from what is there."""
+"""Describes a RuntimePool's status from its spec, its pods and their reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def describe_pool(
     hosts: Sequence[Known],
     models: int,
 ) -> tuple[Fields, list[Condition]]:
-    """The status without its conditions, and the conditions; `before` are those of the last status."""
+    """Return the status without conditions, and the conditions; `before` are those of the last status."""
     spec = seen.spec
     refused = refused_reports(hosts)
     parts = [placed_of(seen, rejections.pod), _loaded(seen, refused), _routable(seen)]
@@ -53,7 +53,7 @@ def _loaded(seen: PodView[PoolSpec], refused: str) -> Condition:
     if (failure := seen.failure(NOT_LOADED)) is not None:
         return Condition(LOADED, False, failure.reason, failure.message)
     if refused:
-        return Condition(LOADED, False, Reason.REPORT_REFUSED, f"nothing new is placed on a host: {refused}")
+        return Condition(LOADED, False, Reason.REPORT_REFUSED, f"a host gets no new models: {refused}")
     message = f"{seen.good_ready} of {replicas} hosts run"
     if seen.good_ready < replicas:
         return Condition(LOADED, False, Reason.LOADING, message)
@@ -63,8 +63,8 @@ def _loaded(seen: PodView[PoolSpec], refused: str) -> Condition:
 def _routable(seen: PodView[PoolSpec]) -> Condition:
     if not seen.ready:
         reason = Reason.STOPPED if seen.spec.replicas == 0 else Reason.NO_READY_REPLICA
-        return Condition(ROUTABLE, False, reason, "no host takes requests")
-    return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} hosts take requests for the models that they have")
+        return Condition(ROUTABLE, False, reason, "no host is ready for requests")
+    return Condition(ROUTABLE, True, Reason.ROUTABLE, f"{seen.ready} hosts are ready for requests")
 
 
 def _load(hosts: Sequence[Known]) -> str:

@@ -1,4 +1,6 @@
-"""A pool's state as the API server has it, for who explains and changes nothing: hosts are as their ModelHosts say."""
+"""Reads a pool's state from the API server for `explain`, without changing anything. Hosts are as in their
+ModelHosts.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,11 @@ from plimsoll_operator.spec.model_deployment import SecretItem, pool_of
 
 
 class SnapshotError(Exception):
-    """It cannot be told; the message says why."""
+    """The state cannot be read; the message says why."""
 
 
 async def read_snapshot(connection: Connection, model: ObjectKey, namespaces: Sequence[str] | None) -> PoolState:
-    """The state of the pool that a model names, seen in these namespaces, None for all. Raises SnapshotError."""
+    """Return the state of the pool that a model names, from these namespaces, None for all. Raise SnapshotError."""
     stores = Stores(namespaces, with_namespaces=namespaces is None)
     await _read(connection, stores.models, stores.pools, stores.hosts, stores.pods)
     if stores.namespaces is not None:
@@ -44,7 +46,7 @@ async def read_snapshot(connection: Connection, model: ObjectKey, namespaces: Se
     key = pool_of(entry.value)
     if key is None:
         raise SnapshotError(
-            f"{model} has pods of its own, which no planner places: see `kubectl describe mdep {model.name}`"
+            f"{model} has dedicated pods, which the planner does not place: see `kubectl describe mdep {model.name}`"
         )
     state = await _state(stores, key)
     if model not in {one.key for one in state.models}:
@@ -53,7 +55,7 @@ async def read_snapshot(connection: Connection, model: ObjectKey, namespaces: Se
 
 
 async def _state(stores: Stores, key: ObjectKey) -> PoolState:
-    """Made by the operator's own pass, whose planner here plans nothing and whose hosts are never asked."""
+    """Return the state from a run of the operator's own placer, with a planner that plans nothing."""
     pool = stores.pools.get(key)
     if pool is None:
         raise SnapshotError(f"there is no RuntimePool {key}")
@@ -95,7 +97,9 @@ async def _state(stores: Stores, key: ObjectKey) -> PoolState:
 
 
 def _with_unread(state: PoolState, stores: Stores) -> PoolState:
-    """A revision tells tokens apart, which nobody reads here: the one that hosts have is taken for the present one."""
+    """Give models with token Secrets the revision of their hosts' copies. Their own depends on tokens, which are not
+    read.
+    """
     placed = {copy.model: copy.revision for host in state.hosts for copy in host.models}
     secret = {entry.key for entry in stores.models if "tokenSecret" in entry.value["spec"]["model"]}
     stored = (needs for host in stores.hosts for needs in stored_needs(host.value.get("status") or {}))
@@ -111,15 +115,15 @@ def _with_unread(state: PoolState, stores: Stores) -> PoolState:
 
 
 class _Unread(SourceTokens):
-    """Secrets are read by the operator alone, and no decision depends on what they have."""
+    """Reads no Secrets. No decision depends on their content."""
 
     async def of(self, items: Iterable[SecretItem]) -> Mapping[SecretItem, Found]:
-        """A token that is none."""
+        """Return an empty token for each item."""
         return {item: Token("", "") for item in items}
 
 
 async def _read(connection: Connection, *stores: Store[Any]) -> None:
-    """Each once, side by side."""
+    """List each store once, in parallel."""
     parts = [part for store in stores for part in store.parts.values()]
     try:
         await asyncio.gather(*(_list(connection, part) for part in parts))
@@ -133,16 +137,16 @@ async def _list(connection: Connection, part: Part[Any]) -> None:
 
 def _why(item: Object) -> str:
     conditions = (item.get("status") or {}).get("conditions") or ()
-    return next((c["message"] for c in conditions if c["type"] == "Placed"), "the operator has not looked at it yet")
+    return next((c["message"] for c in conditions if c["type"] == "Placed"), "the operator has not reconciled it yet")
 
 
 async def _no_secret(key: ObjectKey) -> Object | None:
-    raise AssertionError(f"nobody reads {key}")
+    raise AssertionError(f"{key} must not be read")
 
 
 def _no_host(pod: HostPod) -> HostClient:
-    raise AssertionError(f"nobody asks {pod.name}")
+    raise AssertionError(f"{pod.name} must not be polled")
 
 
 def _ignore(_: object) -> None:
-    """Nobody is told."""
+    """Do nothing."""

@@ -1,6 +1,6 @@
-"""Tokens for private sources, read from the Secrets that models name, and looked at again now and then.
+"""Tokens for private sources, from the Secrets that models name; they are read again from time to time.
 
-A token is handed to hosts and to nobody else: no message, no record and no log has one.
+Tokens are sent only to hosts. No message, record or log has one.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from plimsoll_operator.spec.model_deployment import SecretItem
 from plimsoll_operator.status.reasons import Reason
 
 LOOK_AGAIN_SECONDS = 60.0
-"""How old what is known of a Secret may be: nobody tells of changes to one that may be read and not watched."""
+"""Seconds after which a Secret is read again. The operator may read Secrets, but not watch them."""
 LONGEST = 4096
 
 Read = Callable[[ObjectKey], Awaitable[Object | None]]
-"""A Secret; None where there is none. Raises ApiError."""
+"""Returns a Secret, None if there is none. Raises ApiError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`mark` tells two tokens apart and gives nobody either."""
+    """A token. `mark` differs for different tokens, but does not reveal them."""
 
     value: str = field(repr=False)
     mark: str
@@ -38,7 +38,7 @@ Found = Token | Problem
 
 
 class SourceTokens:
-    """What Secrets have, by their items. `mark` makes the mark of a token; `clock` counts seconds."""
+    """Tokens by items of Secrets. `mark` computes the mark of a token; `clock` returns seconds."""
 
     def __init__(self, read: Read, mark: Callable[[str], str], clock: Callable[[], float]) -> None:
         self._read = read
@@ -47,16 +47,16 @@ class SourceTokens:
         self._known: dict[SecretItem, tuple[Found, float]] = {}
 
     async def of(self, items: Iterable[SecretItem]) -> Mapping[SecretItem, Found]:
-        """What each item has, or what is wrong with it. Where it cannot be told, what was known of it goes on."""
+        """Return the token of each item, or its problem. If a Secret cannot be read now, its last result is
+        returned.
+        """
         wanted, now = set(items), self._clock()
         fresh = {item: found for item, (found, until) in self._known.items() if item in wanted and until > now}
         old = sorted(wanted - fresh.keys(), key=str)
         looked = dict(zip(old, await asyncio.gather(*map(self._look, old)), strict=True))
         self._known |= {item: (found, now + LOOK_AGAIN_SECONDS) for item, found in looked.items()}
         self._known = {
-            item: known
-            for item, known in self._known.items()
-            if item in wanted or now < known[1] + LOOK_AGAIN_SECONDS  # nobody names it any more
+            item: known for item, known in self._known.items() if item in wanted or now < known[1] + LOOK_AGAIN_SECONDS
         }
         return fresh | looked
 
@@ -66,18 +66,18 @@ class SourceTokens:
         except ApiError as error:
             return self._unread(item, error)
         if secret is None:
-            message = f"there is no Secret {item.secret}; create it, or name another one in spec.model.tokenSecret.name"
+            message = f"there is no Secret {item.secret}: create it, or name another one in spec.model.tokenSecret.name"
             return Problem(Reason.TOKEN_NOT_FOUND, message)
         content = (secret.get("data") or {}).get(item.key)
         if content is None:
             message = (
-                f"the Secret {item.secret} has no key {item.key}; add it, or name another in spec.model.tokenSecret.key"
+                f"the Secret {item.secret} has no key {item.key}: add it, or name another in spec.model.tokenSecret.key"
             )
             return Problem(Reason.TOKEN_NOT_FOUND, message)
         token = decode(content)
         if token is None:
             message = (
-                f"the key {item.key} of the Secret {item.secret} has no token: it must be one line of 1 to {LONGEST} "
+                f"the key {item.key} of the Secret {item.secret} is not a token: it must be one line of 1 to {LONGEST} "
                 "printable ASCII characters without spaces"
             )
             return Problem(Reason.TOKEN_INVALID, message)
@@ -87,19 +87,17 @@ class SourceTokens:
         if error.code == 403:
             message = (
                 f"this operator may not read Secrets in namespace {item.namespace}; add it to operator.tokenNamespaces "
-                "of the chart, or serve the model in pods of its own, which read the Secret themselves"
+                "of the chart, or serve the model with dedicated pods, which read the Secret themselves"
             )
             return Problem(Reason.TOKEN_NOT_ALLOWED, message)
         known = self._known.get(item)
         if known is not None:
             return known[0]
-        return Problem(
-            Reason.TOKEN_NOT_FOUND, f"the Secret {item.secret} cannot be read now, and is tried again: {error}"
-        )
+        return Problem(Reason.TOKEN_NOT_FOUND, f"cannot read the Secret {item.secret}, trying again: {error}")
 
 
 def decode(content: str) -> str | None:
-    """A token as Secrets have it, in base64; None where it is none. White space around it is no part of it."""
+    """Decode a token in base64, without surrounding white space; None if it is not valid."""
     try:
         token = base64.b64decode(content, validate=True).decode("ascii").strip()
     except (binascii.Error, ValueError):

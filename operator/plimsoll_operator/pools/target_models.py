@@ -1,4 +1,4 @@
-"""The models that a pool should have, as planner and hosts get them; and which models name which pool."""
+"""The models that a pool should have, for planner and hosts; and the index of models by pool."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from plimsoll_operator.status.name_conflicts import describe_conflicts
 
 
 class PoolMembers:
-    """Which models name which pool, of all watched ModelDeployments. A pool need not exist."""
+    """The pool that each watched ModelDeployment names. A pool need not exist."""
 
     def __init__(self) -> None:
         self._pool_of: dict[ObjectKey, ObjectKey] = {}
         self._members: dict[ObjectKey, set[ObjectKey]] = {}
 
     def note(self, item: Object) -> set[ObjectKey]:
-        """Take note of an object; returns the pools that it concerns, the one that it leaves included."""
+        """Store the pool of an object; return the affected pools, including the one that it leaves."""
         return self._put(key_of(item), pool_of(item))
 
     def forget(self, key: ObjectKey) -> set[ObjectKey]:
-        """An object is gone; returns the pool that it was in."""
+        """Remove an object; return the pool that it was in."""
         return self._put(key, None)
 
     def of(self, pool: ObjectKey) -> list[ObjectKey]:
-        """The models that want to be in a pool, in order."""
+        """Return the models that name a pool, in order."""
         return sorted(self._members.get(pool, ()))
 
     def pool_of(self, model: ObjectKey) -> ObjectKey | None:
-        """Where a model wants to be; None for one with pods of its own."""
+        """Return the pool that a model names; None for one with dedicated pods."""
         return self._pool_of.get(model)
 
     def of_namespace(self, namespace: str) -> set[ObjectKey]:
-        """The pools in which models of a namespace want to be, and that are of another one."""
+        """Return the pools of other namespaces that models of this namespace name."""
         return {
             pool
             for model, pool in self._pool_of.items()
@@ -53,7 +53,7 @@ class PoolMembers:
         }
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the two directions differ."""
+        """Raise AssertionError if the two directions of the index differ."""
         assert self._pool_of == {model: pool for pool, models in self._members.items() for model in models}
         assert all(self._members.values()), "a pool without members is kept"
 
@@ -71,9 +71,10 @@ class PoolMembers:
 
 @dataclass(slots=True)
 class PoolTarget:
-    """What the planner is to place (`models`), what hosts get of each (`specs`), and why others cannot be placed.
+    """The models to place (`models`), their specs for hosts (`specs`), and why others cannot be placed (`problems`).
 
-    `admitted` are those that may be on the pool's hosts: its own, and those that leave it and answer nowhere else yet.
+    `admitted`: models that may be on the pool's hosts: its own, and those that leave it and are not served elsewhere
+    yet.
     """
 
     models: list[Model] = field(default_factory=list)
@@ -83,7 +84,7 @@ class PoolTarget:
 
 
 class TargetModels:
-    """Of every pool, from the ModelDeployments."""
+    """Computes the target of each pool from the ModelDeployments."""
 
     def __init__(self, stores: Stores, registry: HostRegistry, members: PoolMembers, names: NameRegistry) -> None:
         self._stores = stores
@@ -92,7 +93,7 @@ class TargetModels:
         self._names = names
 
     def secrets(self, key: ObjectKey, spec: PoolSpec) -> list[SecretItem]:
-        """The items of Secrets that the pool's models name, of those that it takes."""
+        """Return the items of Secrets that the pool's admitted models name."""
         found = []
         for model in self._members.of(key):
             entry = self._stores.models.get(model)
@@ -101,7 +102,7 @@ class TargetModels:
             try:
                 token = read_spec(entry.value).token
             except SpecError:
-                continue  # what cannot be used is told of with the other problems
+                continue  # `of` reports specs with errors.
             found += [token] if token is not None else []
         return found
 
@@ -113,7 +114,7 @@ class TargetModels:
         hosts: Sequence[Known],
         tokens: Mapping[SecretItem, Found],
     ) -> PoolTarget:
-        """Everything about one pool."""
+        """Return the target of one pool."""
         target = PoolTarget()
         members = self._members.of(key)
         for model in members:
@@ -144,7 +145,7 @@ class TargetModels:
             read = read_spec(entry.value)
         except SpecError:
             target.admitted.add(model)
-            target.models += self._as_they_are(model, hosts)  # an edit that cannot be used changes nothing that runs
+            target.models += self._as_they_are(model, hosts)  # A spec with errors changes nothing that runs.
             return
         found = self._wanted(read, spec, tokens)
         if isinstance(found, HostModelSpec):
@@ -175,8 +176,10 @@ class TargetModels:
         return refuse_namespace(model, spec, self._stores.labels_of(model.namespace))
 
     def _is_to_stay(self, model: ObjectKey, spec: PoolSpec, hosts: Sequence[Known]) -> bool:
-        """Whether a model that leaves the pool answers nowhere else yet. It must have been here with our knowledge:
-        a host may say that it has anybody's model."""
+        """Return whether a model that leaves the pool is not served elsewhere yet.
+
+        It must have been admitted before, because a host could report any model.
+        """
         entry = self._stores.models.get(model)
         if entry is None or entry.deleting:
             return False
@@ -191,7 +194,7 @@ class TargetModels:
         return not any(OF_STATE[known.entries[model].state] in (Where.ASLEEP, Where.RESIDENT) for known in there)
 
     def _was_admitted(self, model: ObjectKey, hosts: Sequence[Known]) -> bool:
-        """What ModelHosts say, which only an operator writes. One of before this was written says nothing."""
+        """Return whether the model was admitted by the hosts' ModelHosts, which only an operator writes."""
         if any(model.namespace == known.pod.pool.namespace for known in hosts):
             return True
         stored = [self._stores.hosts.get(known.pod.key) for known in hosts]
@@ -203,7 +206,7 @@ class TargetModels:
         )
 
     def _as_they_are(self, model: ObjectKey, hosts: Sequence[Known]) -> list[Model]:
-        """A model that is to stay where it is, as it is."""
+        """Return a model that should stay as its hosts have it."""
         entries = [known.entries[model] for known in hosts if model in known.entries]
         if not entries:
             return []

@@ -1,1 +1,1 @@
-"""The planner and the scaler without a cluster, and the commands `simulate` and `explain`."""
+"""Simulations of planner and scaler without a cluster, and the commands `simulate` and `explain`."""

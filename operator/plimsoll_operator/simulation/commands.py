@@ -1,4 +1,4 @@
-"""`plimsoll simulate` and `plimsoll explain`: the planner without an operator."""
+"""The commands `plimsoll simulate` and `plimsoll explain`, which run the planner without an operator."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from plimsoll_operator.spec.quantity import byte_count
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that so many per cent do not exceed; 0 of nothing."""
+    """Return the smallest value that `share` per cent of the values do not exceed; 0 for no values."""
     ordered = sorted(values)
     return ordered[max(0, -int(-len(ordered) * share // 100) - 1)] if ordered else 0.0
 
 
 def table(result: SimulationResult) -> str:
-    """Two columns: what, and how much of it."""
+    """Format a result as two columns: name and figure."""
     waits = result.waits
     rows = [
         ("requests served", f"{result.served} of {result.requests}"),
@@ -38,7 +38,7 @@ def table(result: SimulationResult) -> str:
         ("wakes from images", str(result.wakes)),
         ("moves", str(result.moves)),
         (
-            "waits, p50 / p99 / most",
+            "waits, p50 / p99 / max",
             f"{percentile(waits, 50):.1f} / {percentile(waits, 99):.1f} / {max(waits, default=0):.1f} s",
         ),
     ]
@@ -50,11 +50,11 @@ COMMANDS = ("simulate", "explain")
 
 
 class InputError(Exception):
-    """A file or an argument is of no use; the message says what to change."""
+    """A file or an argument is not valid; the message says what to change."""
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Run one of COMMANDS, named by the first argument: 0, or 1 for input that is of no use."""
+    """Run the command of COMMANDS in the first argument. Return 0, or 1 for invalid input."""
     args = _parse(arguments)
     try:
         _print(_explain(args) if args.command == "explain" else _simulate(args))
@@ -68,12 +68,12 @@ def _explain(args: argparse.Namespace) -> str:
     if args.state is None:
         found = re.fullmatch("(?:(?:mdep|modeldeployments?)/)?([a-z0-9.-]+)", args.model)
         if found is None:
-            raise InputError(f"{args.model!r} is not like mdep/NAME; give a recorded state before NAMESPACE/NAME")
+            raise InputError(f"{args.model!r} is not mdep/NAME; NAMESPACE/NAME needs a recorded state before it")
         key = ObjectKey(args.namespace, found[1])
         return explain(asyncio.run(_live(key, args.watched)), key)
     namespace, slash, name = args.model.partition("/")
     if not slash or not namespace or not name:
-        raise InputError(f"{args.model!r} is not like NAMESPACE/NAME")
+        raise InputError(f"{args.model!r} is not NAMESPACE/NAME, which a recorded state needs")
     try:
         return explain(_state(args.state), ObjectKey(namespace, name))
     except KeyError as error:
@@ -81,12 +81,12 @@ def _explain(args: argparse.Namespace) -> str:
 
 
 async def _live(model: ObjectKey, namespaces: Sequence[str]) -> PoolState:
-    """From the cluster of this process, or of the kubeconfig. Imported here: the planner alone needs no client."""
+    """Return the state from the cluster. Its imports are here because the planner alone needs no Kubernetes client."""
     try:
         from plimsoll_cluster.connection import NoClusterError, connect
         from plimsoll_operator.pools.snapshot import SnapshotError, read_snapshot
     except ModuleNotFoundError as error:
-        what = f"to look at a cluster takes what is not installed ({error.name})"
+        what = f"reading a cluster needs a package that is not installed ({error.name})"
         raise InputError(f"{what}: pip install 'plimsoll-serving[operator]', or give a recorded state") from error
 
     try:
@@ -105,7 +105,7 @@ def _simulate(args: argparse.Namespace) -> str:
         hosts = [Host(f"host-{number}", args.line, args.sleepers) for number in range(args.hosts)]
         trace = _made_up(args)
     if not hosts:
-        raise InputError("the state has no hosts")
+        raise InputError("the state has no hosts: record it from a pool with hosts")
     lines: list[str] = []
     policy = PlannerPolicy(told=lambda at, plan: lines.extend(_told(at, plan)) if args.decisions else None)
     result = Pool(trace, hosts, policy).run()
@@ -115,7 +115,7 @@ def _simulate(args: argparse.Namespace) -> str:
 def _made_up(args: argparse.Namespace) -> Trace:
     if args.trace not in KINDS:
         kinds = ", ".join(KINDS)
-        raise InputError(f"--trace is one of {kinds}, or, with --state, a recorded file; not {args.trace!r}")
+        raise InputError(f"--trace must be one of {kinds} or, with --state, a recorded file, not {args.trace!r}")
     return make(args.trace, Shape(args.models, args.hours, args.rate), args.seed)
 
 
@@ -123,9 +123,9 @@ def _state(path: Path) -> PoolState:
     try:
         return msgspec.json.decode(path.read_bytes(), type=PoolState)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UNREADABLE as error:
-        raise InputError(f"{path} is no PoolState: {error}") from error
+        raise InputError(f"{path} is not a PoolState: {error}") from error
 
 
 def _told(at: float, plan: Plan) -> list[str]:
@@ -139,26 +139,26 @@ def _print(text: str) -> None:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="plimsoll", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    told = commands.add_parser("explain", help="the whole decision for one model")
-    told.add_argument("state", type=Path, nargs="?", help="a PoolState as JSON; else of the cluster")
-    told.add_argument("model", metavar="mdep/NAME", help="or NAMESPACE/NAME, with a recorded state")
-    told.add_argument("-n", "--namespace", default="default", metavar="NS", help="of the model (%(default)s)")
+    told = commands.add_parser("explain", help="explain the planner's decision for one model")
+    told.add_argument("state", type=Path, nargs="?", help="a PoolState as JSON (default: read from the cluster)")
+    told.add_argument("model", metavar="mdep/NAME", help="the model, as NAMESPACE/NAME with a recorded state")
+    told.add_argument("-n", "--namespace", default="default", metavar="NS", help="the model's namespace (%(default)s)")
     told.add_argument(
         "--watched",
         action="append",
         default=[],
         metavar="NS",
-        help="look at this namespace alone; repeat for more, the pool's among them (default: all)",
+        help="read only this namespace; repeat for more, including the pool's (default: all)",
     )
-    run = commands.add_parser("simulate", help="run the planner on a trace and tell what it pays")
+    run = commands.add_parser("simulate", help="run the planner on a trace and print its loading seconds")
     run.add_argument("--trace", default="zipf", help=f"{', '.join(KINDS)}, or a recorded file with --state")
     run.add_argument("--state", type=Path, help="a PoolState as JSON: models and hosts of a recorded trace")
-    run.add_argument("--hosts", type=_count, default=4, help="hosts of a made-up pool (default 4)")
-    run.add_argument("--line", type=_size, default=80 * 2**30, help="bytes of each for models (default 80Gi)")
-    run.add_argument("--sleepers", type=_size, default=40 * 2**30, help="bytes of each for images (default 40Gi)")
-    run.add_argument("--models", type=_count, default=72, help="models of a made-up trace (default 72)")
-    run.add_argument("--hours", type=_positive, default=1.0, help="of a made-up trace (default 1)")
-    run.add_argument("--rate", type=_positive, default=0.5, help="requests a second of a made-up trace (default 0.5)")
+    run.add_argument("--hosts", type=_count, default=4, help="hosts of a synthetic pool (default 4)")
+    run.add_argument("--line", type=_size, default=80 * 2**30, help="bytes of each host for models (default 80Gi)")
+    run.add_argument("--sleepers", type=_size, default=40 * 2**30, help="bytes of each host for images (default 40Gi)")
+    run.add_argument("--models", type=_count, default=72, help="models of a synthetic trace (default 72)")
+    run.add_argument("--hours", type=_positive, default=1.0, help="hours of a synthetic trace (default 1)")
+    run.add_argument("--rate", type=_positive, default=0.5, help="requests a second of a synthetic trace (default 0.5)")
     run.add_argument("--seed", type=int, default=0)
     run.add_argument("--decisions", action="store_true", help="print every action and its reason")
     return parser.parse_args(arguments)

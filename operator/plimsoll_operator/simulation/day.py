@@ -1,4 +1,4 @@
-"""A day of requests to one model, made up from a seed: a quiet night, two busy stretches, and bursts on top."""
+"""Makes a synthetic day of requests to one model from a seed: a quiet night, two busy periods, and bursts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BURST_FACTOR = (2.0, 4.0)
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """It comes at `at` seconds; tokens of its prompt and of its answer."""
+    """A request that arrives at `at` seconds, with the tokens of its prompt and of its output."""
 
     at: float
     prompt: int
@@ -23,7 +23,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """`busiest`: requests a second at the height of the afternoon, without bursts; so many bursts in `hours`."""
+    """`busiest`: requests a second at the peak of the afternoon, without the `bursts` in `hours`."""
 
     hours: float = 24.0
     busiest: float = 1.5
@@ -32,13 +32,13 @@ class Day:
     answer: int = 150
 
     def requests(self, seed: int) -> list[Request]:
-        """In the order of their arrival: a Poisson process of changing rate, thinned out of one of the highest."""
+        """Return the requests by arrival: a Poisson process of varying rate, thinned from one of the highest rate."""
         random = Random(f"day {seed}")
         rate, most = self.rate(random), self.busiest * BURST_FACTOR[1]
         return list(self._thinned(rate, most, random))
 
     def rate(self, random: Random) -> Callable[[float], float]:
-        """Requests a second, by the second of the day."""
+        """Return a function of the second of the day that returns requests a second."""
         end = self.hours * HOUR
         bursts = [
             (random.uniform(0.25 * end, end), random.uniform(*BURST_SECONDS), random.uniform(*BURST_FACTOR))
@@ -59,7 +59,7 @@ class Day:
 
 
 def _shape(hour: float) -> float:
-    """The share of the busiest hour's rate: little at night, two humps at eleven and at four."""
+    """Return the share of the peak rate: little at night, two humps at 11:00 and 16:00."""
     humps = math.exp(-((hour - 11.0) ** 2) / 5.0) + math.exp(-((hour - 16.0) ** 2) / 6.0)
     night = 0.0 if hour < 5.0 else 0.02
     return night + 0.98 * min(1.0, humps)

@@ -1,4 +1,4 @@
-"""The planner as a policy: what hosts would report, what it plans of that, and how hosts carry it out."""
+"""The planner as a simulated policy: builds hosts' reports, plans, and executes the plan."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from plimsoll_operator.simulation.pool import Copy, Host, Pool
 
 POOL = "pool"
 EPOCH = 1_000_000.0
-"""When the trace begins: 0 would be a time that nobody knows."""
+"""The start of the trace. 0 would mean an unknown time."""
 
 
 class PlannerPolicy:
-    """Ours. `told` hears of every plan that does something."""
+    """The operator's planner. Calls `told` with each plan that has actions."""
 
     name = "plimsoll"
 
@@ -31,11 +31,11 @@ class PlannerPolicy:
         self._leaving: set[Copy] = set()
 
     def begin(self, pool: Pool) -> None:
-        """Files go where the planner says."""
+        """Place the files."""
         self.decide(pool)
 
     def decide(self, pool: Pool) -> float | None:
-        """Plan and carry out."""
+        """Plan and execute."""
         for copy in [copy for copy in self._leaving if _replaced(pool, copy)]:
             pool.unload(copy)
             self._leaving.discard(copy)
@@ -58,14 +58,14 @@ class PlannerPolicy:
         return made.wait
 
     def state(self, pool: Pool) -> PoolState:
-        """What the operator would know."""
+        """Return the state that the operator would have."""
         now = EPOCH + pool.now
         demand = tuple(_demand(key, rate, pool, now) for key, rate in self.rates(pool).items())
         hosts = tuple(self._host(host, pool) for host in pool.hosts.values())
         return PoolState(now, tuple(pool.models.values()), hosts, demand, self._rules)
 
     def rates(self, pool: Pool) -> Mapping[ObjectKey, float]:
-        """Requests a second for each model, as gateways have learned them."""
+        """Return requests a second by model, as gateways measure them."""
         return pool.rates()
 
     def _host(self, host: Host, pool: Pool) -> HostReport:
@@ -111,7 +111,7 @@ class PlannerPolicy:
 
 
 def _demand(key: ObjectKey, rate: float, pool: Pool, now: float) -> Demand:
-    """What gateways tell: their own rate of a model outlives its copies, whose hosts begin anew."""
+    """Return the gateways' demand. Their rate of a model outlives its copies, whose hosts start at zero."""
     waiting = pool.waiting.get(key, ())
     return Demand(key, len(waiting), EPOCH + waiting[0].at if waiting else 0.0, rate)
 

@@ -1,4 +1,4 @@
-"""Hosts that hold, load and wake models, with a clock that moves from event to event."""
+"""Simulates hosts that hold, load and wake models, with a clock that moves from event to event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_operator.placement.retention_value import HALF_LIFE, MEMORY, decay
 from plimsoll_operator.simulation.trace import Request, Trace
 
 PER_REQUEST = math.log(2) / HALF_LIFE
-"""What a request adds to a decayed rate, so that a steady rate is told as itself."""
+"""What a request adds to a decayed rate, so that a steady rate is reported as itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,13 +34,13 @@ class Copy:
 
     @property
     def idle(self) -> bool:
-        """Whether it could give way."""
+        """Whether it may be evicted."""
         return self.state is State.RESIDENT and not self.active
 
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """`line` bytes for models that are awake, `sleepers` for images."""
+    """`line` bytes for models that are awake, `sleepers` bytes for images."""
 
     name: str
     line: int
@@ -60,20 +60,20 @@ class Host:
 
 
 class Policy(Protocol):
-    """Decides what lies where. It is asked whenever requests wait, and something has changed or its time has come."""
+    """Decides on placements. It is called if requests wait, after each change and at the times that it returns."""
 
     name: str
 
     def begin(self, pool: Pool) -> None:
-        """Before the first request."""
+        """Prepare before the first request."""
 
     def decide(self, pool: Pool) -> float | None:
-        """Wake, put to sleep and move; after how many seconds it wants to be asked again though nothing changes."""
+        """Wake, put to sleep and move models; return the seconds until the next call without a change, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """What a policy paid (seconds of loading and waking), and the waits of served requests, in seconds."""
+    """The cost of a policy (`seconds` of loading and waking), and the waits of served requests in seconds."""
 
     policy: str
     seconds: float
@@ -102,7 +102,7 @@ class Pool:
         self._rates: dict[ObjectKey, tuple[float, float]] = {}
 
     def run(self) -> SimulationResult:
-        """Serve the trace to its end."""
+        """Serve the whole trace."""
         self._policy.begin(self)
         coming = iter(self._requests)
         request = next(coming, None)
@@ -126,39 +126,41 @@ class Pool:
         )
 
     def copies(self, key: ObjectKey) -> Iterator[Copy]:
-        """Where a model lies."""
+        """Return the copies of a model."""
         return (host.copies[key] for host in self.hosts.values() if key in host.copies)
 
     def rates(self) -> dict[ObjectKey, float]:
-        """Requests a second for each model that was ever asked for, decayed to now."""
+        """Return requests a second of each model that had any, decayed to the present."""
         return {key: decayed(rate, self.now - at, MEMORY) for key, (rate, at) in self._rates.items()}
 
     def place(self, model: Model, host: Host) -> Copy:
-        """Its files, on one more host. Raises ValueError where it lies already."""
+        """Add a model's files to a host. Raise ValueError if it has them."""
         if model.key in host.copies:
-            raise ValueError(f"{model.key} lies on {host.name} already")
+            raise ValueError(f"{host.name} already has {model.key}")
         copy = host.copies[model.key] = Copy(model, host, since=self.now)
         return copy
 
     def unload(self, copy: Copy) -> None:
-        """Forget it. Raises ValueError where it is in use."""
+        """Remove a copy. Raise ValueError if it is in use."""
         if copy.active or copy.state is State.WAKING:
             raise ValueError(f"{copy.model.key} on {copy.host.name} is in use")
         del copy.host.copies[copy.model.key]
 
     def sleep(self, copy: Copy, state: State) -> None:
-        """Give its device memory, or its image, away. Raises ValueError where it is in use or there is no room."""
+        """Free a copy's device memory or image. Raise ValueError if it is in use or an image does not fit."""
         if copy.active or copy.state is State.WAKING:
             raise ValueError(f"{copy.model.key} on {copy.host.name} is in use")
         if state is State.IN_HOST and copy.model.need.host > copy.host.free_images:
-            raise ValueError(f"{copy.host.name} has no room for the image of {copy.model.key}")
+            raise ValueError(f"{copy.host.name} has too little host memory for the image of {copy.model.key}")
         copy.state, copy.since = state, self.now
 
     def wake(self, copy: Copy) -> None:
-        """Begin to load it, or to wake it from its image: it is paid at once. Raises ValueError without room."""
+        """Start to load a copy, or to wake it from its image; count its seconds. Raise ValueError if it does not
+        fit.
+        """
         model = copy.model
         if model.need.device > copy.host.free:
-            raise ValueError(f"{copy.host.name} has no room for {model.key}")
+            raise ValueError(f"{copy.host.name} has too little device memory for {model.key}")
         image = copy.state is State.IN_HOST
         seconds = model.wake_seconds if image else model.load_seconds
         self.seconds += seconds
@@ -177,7 +179,9 @@ class Pool:
         return True
 
     def _happen(self, copy: Copy | None, loaded: bool) -> bool:
-        """A load or a request has ended, or the policy wanted to be asked."""
+        """Handle the end of a load or request, or a call that the policy wanted; return whether the policy has to
+        decide.
+        """
         if copy is None:
             return True
         if not loaded:

@@ -1,4 +1,4 @@
-"""A replica that serves: prompts one after the other, answers side by side, each step the slower the more there are."""
+"""Simulates a replica: prompts one at a time, outputs in a batch whose steps take longer the larger it is."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from plimsoll_operator.simulation.day import Request
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """Places of a batch, tokens of prompts a second, and the seconds of a step: alone, and for each that takes part.
+    """Slots of a batch, prompt tokens a second, and the seconds of a step: constant, and for each request in the batch.
 
-    `cache` is how many tokens its KV cache has room for.
+    `cache` is the number of tokens of its KV cache.
     """
 
     slots: int = 16
@@ -35,9 +35,10 @@ Last = Callable[[Request, float, float], None]
 
 
 class Replica:
-    """`first` hears of a request's first token and when, `last` of its end, and of the seconds between its tokens.
+    """Calls `first` with a request and the time of its first token, and `last` with its end and the seconds between its
+    tokens.
 
-    Tokens are counted on one count for all that run: a request ends when that has grown by its own.
+    One token counter serves all running requests: a request ends when the counter has grown by its output's tokens.
     """
 
     def __init__(self, name: str, made: float, ready: float, device: Device, first: First, last: Last) -> None:
@@ -56,40 +57,40 @@ class Replica:
 
     @property
     def running(self) -> int:
-        """Requests in the batch."""
+        """The number of requests in the batch."""
         return len(self._running) + (self._prompt is not None)
 
     @property
     def waiting(self) -> int:
-        """Requests beside it."""
+        """The number of requests in the queue."""
         return len(self._waiting)
 
     @property
     def load(self) -> int:
-        """All of them."""
+        """The number of all requests."""
         return self.running + self.waiting
 
     @property
     def kv(self) -> float:
-        """The share of its cache in use, as if every answer were half done."""
+        """The used share of its cache, with every output half complete."""
         held = [entry.request for entry in self._running] + ([self._prompt] if self._prompt is not None else [])
         return min(1.0, sum(r.prompt + r.answer // 2 for r in held) / self._device.cache)
 
     def take(self, request: Request, now: float) -> None:
-        """A request comes."""
+        """Add a request."""
         self.advance(now)
         self._waiting.append(request)
         self._begin(now)
 
     def next(self) -> float:
-        """When something ends, if nothing comes before."""
+        """Return the time of the next end of a prompt or output, if no request arrives before."""
         ends = [self._prompt_ends] if self._prompt is not None else []
         if self._running:
             ends.append(self._now + (self._running[0].end - self._count) * self._gap())
         return min(ends, default=float("inf"))
 
     def advance(self, now: float) -> None:
-        """Let time pass until then."""
+        """Advance to this time."""
         while (at := self.next()) <= now:
             self._pass(at)
             if self._prompt is not None and self._prompt_ends <= at:

@@ -1,4 +1,4 @@
-"""Who says how many replicas there are: the operator's own scaler, a fixed number, or a rule as an HPA has it."""
+"""Simulated scaling policies: the operator's scaler, a fixed number, and a rule like that of an HPA."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ KEY = ObjectKey("made-up", "model")
 GATEWAY = "gateway"
 ASK_SECONDS = 5
 REVISION = "h"
-"""Of every replica: the spec never changes."""
+"""The revision of all replicas; the spec never changes."""
 
 
 class Fixed:
-    """Always so many."""
+    """A fixed number of replicas."""
 
     def __init__(self, replicas: int) -> None:
         self.name = f"{replicas} always"
         self._replicas = replicas
 
     def wanted(self, service: Service) -> int:
-        """The same."""
+        """Return the fixed number."""
         return self._replicas
 
 
 class Hpa:
-    """Requests in flight by a target for each replica, every 15 s; fewer once fewer sufficed for five minutes."""
+    """Requests in flight by a target for each replica, every 15 s; scales down after fewer have sufficed for five
+    minutes.
+    """
 
     name = "HPA"
     INTERVAL, WINDOW, TOLERANCE = 15, 300.0, 0.1
@@ -49,7 +51,7 @@ class Hpa:
         self._said: deque[tuple[float, int]] = deque()
 
     def wanted(self, service: Service) -> int:
-        """As `autoscaling/v2` does it with an AverageValue and its defaults, never fewer than one."""
+        """Return the number that `autoscaling/v2` computes for an AverageValue with its defaults, at least one."""
         if int(service.now) % self.INTERVAL:
             return self._desired
         ratio = service.in_flight / (self._target * self._desired)
@@ -63,7 +65,7 @@ class Hpa:
 
 
 class ScalerPolicy:
-    """The scaler itself: what the gateway would answer goes into its registry, and its status is kept as it says."""
+    """The operator's scaler: gets the gateway's reports in its registry, and keeps its status."""
 
     name = "plimsoll"
 
@@ -77,7 +79,7 @@ class ScalerPolicy:
         self._scaler = Scaler(wake=self._wake, clock=lambda: EPOCH + timedelta(seconds=self._now))
 
     def wanted(self, service: Service) -> int:
-        """As a pass decides that the scaler asks for, or that comes once a minute."""
+        """Return the number of the last reconcile. A reconcile runs if the scaler asks for it, and once a minute."""
         self._now = service.now
         holding = bool(service.held)
         news = holding != self._holding

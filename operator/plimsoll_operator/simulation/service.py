@@ -1,4 +1,6 @@
-"""One model over a day: a gateway that holds and picks, replicas that start and drain, and whoever says how many."""
+"""Simulates one model over a day: a gateway that holds and routes requests, replicas that start and drain, and a
+policy.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from plimsoll_operator.simulation.day import Request
 from plimsoll_operator.simulation.replica import Device, Replica
 
 TICK = 1.0
-"""Seconds between two looks at what has ended; requests come at their own time."""
+"""Seconds between two checks for ended requests; arrivals have their own time."""
 BOUNDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0)
 GAPS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
 @dataclass(slots=True)
 class Counted:
-    """Cumulative counts by upper bound, as a gateway keeps them."""
+    """Counts by upper bound, as a gateway keeps them."""
 
     bounds: tuple[float, ...]
     count: int = 0
@@ -27,7 +29,7 @@ class Counted:
     counts: list[int] = field(default_factory=list)
 
     def measure(self, seconds: float, times: int = 1) -> None:
-        """So many times the same."""
+        """Add a value, `times` times."""
         if not self.counts:
             self.counts = [0] * (len(self.bounds) + 1)
         self.counts[bisect_left(self.bounds, seconds)] += times
@@ -35,7 +37,7 @@ class Counted:
         self.seconds += seconds * times
 
     def cumulative(self) -> tuple[tuple[float, int], ...]:
-        """Pairs of a bound and the count up to it."""
+        """Return pairs of a bound and the count up to it."""
         total, found = 0, []
         for bound, count in zip(self.bounds, self.counts or [0] * len(self.bounds), strict=False):
             total += count
@@ -44,19 +46,19 @@ class Counted:
 
 
 class Policy(Protocol):
-    """Says how many replicas there are to be."""
+    """Decides on the number of replicas."""
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """The name for tables."""
 
     def wanted(self, service: Service) -> int:
-        """How many are to be there now; asked once a second, and when a request finds none."""
+        """Return the number of replicas; called once a second."""
 
 
 @dataclass(slots=True)
 class SimulationResult:
-    """What came of a day. `first` are seconds to first tokens, `busy` replica-seconds from starts to ends of drains.
+    """The result of a day. `first` are seconds to first tokens, `busy` replica-seconds from starts to ends of drains.
 
     `course` has (second, replicas, requests in the last minute) for each minute.
     """
@@ -68,12 +70,12 @@ class SimulationResult:
     course: list[tuple[float, int, int]] = field(default_factory=list)
 
     def attained(self, seconds: float) -> float:
-        """The share of requests whose first token came in time."""
+        """Return the share of requests whose first token came within `seconds`."""
         return sum(value <= seconds for value in self.first) / len(self.first) if self.first else 1.0
 
 
 class Service:
-    """`start`: seconds from a replica's making until it serves."""
+    """The simulated service. `start`: seconds from a replica's creation until it serves."""
 
     def __init__(self, requests: Sequence[Request], policy: Policy, start: float, device: Device | None = None) -> None:
         self._requests = deque(requests)
@@ -91,21 +93,21 @@ class Service:
 
     @property
     def serving(self) -> list[Replica]:
-        """Those that take requests."""
+        """Replicas that take requests."""
         return [r for r in self.replicas if not r.leaving and r.ready <= self.now]
 
     @property
     def staying(self) -> list[Replica]:
-        """Those that are not to go."""
+        """Replicas that are not draining."""
         return [r for r in self.replicas if not r.leaving]
 
     @property
     def in_flight(self) -> int:
-        """Requests that have no end yet."""
+        """The number of requests that have not ended."""
         return self.asked - self.ended
 
     def run(self, end: float) -> SimulationResult:
-        """The whole day, and until all is answered."""
+        """Simulate until `end`, and until all requests have ended."""
         self._keep(self._policy.wanted(self))
         while self.now < end or self.in_flight:
             self._tick()

@@ -1,4 +1,4 @@
-"""Requests over time: made up from a seed, or recorded."""
+"""Requests over time, synthetic or recorded."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ NAMESPACE = "made-up"
 
 
 class TraceError(Exception):
-    """A recorded trace cannot be read; the message says which line and why."""
+    """A recorded trace cannot be read; the message names the line and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """It comes at `at` seconds, and its model is in use for `seconds` once it is awake."""
+    """A request that arrives at `at` seconds and uses its model for `seconds` once it is awake."""
 
     at: float
     model: ObjectKey
@@ -38,7 +38,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests in the order of their arrival, and the models that they are for."""
+    """Requests by arrival, and their models."""
 
     name: str
     models: tuple[Model, ...]
@@ -47,7 +47,7 @@ class Trace:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How much of what is made up: models, hours, and requests a second over all models."""
+    """The size of a synthetic trace: models, hours, requests a second over all models, and seconds of a request."""
 
     models: int = 72
     hours: float = 4.0
@@ -56,7 +56,7 @@ class Shape:
 
 
 def make(kind: str, shape: Shape, seed: int) -> Trace:
-    """A made-up trace. Raises KeyError for a kind that is not in KINDS."""
+    """Make a synthetic trace. Raise KeyError for a kind that is not in KINDS."""
     random = Random(f"{kind} {seed}")
     models = _models(shape.models, random)
     arrivals = KINDS[kind](shape, random)
@@ -65,7 +65,7 @@ def make(kind: str, shape: Shape, seed: int) -> Trace:
 
 
 def _models(number: int, random: Random) -> tuple[Model, ...]:
-    """From 1 to 40 GiB, most of them near 8; the order says nothing of their sizes."""
+    """Return models from 1 to 40 GiB, most of them near 8; their order does not depend on their sizes."""
     made = []
     for index in range(number):
         weights = int(min(40.0, max(1.0, random.lognormvariate(math.log(8), 0.8))) * GIB)
@@ -84,7 +84,7 @@ def _poisson(rate: float, end: float, random: Random) -> Iterator[float]:
 
 
 class _Zipf:
-    """Chooses the model of rank k with a likelihood in proportion to 1 / k."""
+    """Chooses the model of rank k with a probability in proportion to 1 / k."""
 
     def __init__(self, number: int) -> None:
         self._sums = list(itertools.accumulate(1 / rank for rank in range(1, number + 1)))
@@ -94,14 +94,14 @@ class _Zipf:
 
 
 def _zipf(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
-    """Each request for itself, popularity as in Zipf's law."""
+    """Yield independent requests with popularity by Zipf's law."""
     ranks = _Zipf(shape.models)
     for at in _poisson(shape.rate, 3600 * shape.hours, random):
         yield at, ranks.choose(random)
 
 
 def _shifting(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
-    """The same, and every half an hour a sixth of the models change places in popularity."""
+    """Yield requests as `_zipf`, but every half hour a sixth of the models swap their popularity."""
     ranks, order, turn = _Zipf(shape.models), list(range(shape.models)), 1800.0
     for at in _poisson(shape.rate, 3600 * shape.hours, random):
         while at > turn:
@@ -114,7 +114,7 @@ def _shifting(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
 
 
 def _bursty(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
-    """Sessions: some twenty requests to a model within minutes, then others; popularity as in Zipf's law."""
+    """Yield sessions of about twenty requests to one model within minutes; popularity by Zipf's law."""
     ranks, end, length = _Zipf(shape.models), 3600 * shape.hours, 20
     found = []
     for begin in _poisson(shape.rate / length, end, random):
@@ -126,7 +126,7 @@ def _bursty(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
 
 
 def _scan(shape: Shape, random: Random) -> Iterator[tuple[float, int]]:
-    """One model after the other, over and over: what was used last is what is needed last."""
+    """Yield requests to one model after the other, repeatedly: the model used last is needed last."""
     order = list(range(shape.models))
     random.shuffle(order)
     gap = 1 / shape.rate
@@ -143,16 +143,17 @@ KINDS: dict[str, Callable[[Shape, Random], Iterator[tuple[float, int]]]] = {
 
 
 def read(path: Path, models: Sequence[Model]) -> Trace:
-    """A recorded trace: a line of JSON a request, {"at": seconds, "model": "namespace/name", "seconds": in use}.
+    """Read a recorded trace: each line is a request as JSON, {"at": seconds, "model": "namespace/name", "seconds": in
+    use}.
 
-    Raises TraceError.
+    Raise TraceError.
     """
     known = {str(model.key): model.key for model in models}
     requests = []
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path} cannot be read: {error}") from error
+        raise TraceError(f"cannot read {path}: {error}") from error
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -161,10 +162,10 @@ def read(path: Path, models: Sequence[Model]) -> Trace:
             at, seconds, name = float(entry["at"]), float(entry["seconds"]), entry["model"]
         except (*UNREADABLE, KeyError, TypeError) as error:
             example = '{"at": 12.5, "model": "team/m", "seconds": 3.0}'
-            raise TraceError(f"{path}, line {number}: {line[:80]!r} is not like {example}") from error
+            raise TraceError(f"{path}, line {number}: {line[:80]!r} is not a request such as {example}") from error
         if name not in known:
             raise TraceError(f"{path}, line {number}: the state has no model {name!r}; it has {', '.join(known)}")
         if not (math.isfinite(at) and math.isfinite(seconds) and at >= 0 and seconds >= 0):
-            raise TraceError(f"{path}, line {number}: times are finite and not below 0")
+            raise TraceError(f"{path}, line {number}: at and seconds must be finite and not negative")
         requests.append(Request(at, known[name], seconds))
     return Trace(path.name, tuple(models), tuple(sorted(requests, key=lambda request: request.at)))
