@@ -78,8 +78,8 @@ def _fails_more(terms: CanarySpec, canary: RequestCounts, stable: RequestCounts)
     if surely <= max(terms.max_error_rate, highest(stable.failed, stable.requests, error) if stable.requests else 0.0):
         return None
     return (
-        f"{canary.failed} of {canary.requests} requests failed, with the stable pods {stable.failed} of "
-        f"{stable.requests} (allowed: {_percent(terms.max_error_rate)})"
+        f"{canary.failed} of {canary.requests} requests failed; on stable pods, {stable.failed} of {stable.requests} "
+        f"(allowed: {_percent(terms.max_error_rate)})"
     )
 
 

@@ -148,7 +148,7 @@ async def test_a_canary_with_a_fault_is_taken_back_by_itself(
         assert await holds(direct, lambda: conditions(direct).get("Stalled") == ("True", "TakenBack"))
         assert conditions(direct)["Ready"] == ("True", "Ready")
         (note,) = events(direct, "TakenBack")
-        assert "requests failed against 0 of" in note
+        assert "requests failed; on stable pods, 0 of" in note
         marked = [r["metadata"].get("annotations", {}).get(TAKEN_BACK) for r in direct.revisions("m")]
         assert [mark is not None for mark in marked] == [False, True]
     async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):

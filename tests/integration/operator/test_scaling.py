@@ -89,7 +89,7 @@ async def test_to_zero_and_back(
             "Routable": ("True", "Idle"),
         }
         assert status(direct)["phase"] == "Idle"
-        assert re.search(r"nobody has asked for it for [1-9]\d+ s", status(direct)["scaling"]["why"])
+        assert re.search(r"no requests for [1-9]\d+ s", status(direct)["scaling"]["why"])
         answered = len(gateway.waits)
         gateway.hold(key, 2)
         assert await holds(lambda: live(direct) == 1)
@@ -165,7 +165,7 @@ async def test_load_brings_replicas_a_budget_and_a_reason(
         assert await holds(lambda: live(direct) == 1)
         assert set(scalings(direct)) == {"ScaledUp", "ScaledDown"}
         (up,) = [note for _, reason, note in direct.events("m") if reason == "ScaledUp"][:1]
-        assert "requests at a time are expected, and a replica carries" in up
+        assert "requests at a time are expected, and a replica serves" in up
 
 
 async def test_a_process_that_takes_over_goes_on_from_the_status(

@@ -131,7 +131,7 @@ class StubGateway:
     def answer(self) -> Demand:
         """The answer. Raises GatewayError where it is dead, BadDemandError for a lie that is no answer."""
         if self.dead:
-            raise GatewayError("it cannot be reached")
+            raise GatewayError("it is not reachable")
         return decode_demand(json.dumps(self.body()).encode())
 
     def _tell(self) -> None:

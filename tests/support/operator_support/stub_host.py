@@ -63,7 +63,7 @@ class StubHost:
     def report(self) -> Report:
         """As it is now. Raises HostError where the host is dead, BadReportError for a lie that is no report."""
         if self.dead:
-            raise HostError(None, "it cannot be reached")
+            raise HostError(None, "it is not reachable")
         return decode_report(json.dumps(self.lie(self.body())).encode())
 
     def body(self) -> Json:
@@ -94,7 +94,7 @@ class StubHost:
     def change(self, verb: str, key: ObjectKey, body: Mapping[str, Any]) -> tuple[int, Any]:
         """A change as the API has it; returns status and answer. Raises HostError."""
         if self.dead:
-            raise HostError(None, "it cannot be reached")
+            raise HostError(None, "it is not reachable")
         content = json.dumps([verb, str(key), body], sort_keys=True)
         known = self.operations.get(body["operation"])
         if known is not None:

@@ -147,7 +147,7 @@ def test_an_image_from_elsewhere_is_refused_with_what_to_do(image: str, allowed:
     if allowed:
         assert build_pod(spec, IMAGE, "a")["spec"]["containers"][0]["image"] == image
         return
-    with pytest.raises(SpecError, match=r"\(only registry\.example/ai\): leave it out, or have its place added"):
+    with pytest.raises(SpecError, match=r"\(only registry\.example/ai\): leave it out, or add its prefix"):
         IMAGE.of(spec)
     with pytest.raises(SpecError, match=r"\(none\)"):
         Image("runtime:1").of(spec)
@@ -160,7 +160,7 @@ def test_code_that_comes_with_a_model_is_trusted_by_spec_and_installation() -> N
         ReconcileContext(**context | {"image": IMAGE, "remote_code": True}),
     )
     bringing = spec_of(model={"source": "hf://org/m", "trustRemoteCode": True})
-    with pytest.raises(SpecError, match=r"leave it out, or have the chart's runtime\.trustRemoteCode set"):
+    with pytest.raises(SpecError, match=r"leave it out, or set the chart's runtime\.trustRemoteCode"):
         strict.check(bringing)
     open_to_it.check(bringing)
     strict.check(spec_of(model={"source": "hf://org/m", "trustRemoteCode": False}))
@@ -195,7 +195,7 @@ def test_one_claim_for_all_that_is_kept_is_one_volume() -> None:
 )
 @pytest.mark.parametrize("store", ["responses", "files"])
 def test_a_claim_that_the_pods_have_already_is_refused(mounting: Json, store: str) -> None:
-    with pytest.raises(SpecError, match=rf"{store}\.claim kept is mounted in the pods already"):
+    with pytest.raises(SpecError, match=rf"{store}\.claim kept is already a volume of the pods"):
         spec_of(**(mounting | {store: {"claim": "kept"}}))
     spec_of(**(mounting | {store: {"claim": "other"}}))
 

@@ -160,7 +160,7 @@ def test_a_bad_canary_is_taken_back_and_not_tried_again(length: int, replicas: i
     assert found["conditions"]["Ready"] == ("True", "Ready")
     notes = [note for _, reason, note in story.world.events if reason == "TakenBack"]
     assert len(notes) == 1
-    assert ("requests failed against 0 of" if length == BAD else "of its pods are ready") in notes[0]
+    assert ("requests failed; on stable pods, 0 of" if length == BAD else "of its pods are ready") in notes[0]
     made = len(story.world.events)
     story.ask(length, replicas + 1)  # scaled, as by an HPA
     story.settle()

@@ -39,7 +39,7 @@ def test_it_gets_requests_once_all_its_pods_are_ready() -> None:
     moved = judge(first, terms(), facts(2, 2, seconds=5)).canary
     assert moved is not None
     assert (moved.weight, moved.state, moved.since) == (10, State.OBSERVING, EPOCH + timedelta(seconds=5))
-    assert moved.message == "step 1 of 2, 10% of requests: for 60 s at least"
+    assert moved.message == "step 1 of 2, 10% of requests: for at least 60 s"
 
 
 def test_a_step_lasts_as_long_as_it_says_and_until_enough_are_answered() -> None:
@@ -48,11 +48,11 @@ def test_a_step_lasts_as_long_as_it_says_and_until_enough_are_answered() -> None
     assert (early.canary, early.wait) == (judge(at, terms(), facts()).canary, timedelta(seconds=1))
     few = judge(at, terms(), facts(seconds=60, canary=RequestCounts(49, 0), stable=GOOD))
     assert few.canary is not None
-    assert few.canary.message.endswith("until 50 are answered; fewer were seen")
+    assert few.canary.message.endswith("until 50 are answered; fewer are so far")
     assert few.wait == LOOK_AGAIN
     untold = judge(at, terms(), facts(seconds=60)).canary
     assert untold is not None
-    assert untold.message.endswith("no gateway tells what it saw")
+    assert untold.message.endswith("no gateway reports counts")
     over = judge(at, terms(), facts(seconds=60, canary=ENOUGH, stable=GOOD)).canary
     assert over is not None
     assert (over.step, over.state, over.weight) == (2, State.STARTING, 10), "its share rises once its pods are there"
@@ -72,7 +72,7 @@ def test_a_pause_lasts_until_it_is_taken_away() -> None:
     by = terms({"weight": 10, "paused": True}, {"weight": 50})
     held = judge(canary(by=by), by, facts(seconds=10**6, late=10**7, canary=ENOUGH, stable=GOOD)).canary
     assert held is not None
-    assert held.message == "step 1 of 2, 10% of requests: paused until spec.rollout.canary says otherwise"
+    assert held.message == "step 1 of 2, 10% of requests: paused until spec.rollout.canary changes"
     again = terms({"weight": 10, "pauseSeconds": 0}, {"weight": 50})
     moved = judge(under(again, held, EPOCH), again, facts(canary=ENOUGH, stable=GOOD)).canary
     assert moved is not None
@@ -86,7 +86,7 @@ def test_it_is_taken_back_for_what_fails_even_while_pods_are_made(state: State) 
     ).canary
     assert found is not None
     assert (found.state, found.weight) == (State.TAKEN_BACK, 0)
-    assert found.message == "taken back: 12 of 40 requests failed against 0 of 360 (allowed: 1%)"
+    assert found.message == "taken back: 12 of 40 requests failed; on stable pods, 0 of 360 (allowed: 1%)"
     assert found.progress == "taken back"
     assert judge(found, terms(), facts(seconds=10**6, canary=ENOUGH)).canary == found, "for good"
 
@@ -98,7 +98,7 @@ def test_pods_that_never_become_ready_are_taken_back_with_their_own_words() -> N
     found = judge(first, terms(), facts(2, 1, seconds=600, hindrance="no such tensor")).canary
     assert found is not None
     assert found.message == (
-        "taken back: 1 of 2 of its pods are ready, and none has come nearer to it for too long: no such tensor"
+        "taken back: 1 of 2 of its pods are ready, and none has made progress before the deadline: no such tensor"
     )
 
 
@@ -106,7 +106,7 @@ def test_where_no_pod_can_be_it_waits_and_says_why() -> None:
     found = judge(begin("b", "a", terms(), EPOCH), terms(), facts(0, 0, seconds=10**6, hindrance="why")).canary
     assert found is not None
     assert (found.state, found.weight) == (State.STARTING, 0)
-    assert found.message.endswith("waits, as why")
+    assert found.message.endswith("waits: why")
 
 
 def test_other_terms_keep_it_where_it_is() -> None:

@@ -58,13 +58,13 @@ async def test_an_operator_that_sees_no_leader_is_not_ready(monkeypatch: pytest.
     now = 0.0
     monkeypatch.setattr(module, "Lease", partial(Lease, clock=lambda: now))
     controller = Controller(options(), Forbidding(), follow_two, ("us", "us"))
-    assert "not known yet" in controller.trouble()
+    assert "have not been checked" in controller.trouble()
     running = asyncio.create_task(controller.start())
     async with asyncio.timeout(60):
         while controller.trouble():
             await asyncio.sleep(0)
     now = module.LEADERLESS_SECONDS + 1
-    assert controller.trouble() == "no operator has been seen to hold the Lease system/plimsoll-operator for 61 s"
+    assert controller.trouble() == "no operator has held the Lease system/plimsoll-operator for 61 s"
     assert "plimsoll_operator_leaderless_seconds 61.0" in generate_latest().decode()
     assert controller.is_live(), "starting it again would not help"
     running.cancel()
@@ -106,7 +106,7 @@ async def follow_two(stores: Stores) -> None:
 async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
     async def follow(stores: Stores) -> None:
         for _ in range(module.TROUBLED):
-            assert "not heard of" not in controller.trouble(), "one failure is none"
+            assert "watches fail" not in controller.trouble(), "one failure is none"
             stores.pods.part_of("team").fail("pods of all namespaces: the API server answered 403: forbidden")
         told.set()
 
@@ -116,7 +116,7 @@ async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
     try:
         await asyncio.wait_for(told.wait(), 60)
         assert controller.trouble() == (
-            "changes are not heard of: pods of all namespaces: the API server answered 403: forbidden"
+            "watches fail: pods of all namespaces: the API server answered 403: forbidden"
         )
         assert "plimsoll_operator_unfollowed 1.0" in generate_latest().decode()
     finally:

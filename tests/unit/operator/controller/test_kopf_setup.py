@@ -81,7 +81,7 @@ async def test_a_collection_that_cannot_be_read_is_in_trouble_until_it_can() -> 
         stub.status = 403
         for _ in range(2):
             await kopf.get(path, watch="true")
-        assert (part.failures, part.trouble) == (2, "modeldeployments: the API server answered 403: Forbidden")
+        assert (part.failures, part.trouble) == (2, "modeldeployments: the API server returned 403: Forbidden")
         await kopf.get(path)
         assert part.lists_begun == 0, "what was refused is no list"
         stub.status = 200

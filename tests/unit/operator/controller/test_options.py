@@ -29,7 +29,7 @@ def test_namespaces_add_up() -> None:
     [
         (["--lease-namespace", "system"], "arguments are required: --runtime-image"),
         (["--runtime-image", "reg/rt:1"], "arguments are required: --lease-namespace"),
-        ([*LEAST, "--namespace", "a", "--all-namespaces"], "either --namespace or --all-namespaces"),
+        ([*LEAST, "--namespace", "a", "--all-namespaces"], "--namespace and --all-namespaces exclude each other"),
         ([*LEAST, "--image-pull-policy", "Sometimes"], "invalid choice: 'Sometimes'"),
         ([*LEAST, "--no-such-option"], "--no-such-option"),
         ([*LEAST, "--external-scaler-port", "8083"], "--external-scaler-port needs --gateways"),

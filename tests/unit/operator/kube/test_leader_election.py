@@ -278,12 +278,12 @@ async def test_an_outage_at_the_end_stops_nobody_from_ending(clock: Clock, caplo
     stored.errors = [ApiError(None, "unreachable")]
     await lease.release()
     assert not lease.held
-    assert "is not given back and has to expire: unreachable" in caplog.text
+    assert "cannot release the Lease system/lease, which has to expire: unreachable" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("spec", "words"),
-    [(None, "has been deleted"), ({"holderIdentity": "them"}, "is held by them"), ({}, "is held by nobody")],
+    [(None, "has been deleted"), ({"holderIdentity": "them"}, "is held by them"), ({}, "is held by no operator")],
 )
 async def test_a_lease_that_is_not_ours_any_more_is_lost(clock: Clock, spec: dict[str, Any] | None, words: str) -> None:
     stored = StoredLease()
@@ -322,7 +322,7 @@ async def test_standing_by_is_told_once_for_each_reason(
         clock.now += DURATION + 1
         await waiting
     assert [record.getMessage() for record in caplog.records] == [
-        "standing by: the Lease system/lease cannot be had: forbidden",
+        "standing by: cannot get the Lease system/lease: forbidden",
         "standing by: them holds the Lease system/lease",
         "this operator (us) holds the Lease system/lease",
     ]

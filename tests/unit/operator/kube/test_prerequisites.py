@@ -51,7 +51,7 @@ async def test_nothing_is_missing() -> None:
 async def test_the_record_of_served_names_is_asked_for_by_its_name() -> None:
     record, cluster = ObjectKey("system", "names"), Cluster(("patch configmaps", "system"))
     assert await missing(cluster, None, LEASE, record) == [
-        "the operator's ServiceAccount may not, on the ConfigMap system/names: patch configmaps; grant it what the "
+        "the operator's ServiceAccount lacks these rights on the ConfigMap system/names: patch configmaps; grant it what the "
         "chart's roles do"
     ]
     assert ("watch configmaps", "system", "names") in cluster.asked
@@ -69,10 +69,10 @@ async def test_what_is_missing_is_named() -> None:
         ("delete pods", "team-b"), ("patch modeldeployments/status", "team-b"), ("create leases", "system")
     )
     assert await missing(cluster, ["team-a", "team-b"], LEASE) == [
-        "the operator's ServiceAccount may not, in namespace team-b: delete pods, "
-        "patch modeldeployments/status.plimsoll.dev; grant it what the chart's roles do",
-        "the operator's ServiceAccount may not, on the Lease system/plimsoll-operator: "
-        "create leases.coordination.k8s.io; grant it what the chart's roles do",
+        "the operator's ServiceAccount lacks these rights in namespace team-b: delete pods, "
+        "patch modeldeployments/status.plimsoll.dev; grant the rights in the chart's roles",
+        "the operator's ServiceAccount lacks these rights on the Lease system/plimsoll-operator: "
+        "create leases.coordination.k8s.io; grant the rights in the chart's roles",
     ]
 
 

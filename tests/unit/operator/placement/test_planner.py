@@ -78,7 +78,7 @@ def test_a_host_is_given_no_more_models_than_its_modelhost_lists() -> None:
     assert [(refusal.model.name, refusal.reason) for refusal in made.refusals] == [("b", Refused.NO_ROOM)]
     state = pool([*there, model("a", 1), model("b", 1)], [replace(full, models=(*full.models, files("a")))], b=0)
     assert brief(state) == []
-    assert "it has 256 models, and a host takes 256" in explain(state, key("b"))
+    assert "it has 256 models, and the limit is 256" in explain(state, key("b"))
     assert brief(replace(state, hosts=(*state.hosts, host("h2"))))[0] == "Place b h2"
 
 
@@ -103,7 +103,7 @@ def test_the_model_of_least_value_gives_way_and_the_reason_has_the_figures() -> 
     assert isinstance(sleep, Sleep)
     assert isinstance(wake, Wake)
     assert (sleep.model.name, sleep.level, sleep.because) == ("b", Level.IN_HOST, ActionCause.EVICTED)
-    assert "makes room for team/c: value" in sleep.why
+    assert "evicted for team/c: value" in sleep.why
     assert "idle for 17 min, 1.0 s to bring back" in sleep.why
 
 
@@ -165,7 +165,7 @@ def test_a_device_class_is_matched_or_refused() -> None:
     assert placed.host.name == "h2"
     (refusal,) = plan(pool([model("a", device="tpu")], hosts)).refusals
     assert refusal.reason is Refused.NO_DEVICE
-    assert "class tpu, and the pool's are cpu, gpu" in refusal.message
+    assert "class tpu, and the pool has cpu, gpu" in refusal.message
 
 
 def test_groups_and_an_empty_pool_are_refused() -> None:
@@ -311,8 +311,8 @@ def test_an_explanation_tells_every_host_what_is_done_and_why() -> None:
     state = pool(models, [host("h1", awake("a", rate=0.01), awake("b"), files("c")), host("h2", line=45)], c=0)
     text = explain(state, key("c"))
     assert "1 request waiting" in text
-    assert "1. pool/h1: 10 s, wakes where it lies, puts team/b (40 B) to sleep" in text
-    assert "2. pool/h2: no (TooLarge): 50 B are more than its 45 B" in text
+    assert "1. pool/h1: 10 s, has a copy, puts team/b (40 B) to sleep" in text
+    assert "2. pool/h2: no (TooLarge): 50 B exceed its 45 B" in text
     assert "put team/b on pool/h1 to sleep as InHost (Evicted): makes room for team/c" in text
     with pytest.raises(KeyError, match="the pool has no model team/x; it has team/a, team/b, team/c"):
         explain(state, key("x"))

@@ -63,22 +63,22 @@ def test_what_is_missing_is_made_and_what_is_wrong_put_right() -> None:
     wanted = budget()
     assert planned(None, wanted) == (CreateBudget, "it is missing")
     assert planned(copy.deepcopy(wanted), wanted) is None
-    assert planned(budget(2), wanted) == (ApplyBudget, "it is not as it should be")
-    assert planned(budget(uid=None), wanted) == (ApplyBudget, "it is not as it should be")
+    assert planned(budget(2), wanted) == (ApplyBudget, "its spec or labels have changed")
+    assert planned(budget(uid=None), wanted) == (ApplyBudget, "its spec or labels have changed")
     bare = copy.deepcopy(wanted)
     bare["metadata"]["labels"].popitem()
-    assert planned(bare, wanted) == (ApplyBudget, "it is not as it should be")
+    assert planned(bare, wanted) == (ApplyBudget, "its spec or labels have changed")
 
 
 def test_none_is_made_before_there_is_anything_to_keep() -> None:
     assert planned(None, budget(), serves=False) is None
-    assert planned(budget(2), budget(), serves=False) == (ApplyBudget, "it is not as it should be")
+    assert planned(budget(2), budget(), serves=False) == (ApplyBudget, "its spec or labels have changed")
 
 
 def test_what_is_not_wanted_goes() -> None:
     assert planned(None, None) is None
     assert plan_budget(spec_of().owner, read_budget(budget()), None, serves=True) == DeleteBudget(
-        "budget-uid", "there is nothing for it to keep"
+        "budget-uid", "it has no pods to protect"
     )
 
 

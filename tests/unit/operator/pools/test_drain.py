@@ -22,7 +22,7 @@ def pod(name: str, state: State = State.READY) -> Pod:
 
 
 def delete(name: str) -> DeletePod:
-    return DeletePod(name, f"uid-{name}", "2 in all are wanted")
+    return DeletePod(name, f"uid-{name}", "2 are wanted in total")
 
 
 def test_a_pod_with_models_is_kept_until_it_has_none() -> None:

@@ -82,7 +82,7 @@ def test_a_model_of_a_namespace_that_is_selected_is_placed_and_routed_to(selecto
 @pytest.mark.parametrize(
     ("selector", "words"),
     [
-        (None, f"RuntimePool {POOL} takes no models of other namespaces; add to it spec.namespaces: {{matchLabels: "),
+        (None, f"RuntimePool {POOL} accepts no models of other namespaces; add to it spec.namespaces: {{matchLabels: "),
         (
             {"matchLabels": {"tier": "silver"}},
             f"spec.namespaces of RuntimePool {POOL} does not select namespace guests",
@@ -144,7 +144,7 @@ def test_without_sight_of_labels_namespaces_are_chosen_by_name() -> None:
     settled(world, with_namespaces=False)
     state, reason, message = told(world)
     assert (state, reason) == ("False", "NamespaceUnknown")
-    assert "asks for the labels tier" in message
+    assert "requires the labels tier" in message
     assert "watchNamespaces" in message
     assert on_hosts(world) == set()
 

@@ -73,7 +73,7 @@ def test_a_claim_that_has_models_keeps_nothing() -> None:
     found = world.server.objects[POOL_KIND][POOL.name]["status"]["conditions"]
     (stalled,) = [c for c in found if c["type"] == "Stalled"]
     assert stalled["reason"] == "InvalidSpec"
-    assert "files.claim shared is mounted in the pods already" in stalled["message"]
+    assert "files.claim shared is already a volume of the pods" in stalled["message"]
     assert claims(world) == [{"kept", "shared"}], "what runs goes on"
     assert told(world) == "team/shared"
 

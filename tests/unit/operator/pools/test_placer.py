@@ -218,7 +218,7 @@ def test_hosts_under_full_pressure_refuse_by_name() -> None:
     run(process.settle())
     placed = next(c for c in status_of(world, "new")["conditions"] if c["type"] == "Placed")
     assert (placed["status"], placed["reason"]) == ("False", "NoRoom")
-    assert placed["message"].endswith(f": none of the 1 hosts takes it: {name} (its memory is under full pressure)")
+    assert placed["message"].endswith(f": none of the 1 hosts can take it: {name} (its memory is under full pressure)")
 
 
 def test_a_pool_that_cannot_be_used() -> None:
@@ -431,7 +431,7 @@ def test_a_pool_runs_no_code_that_comes_with_a_model() -> None:
     run(Process(world).settle())
     placed = next(c for c in status_of(world, "m")["conditions"] if c["type"] == "Placed")
     assert placed["reason"] == "InvalidOptions"
-    assert "RuntimePool team/shared runs no code that comes with a model" in placed["message"]
+    assert "RuntimePool team/shared runs no code from a model's repository" in placed["message"]
     assert not any(host.models for host in world.hosts.values())
 
 
@@ -621,7 +621,7 @@ def test_models_of_a_new_pool_wait_for_its_second_host_and_lie_on_both() -> None
     (late,) = set(world.server.objects["Pod"]) - set(world.hosts)
     placed = next(c for c in status_of(world, "m0")["conditions"] if c["type"] == "Placed")
     assert (placed["status"], placed["reason"]) == ("False", "Placing")
-    assert placed["message"].endswith(f"; hosts that start are waited for, 10 s at most: {late}")
+    assert placed["message"].endswith(f"; waiting up to 10 s at most: {late}")
     world.starts = 2
     run(process.settle())
     assert Counter(next(iter(hosts)) for hosts in where(world).values()) == dict.fromkeys(world.hosts, 4)

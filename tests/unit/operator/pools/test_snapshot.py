@@ -30,10 +30,10 @@ def test_a_model_that_was_used_is_said_to_have_been_and_takes_the_same_after_a_r
     before = told(process)
     assert "never used" not in before
     assert ", last used " in before
-    assert " ago)" in before.partition("Where it lies now:")[2].partition("What is done:")[0], "how old the report is"
-    assert "takes 100 MiB awake (0 B of it the least KV pool), 100 MiB asleep" in before
+    assert " ago)" in before.partition("Copies:")[2].partition("Actions:")[0], "how old the report is"
+    assert "takes 100 MiB awake (0 B of it the minimum KV cache), 100 MiB asleep" in before
     host.restart("another")
     run(process.settle())
     after = told(process)
     assert "OnDisk" in after
-    assert "takes 100 MiB awake (0 B of it the least KV pool), 100 MiB asleep" in after
+    assert "takes 100 MiB awake (0 B of it the minimum KV cache), 100 MiB asleep" in after

@@ -79,15 +79,15 @@ def test_a_rotated_token_reaches_the_host_once_it_is_looked_at_again() -> None:
 @pytest.mark.parametrize(
     ("spoil", "reason", "words"),
     [
-        (lambda s: s.secrets.clear(), "TokenNotFound", "there is no Secret team/hub; create it"),
-        (lambda s: s.secrets[SECRET].clear(), "TokenNotFound", "the Secret team/hub has no key token; add it"),
+        (lambda s: s.secrets.clear(), "TokenNotFound", "there is no Secret team/hub: create it"),
+        (lambda s: s.secrets[SECRET].clear(), "TokenNotFound", "the Secret team/hub has no key token: add it"),
         (lambda s: s.readable.clear(), "TokenNotAllowed", "add it to operator.tokenNamespaces of the chart"),
         (
             lambda s: s.secrets[SECRET].update(token=encoded("two words")),
             "TokenInvalid",
-            "has no token: it must be one",
+            "is not a token: it must be one",
         ),
-        (lambda s: s.secrets[SECRET].update(token="!!"), "TokenInvalid", "has no token: it must be one line"),
+        (lambda s: s.secrets[SECRET].update(token="!!"), "TokenInvalid", "is not a token: it must be one line"),
     ],
 )
 def test_what_is_wrong_with_a_secret_is_a_condition_that_says_what_to_do(spoil: Any, reason: str, words: str) -> None:
@@ -175,7 +175,7 @@ async def test_an_outage_changes_nothing_that_is_known() -> None:
     known = await secrets.ask()
     assert isinstance(known, Token)
     assert known.value == OLD
-    secrets.error = ApiError(None, "the API server cannot be reached")
+    secrets.error = ApiError(None, "the API server is not reachable")
     for _ in range(5):
         secrets.now += LOOK_AGAIN_SECONDS
         assert await secrets.ask() == known
@@ -191,7 +191,7 @@ async def test_an_outage_at_the_start_is_told_and_tried_again() -> None:
     secrets.error = ApiError(503, "etcd is slow")
     found = await secrets.ask()
     assert isinstance(found, Problem)
-    assert "cannot be read now, and is tried again: etcd is slow" in found.message
+    assert ", trying again: etcd is slow" in found.message
     assert found.keeps
     secrets.error = None
     secrets.now += LOOK_AGAIN_SECONDS

@@ -55,7 +55,7 @@ def test_an_answer_is_read_and_believed() -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(change: Any) -> None:
-    with pytest.raises(BadDemandError, match="no answer to GET /demand"):
+    with pytest.raises(BadDemandError, match="the response to GET /demand is not valid"):
         answer(change)
 
 
@@ -70,14 +70,14 @@ def test_what_comes_with_a_later_gateway_is_skipped() -> None:
         (lambda body: body.update(time=NOW - 2), "goes back in time"),
         (lambda body: body.update(time=NOW + 301), "future"),
         (lambda body: body["models"].append(body["models"][0]), "names a model twice"),
-        (lambda body: body["models"][0].update(held=5), "it holds 5 requests of 4"),
-        (lambda body: body["models"][0].update(lastAsked=NOW + 2), "asked for after the answer"),
-        (lambda body: body["models"][0].update(asked=8), "requests were 9, and are 8"),
+        (lambda body: body["models"][0].update(held=5), "held is 5, more than inFlight 4"),
+        (lambda body: body["models"][0].update(lastAsked=NOW + 2), "lastAsked is after the report's time"),
+        (lambda body: body["models"][0].update(asked=8), "asked fell from 9 to 8"),
         (lambda body: body["models"][0]["revisions"].append(body["models"][0]["revisions"][0]), "revision twice"),
-        (lambda body: body["models"][0]["revisions"][0]["firstByte"].update(count=1), "buckets do not rise"),
+        (lambda body: body["models"][0]["revisions"][0]["firstByte"].update(count=1), "buckets do not increase"),
         (
             lambda body: body["models"][0]["revisions"][0]["eventGap"].update(buckets=[[1, 1], [1, 2]]),
-            "buckets do not rise",
+            "buckets do not increase",
         ),
     ],
 )

@@ -27,14 +27,14 @@ def registry(*addresses: str, at: float = NOW) -> GatewayRegistry:
 
 def test_nothing_is_known_before_anything_was_looked_for() -> None:
     new = GatewayRegistry()
-    assert "looked for" in new.unheard(NOW)
+    assert "have not been resolved" in new.unheard(NOW)
     assert new.watched_since(NOW) == NOW
     assert new.watched_since(NOW + 5) == NOW + 5
 
 
 def test_one_that_answers_is_heard_and_its_word_lasts_a_minute() -> None:
     known = registry()
-    assert "has not answered yet" in known.unheard(NOW)
+    assert "has not reported yet" in known.unheard(NOW)
     known.take("a", said(), NOW)
     assert known.unheard(NOW + HEARD_SECONDS) == ""
     assert known.unheard(NOW + HEARD_SECONDS + 1) != ""
@@ -45,8 +45,8 @@ def test_one_that_answers_is_heard_and_its_word_lasts_a_minute() -> None:
 def test_one_of_two_that_is_not_heard_is_enough() -> None:
     known = registry("a", "b")
     known.take("a", said(), NOW)
-    known.fail("b", "it cannot be reached")
-    assert known.unheard(NOW) == "gateway b: it cannot be reached"
+    known.fail("b", "it is not reachable")
+    assert known.unheard(NOW) == "gateway b: it is not reachable"
     known.take("b", said("g2"), NOW)
     assert known.unheard(NOW) == ""
 
@@ -64,7 +64,7 @@ def test_a_process_that_was_replaced_is_not_believed_again() -> None:
     known.take("a", said("g1"), NOW)
     known.take("a", said("g2", 0), NOW + 1)
     known.take("a", said("g1", 9), NOW + 2)
-    assert "which another one has replaced" in known.unheard(NOW + 2)
+    assert "which another process has replaced" in known.unheard(NOW + 2)
     known.check_integrity()
 
 
@@ -100,7 +100,7 @@ def test_a_name_that_is_not_resolved_leaves_all_unheard() -> None:
     assert "cannot be resolved" in known.unheard(NOW)
     assert len(known.believed(NOW)) == 1
     known.keep((), NOW)
-    assert "names none" in known.unheard(NOW)
+    assert "has no addresses" in known.unheard(NOW)
 
 
 @pytest.mark.parametrize(("gap", "missed"), [(KEPT_SECONDS - 1, False), (KEPT_SECONDS + 1, True)])
@@ -108,7 +108,7 @@ def test_a_short_silence_misses_nothing(gap: float, missed: bool) -> None:
     known = registry()
     known.take("a", said(), NOW)
     began = known.watched_since(NOW)
-    known.fail("a", "it cannot be reached")
+    known.fail("a", "it is not reachable")
     since = known.watched_since(NOW + gap)
     assert (since == began) is not missed
 

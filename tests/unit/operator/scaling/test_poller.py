@@ -66,7 +66,7 @@ def test_one_that_fails_is_told_of_and_asked_again() -> None:
         gateways["198.18.0.1"].dead = True
         asyncio.get_running_loop().call_later(20, gateways["198.18.0.1"].restart, "again")
 
-    assert polled(fail, 25).unheard(NOW + 25) == "gateway 198.18.0.1: it cannot be reached"
+    assert polled(fail, 25).unheard(NOW + 25) == "gateway 198.18.0.1: it is not reachable"
     after = polled(fail, 50)
     assert after.unheard(NOW + 50) == ""
     assert "again" in {answer.instance for answer in after.believed(NOW + 50)}
@@ -74,7 +74,7 @@ def test_one_that_fails_is_told_of_and_asked_again() -> None:
 
 def test_a_name_without_answer_keeps_those_that_are_known() -> None:
     registry = polled(lambda gateways, network: network.update(names=False), 120)
-    assert "cannot be resolved: Temporary failure" in registry.unheard(NOW + 120)
+    assert "cannot resolve the gateways' name gateways: Temporary failure" in registry.unheard(NOW + 120)
     assert len(registry.believed(NOW + 120)) == 2, "they are asked as before"
 
 

@@ -78,9 +78,9 @@ def test_what_is_wanted(desired: int | None, facts: Facts, replicas: int, why: W
 
 def test_the_reason_has_the_numbers() -> None:
     busy = desired_replicas(1, replace(CALM, in_flight=20.0))
-    assert busy.words == "20.0 requests at a time are expected, and a replica carries 12.0"
+    assert busy.words == "20.0 requests at a time are expected, and a replica serves 12.0"
     assert desired_replicas(0, replace(CALM, held=2)).words == "2 requests wait for a replica"
-    assert desired_replicas(1, replace(CALM, asked=NOW - 600)).words == "nobody has asked for it for 600 s"
+    assert desired_replicas(1, replace(CALM, asked=NOW - 600)).words == "no requests for 600 s"
     slow = replace(CALM, in_flight=10.0, carried=10.0, ttft=1.2)
     target = replace(EIGHT, target=Target(None, ttft=0.8))
     assert desired_replicas(1, slow, target).words.startswith(
@@ -100,7 +100,7 @@ def test_fewer_must_have_been_enough_for_long() -> None:
 @pytest.mark.parametrize("facts", [replace(CALM, in_flight=2.0), replace(CALM, asked=0.0)])
 def test_nothing_goes_while_a_gateway_is_unheard(facts: Facts) -> None:
     assert desired_replicas(6, facts).replicas < 6
-    assert desired_replicas(6, replace(facts, unheard="gateway a: it cannot be reached")).replicas == 6
+    assert desired_replicas(6, replace(facts, unheard="gateway a: it is not reachable")).replicas == 6
     assert desired_replicas(6, replace(facts, held=1)).replicas == 6, "a request waits for one of them"
 
 
@@ -122,8 +122,8 @@ def test_a_need_that_hardly_differs_changes_nothing() -> None:
 
 def test_people_hear_what_keeps_it_from_scaling() -> None:
     assert "maxReplicas is 10" in desired_replicas(10, replace(CALM, in_flight=500.0)).trouble
-    deaf = replace(CALM, unheard="gateway a: it cannot be reached", since=NOW)
-    assert desired_replicas(2, deaf).trouble == desired_replicas(0, deaf).trouble == "gateway a: it cannot be reached"
+    deaf = replace(CALM, unheard="gateway a: it is not reachable", since=NOW)
+    assert desired_replicas(2, deaf).trouble == desired_replicas(0, deaf).trouble == "gateway a: it is not reachable"
     assert desired_replicas(2, replace(deaf, since=NOW - 1)).trouble == "", "what it said last counts still"
     target = replace(EIGHT, target=Target(None, ttft=0.8))
     alone = desired_replicas(1, replace(CALM, carried=0.3, ttft=3.0), target)

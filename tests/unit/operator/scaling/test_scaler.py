@@ -189,7 +189,7 @@ def test_a_model_that_never_loads_goes_to_zero_after_its_deadline_and_is_tried_a
         "message": "no replica has loaded the model within 600 s",
     }
     assert world.status["scaling"]["failure"] == failure
-    assert world.status["scaling"]["why"].startswith("it has not loaded in time, and nobody has asked for it for ")
+    assert world.status["scaling"]["why"].startswith("it has not loaded in time, and no requests for ")
     world.begin()
     world.go_on(1200)
     assert (world.desired, world.status["scaling"]["failure"]) == (0, failure), "it is not tried again by itself"
@@ -312,7 +312,7 @@ def test_a_gateway_that_is_silent_is_told_of_in_the_status_and_only_then() -> No
     world.go_on(30)
     assert "trouble" not in world.status["scaling"]
     world.go_on(150)
-    assert world.status["scaling"]["trouble"] == f"gateway {ADDRESSES[0]}: it cannot be reached"
+    assert world.status["scaling"]["trouble"] == f"gateway {ADDRESSES[0]}: it is not reachable"
     world.gateways[ADDRESSES[0]].restart("new")
     world.go_on(150)
     assert "trouble" not in world.status["scaling"]

@@ -55,14 +55,14 @@ def test_a_pool_does_nothing_that_its_memory_or_its_requests_forbid() -> None:
     host = pool.hosts["h1"]
     first, second = pool.place(pool.models[A], host), pool.place(pool.models[B], host)
     pool.wake(first)
-    with pytest.raises(ValueError, match="no room for t/b"):
+    with pytest.raises(ValueError, match="too little device memory for t/b"):
         pool.wake(second)
     with pytest.raises(ValueError, match="in use"):
         pool.sleep(first, State.ON_DISK)
     with pytest.raises(ValueError, match="lies on h1 already"):
         pool.place(pool.models[A], host)
     first.state, host.sleepers = State.RESIDENT, 10
-    with pytest.raises(ValueError, match="no room for the image"):
+    with pytest.raises(ValueError, match="too little host memory for the image"):
         pool.sleep(first, State.IN_HOST)
 
 
@@ -102,11 +102,11 @@ def test_a_recorded_trace_is_read_in_the_order_of_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("{", "line 1: '{' is not like"),
-        ('{"at": 1}', "is not like"),
-        ("[" * 100_000 + "]" * 100_000, r"line 1: '\[+' is not like"),
+        ("{", "line 1: '{' is not a request"),
+        ('{"at": 1}', "is not a request"),
+        ("[" * 100_000 + "]" * 100_000, r"line 1: '\[+' is not a request"),
         ('{"at": 1, "model": "t/c", "seconds": 1}', "no model 't/c'; it has t/a"),
-        ('{"at": -1, "model": "t/a", "seconds": 1}', "finite and not below 0"),
+        ('{"at": -1, "model": "t/a", "seconds": 1}', "finite and not negative"),
     ],
 )
 def test_a_bad_line_is_told(tmp_path: Path, line: str, told: str) -> None:
@@ -120,5 +120,5 @@ def test_percentiles_and_the_table() -> None:
     assert percentile([3, 1, 2, 4], 50) == 2
     assert percentile([], 99) == 0
     text = table(run([Request(0, A, 5)]).run())
-    assert "requests served          1 of 1" in text
+    assert "requests served         1 of 1" in text
     assert "10.0 / 10.0 / 10.0 s" in text

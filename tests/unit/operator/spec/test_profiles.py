@@ -142,7 +142,7 @@ def test_pools_have_profiles_too(profiles_of: Any) -> None:
     pool = model("p") | {"spec": {"resources": {"profile": "a100"}, "memory": {"sleepers": "1Gi"}}}
     body = build_host(read_pool(pool, profiles_of({}, {"a100": A100})), IMAGE, HostKey(b"k" * 32), "x1")["spec"]
     assert body["containers"][0]["resources"]["limits"]["memory"] == "80Gi"
-    with pytest.raises(SpecError, match=r"resources\.memory is what the models of a pool share: set it, here or in"):
+    with pytest.raises(SpecError, match=r"resources\.memory is missing: the models of a pool share it"):
         read_pool(pool, profiles_of({}, {"a100": {"cpu": 1}}))
 
 

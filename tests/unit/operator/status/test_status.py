@@ -171,7 +171,7 @@ def test_what_does_not_move_for_too_long_is_stalled() -> None:
         assert (RECONCILING in found, STALLED in found) == (not late, late)
     assert fields["phase"] == "Degraded"
     assert found[STALLED].reason is found[PROGRESSING].reason is Reason.PROGRESS_DEADLINE_EXCEEDED
-    assert found[STALLED].message == "nothing has moved for 600 s: b: 0/2 nodes"
+    assert found[STALLED].message == "no progress for 600 s: b: 0/2 nodes"
     stalled = [condition(PROGRESSING, "False", EPOCH + seconds, Reason.PROGRESS_DEADLINE_EXCEEDED)]
     assert STALLED in told(1, *stuck, before=stalled, age=2 * seconds)[1], "looking at it again is no progress"
     moved = pod("b", State.LOADING)

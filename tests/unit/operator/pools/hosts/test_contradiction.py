@@ -29,14 +29,14 @@ def report(states: Mapping[str, str] | None = None, **changes: Any) -> Report:
 
 TRUE = report()
 LIES: dict[str, Callable[[Report], Report]] = {
-    "it goes back: its sequence": lambda told: replace(told, sequence=told.sequence - 1),
-    "it goes back in time": lambda told: replace(told, time=told.time - 2),
+    "its sequence": lambda told: replace(told, sequence=told.sequence - 1),
+    "its time is before": lambda told: replace(told, time=told.time - 2),
     "in the future: set the clock": lambda told: replace(told, time=NOW + 301),
     "is above its capacity of": lambda told: replace(told, device=replace(told.device, line=1025 * MIB)),
-    "its models are granted": lambda told: replace(
+    "its models' grants": lambda told: replace(
         told, models=(*told.models, replace(TRUE.models[0], name="stranger", weights=1025 * MIB))
     ),
-    "its sleepers take": lambda told: replace(told, sleepers=replace(told.sleepers, used=513 * MIB)),
+    "its images": lambda told: replace(told, sleepers=replace(told.sleepers, used=513 * MIB)),
     "it names a model twice": lambda told: replace(
         told, models=(replace(TRUE.models[1], name="twin"), replace(TRUE.models[1], name="twin"), *told.models)
     ),

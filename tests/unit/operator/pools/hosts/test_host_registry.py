@@ -30,11 +30,11 @@ def report(**changes: Any) -> Report:
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        (report(sequence=4), "it goes back: its sequence"),
-        (report(time=NOW - 60), "it goes back in time"),
+        (report(sequence=4), "its sequence"),
+        (report(time=NOW - 60), "its time is before"),
         (report(time=NOW + 3600), "in the future"),
         (report(device=msgspec.structs.replace(report().device, line=2000 * MIB)), "above its capacity"),
-        (report(sleepers=msgspec.structs.replace(report().sleepers, used=1 << 40)), "its sleepers take"),
+        (report(sleepers=msgspec.structs.replace(report().sleepers, used=1 << 40)), "its images"),
     ],
 )
 def test_a_report_that_cannot_be_true_changes_nothing(second: Report, words: str) -> None:
@@ -63,7 +63,7 @@ def test_a_device_that_a_pool_has_not_claimed_is_not_placed_on() -> None:
     assert refused is not None
     assert believed is not None
     assert (refused.report, refused.refused) == (None, True)
-    assert "an accelerator (cuda) that its pool has not claimed" in refused.trouble
+    assert "an accelerator (cuda) that its pool does not request" in refused.trouble
     assert "set resources.accelerator in the RuntimePool" in refused.trouble
     assert believed.report == gpu
 
@@ -75,7 +75,7 @@ def test_a_pod_cannot_have_more_memory_than_its_limit() -> None:
     known = registry.get("p")
     assert known is not None
     assert known.report is None
-    assert "its pod is limited to" in known.trouble
+    assert "above its pod's memory limit of" in known.trouble
 
 
 def test_a_process_that_was_replaced_is_not_believed_again() -> None:
@@ -88,7 +88,7 @@ def test_a_process_that_was_replaced_is_not_believed_again() -> None:
     assert known is not None
     assert known.report is not None
     assert known.report.instance == "i2"
-    assert "which another one has replaced" in known.trouble
+    assert "which another process has replaced" in known.trouble
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_process_that_was_replaced_is_not_believed_again() -> None:
     ],
 )
 def test_what_is_no_report_is_refused_with_words(data: bytes) -> None:
-    with pytest.raises(BadReportError, match=r"it is no report: .+"):
+    with pytest.raises(BadReportError, match=r"its report is not valid: .+"):
         decode_report(data)
 
 
@@ -136,7 +136,7 @@ class Telling(RuleBasedStateMachine):
 
     @rule(uid=st.sampled_from("abcd"))
     def fail(self, uid: str) -> None:
-        self.registry.fail(uid, "it cannot be reached")
+        self.registry.fail(uid, "it is not reachable")
 
     @invariant()
     def nothing_contradicts_itself(self) -> None:

@@ -76,7 +76,7 @@ def test_another_process_was_asked_nothing_and_patience_ends() -> None:
     ("state", "nodes", "trouble", "draining", "condition"),
     [
         (State.READY, {}, "", False, Condition.READY),
-        (State.READY, {}, "it cannot be reached", False, Condition.CORDONED),
+        (State.READY, {}, "it is not reachable", False, Condition.CORDONED),
         (State.LOADING, {}, "", False, Condition.CORDONED),
         (State.READY, {}, "", True, Condition.DRAINING),
         (State.READY, {"n1": Node(cordoned=True, lost=False)}, "", False, Condition.DRAINING),

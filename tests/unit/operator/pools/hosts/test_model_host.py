@@ -70,7 +70,7 @@ def test_a_name_that_no_object_could_have_makes_it_no_report(what: str) -> None:
     change, longest = LIMITS[what]
     assert read(change, longest)
     for length in (0, longest + 1):
-        with pytest.raises(BadReportError, match="it is no report: Expected `str` of length"):
+        with pytest.raises(BadReportError, match="its report is not valid: Expected `str` of length"):
             read(change, length)
 
 

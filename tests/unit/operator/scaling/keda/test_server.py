@@ -116,19 +116,19 @@ async def test_a_gateway_that_is_not_heard_makes_numbers_unknown(place: Place) -
     place.gateways["one"].ask(KEY, 3)
     place.hear("one")
     assert await place.is_active()
-    with pytest.raises(grpc.aio.AioRpcError, match="gateway two has not answered yet") as told:
+    with pytest.raises(grpc.aio.AioRpcError, match="gateway two has not reported yet") as told:
         await place.value()
     assert told.value.code() is grpc.StatusCode.UNAVAILABLE
     place.hear()
     place.now += HEARD_SECONDS + 1
     place.hear("one")
-    with pytest.raises(grpc.aio.AioRpcError, match="gateway two has not answered yet"):
+    with pytest.raises(grpc.aio.AioRpcError, match="gateway two has not reported yet"):
         await place.value()
 
 
 async def test_what_an_idle_model_is_is_unknown_too_while_a_gateway_is_not_heard(place: Place) -> None:
     place.hear("one")
-    with pytest.raises(grpc.aio.AioRpcError, match="not all requests are known of"):
+    with pytest.raises(grpc.aio.AioRpcError, match="the number of requests is not known"):
         await place.is_active()
 
 
