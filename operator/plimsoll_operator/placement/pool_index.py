@@ -139,13 +139,13 @@ def _known(model: Model, reports: Iterable[tuple[Host, Copy]], demand: Demand | 
 
 
 def _serves(copy: Copy, host: Host, model: Model) -> bool:
-    """Whether a host wakes the model by itself for the requests that wait there."""
+    """Return whether a host wakes the model by itself for the requests that wait there."""
     keeps = host.condition in (Condition.READY, Condition.CORDONED)
     return keeps and not copy.going and not copy.failures and _fits(model, copy, host)
 
 
 def _fits(model: Model, copy: Copy, host: Host) -> bool:
-    """Whether a copy has the model's current revision, on a host of its device class."""
+    """Return whether a copy has the model's current revision, on a host of its device class."""
     return not model.stopped and model.revision == copy.revision and model.device in ("", host.device)
 
 

@@ -1,8 +1,8 @@
-"""A real API server for these tests alone: etcd and kube-apiserver, no node, no controller.
+"""A real API server for these tests: etcd and kube-apiserver, without nodes and controllers.
 
-The operator has there what the chart gives it, rendered by Helm: its account, its roles and its policies. Nothing runs
-pods, so a test plays the kubelet by writing their status. Without the binaries that the test cluster's tool builds
-(`make cluster`), or without etcd, everything here is skipped.
+The operator has the account, roles and policies of the chart, rendered by Helm. Nothing runs pods, so a test plays the
+kubelet by writing their status. Without etcd, or without the binaries that `make cluster` builds, all tests here are
+skipped.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ UNRESTRICTED = {"pod-security.kubernetes.io/enforce": "privileged"}
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """With the chart's definitions, roles and policies, in force."""
+    """An API server with the chart's CRDs, roles and policies in force."""
     with installed(tmp_path_factory.mktemp("apiserver")) as running:
         yield running
 
 
 @pytest.fixture
 def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """One that lets nobody hold up an owner's deletion who could not do so by its finalizers."""
+    """An API server with OwnerReferencesPermissionEnforcement."""
     with installed(tmp_path_factory.mktemp("strict"), "OwnerReferencesPermissionEnforcement") as running:
         yield running
 
 
 @contextmanager
 def installed(folder: Path, *plugins: str) -> Iterator[ApiServer]:
-    """A server with the chart; skips the test where one of the programs is missing."""
+    """Run a server with the chart; skip the test if a program is missing."""
     try:
         running = ApiServer(find_programs(), folder, plugins=plugins)
         with running:
@@ -54,29 +54,31 @@ def installed(folder: Path, *plugins: str) -> Iterator[ApiServer]:
 
 @pytest.fixture
 def lease(server: ApiServer) -> Iterator[None]:
-    """The chart's Lease, empty."""
+    """Create the chart's Lease, without a holder."""
     with Direct(server.url, ADMIN, "default") as admin, made_lease(admin):
         yield
 
 
 @pytest.fixture
 def direct(server: ApiServer) -> Iterator[Direct]:
-    """A namespace of the test's own, in which pods must be restricted."""
+    """Create a namespace for the test that enforces the restricted Pod Security Standard."""
     with _namespace(server, "test-") as admin:
         yield admin
 
 
 @pytest.fixture
 def other(server: ApiServer, direct: Direct) -> Iterator[Direct]:
-    """Another namespace of the same test."""
+    """Create another namespace for the same test."""
     with _namespace(server, f"{direct.namespace}-other-") as admin:
         yield admin
 
 
 @contextmanager
 def _namespace(server: ApiServer, prefix: str) -> Iterator[Direct]:
-    """Nobody empties a deleted namespace here: our objects go one kind at a time, for an operator of a later test may
-    watch all namespaces, where they would have its served names."""
+    """Create a namespace, and delete our objects in it afterwards.
+
+    Nothing empties a deleted namespace here, and an operator of a later test may watch all namespaces.
+    """
     with Direct(server.url, ADMIN, "default") as admin:
         body = {"metadata": {"generateName": prefix, "labels": RESTRICTED}}
         admin.namespace = admin.ask("POST", "/api/v1/namespaces", body)["metadata"]["name"]
@@ -86,7 +88,7 @@ def _namespace(server: ApiServer, prefix: str) -> Iterator[Direct]:
 
 @pytest.fixture
 def open_namespace(direct: Direct) -> Direct:
-    """The namespace lets every pod in: what is refused is refused by our own policies."""
+    """Let the namespace accept every pod, so that only our own policies reject pods."""
     direct.ask("PATCH", f"/api/v1/namespaces/{direct.namespace}", {"metadata": {"labels": UNRESTRICTED}}, MERGE)
     assert until(lambda: _lets_in_what_is_privileged(direct)), "the API server takes up labels in the background"
     return direct
@@ -106,14 +108,14 @@ def _lets_in_what_is_privileged(direct: Direct) -> bool:
 
 @pytest.fixture
 def as_operator(server: ApiServer, direct: Direct) -> Iterator[Direct]:
-    """The same namespace in the hands of whoever has the operator's token."""
+    """Requests in the same namespace with the operator's token."""
     with Direct(server.url, FIRST, direct.namespace) as hands:
         yield hands
 
 
 @pytest.fixture
 def as_editor(server: ApiServer, direct: Direct) -> Iterator[Direct]:
-    """The same namespace in the hands of a user with Kubernetes' `edit` role."""
+    """Requests in the same namespace as a user with Kubernetes' `edit` role."""
     with Direct(server.url, EDITOR, direct.namespace) as hands:
         yield hands
 

@@ -1,4 +1,4 @@
-"""Canaries on a real API server: the whole operator, with the chart's rights, over a gateway behind real HTTP."""
+"""Canaries on a real API server: the whole operator, with the chart's rights, and a gateway over real HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCALED: Json = {
 
 
 class Counting:
-    """A gateway that has counted so many requests of each revision, and so many failures."""
+    """A gateway with counts of requests and failures by revision."""
 
     def __init__(self, key: ObjectKey) -> None:
         self.key = key
@@ -44,7 +44,7 @@ class Counting:
         self.errors[revision] = self.errors.get(revision, 0) + errors
 
     def load(self, running: int, waiting: int) -> None:
-        """So many requests are answered, and wait, from now on."""
+        """Set the number of running and waiting requests."""
         model = self.gateway.of(self.key)
         coming = running + waiting - model.in_flight
         if coming > 0:
@@ -54,7 +54,7 @@ class Counting:
         model.replicas, model.running, model.waiting = 2, running, waiting
 
     def _tell(self, answer: Json) -> Json:
-        """With what was counted of each revision; the whole load is the first one's."""
+        """Add the counts of each revision to a report; the first one has the whole load."""
         (model,) = answer["models"]
         revisions: list[Json] = [
             {"revision": name, "requests": count, "errors": self.errors[name]} for name, count in self.requests.items()
@@ -104,7 +104,7 @@ def events(direct: Direct, *reasons: str) -> list[str]:
 
 
 def comes_to(direct: Direct, true: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> bool:
-    """While kubelets do their part, and requests come."""
+    """Return whether a condition becomes true while kubelets work and requests come."""
 
     def step() -> bool:
         direct.make_ready("m")
@@ -115,19 +115,19 @@ def comes_to(direct: Direct, true: Callable[[], bool], meanwhile: Callable[[], N
 
 
 async def holds(direct: Direct, true: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> bool:
-    """Asked from another thread: the operator goes on in this one."""
+    """Like `comes_to` in another thread, because the operator runs in this one."""
     return await asyncio.to_thread(comes_to, direct, true, meanwhile)
 
 
 async def begun(direct: Direct, spec: Json = SPEC) -> tuple[str, str]:
-    """A model that serves, and a canary of it that gets requests; the stable revision, and the canary's."""
+    """Create a model that serves and a canary of it with requests; return the stable and the canary's revision."""
     weight = spec["rollout"]["canary"]["steps"][0]["weight"]
     direct.create_model("m", spec)
     assert await holds(direct, lambda: len(made_of(direct)) == 2 and bool(status(direct).get("stableRevision")))
     direct.change_model("m", runtime={"maxModelLen": 64})
     assert await holds(direct, lambda: canary(direct) == (1, weight, "Observing"))
     found = status(direct)["canary"]
-    # What is left over of the old revision goes as soon as those that stay are ready.
+    # Surplus pods of the old revision are deleted as soon as those that stay are ready.
     assert await holds(direct, lambda: made_of(direct) == sorted([found["stableRevision"], found["revision"]]))
     assert status(direct)["stableRevision"] == found["stableRevision"]
     return found["stableRevision"], found["revision"]

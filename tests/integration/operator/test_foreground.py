@@ -1,4 +1,4 @@
-"""A deletion in the foreground waits for pods, also where the API server asks who may hold it up."""
+"""A foreground deletion waits for pods, also with OwnerReferencesPermissionEnforcement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def test_pods_hold_up_the_deletion_of_their_owner(strict_server: ApiServer
             (pod,) = direct.pods(key.name)
             (owner,) = pod["metadata"]["ownerReferences"]
             assert owner["blockOwnerDeletion"]
-            # To change who owns it one must be allowed to delete it, and the operator deletes no Service.
+            # Changing its owner needs the right to delete it, and the operator deletes no Services.
             direct.change_service(key.name, selector={"app": "theirs"})
             await operator.until_quiet(key)
         assert "app" not in direct.service(key.name)["spec"]["selector"]

@@ -1,7 +1,7 @@
-"""Killed anywhere: the next process ends where one that was never killed does.
+"""An operator that is killed anywhere: the next process reaches the same end.
 
-A process remembers nothing, so all that a kill leaves is what the API server has: being killed anywhere between two
-writes is the same as being killed right after the first of them, and before the first write it is as if it had not run.
+A process remembers nothing, so a kill leaves only what the API server has: a kill between two writes is the same as one
+right after the first of them, and a kill before the first write the same as no run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CYCLES = 16
 
 @dataclass
 class Story:
-    """An object is created, loads, and is rolled to another image; each step is made until nothing changes."""
+    """An object is created, loads, and rolls to another image; each step runs until nothing changes."""
 
     http: RecordingClient
     direct: Direct
@@ -32,7 +32,9 @@ class Story:
     killed: bool = False
 
     async def tell(self) -> None:
-        """Each pass by a fresh process: it remembers nothing, so killing one is like leaving a pass undone."""
+        """Run each reconcile in a new process: it remembers nothing, so killing one is like leaving a reconcile
+        undone.
+        """
         self.direct.create_model(self.key.name, {"model": {"source": "demo://gemma-3-270m"}, "replicas": REPLICAS})
         for image in (IMAGE, NEWER):
             await self._settle(image)
@@ -61,7 +63,7 @@ class Story:
             self.direct.end(pod)
 
     def end(self) -> dict[str, Any]:
-        """What is there, without names and times."""
+        """Return the final state without names and times."""
         model = self.direct.model(self.key.name)
         status, service, budget = model["status"], self.direct.service(self.key.name), self.direct.budget(self.key.name)
         uids = {service["spec"]["selector"].pop(UID_LABEL), budget["spec"]["selector"]["matchLabels"].pop(UID_LABEL)}

@@ -1,7 +1,7 @@
-"""KEDA, and a plain HorizontalPodAutoscaler, scale ModelDeployments by their scale subresource.
+"""KEDA and a plain HorizontalPodAutoscaler scale ModelDeployments by their scale subresource.
 
-KEDA, the autoscaler, the API server and the operator are the real ones; only Prometheus, which is asked for the number
-of waiting requests, is a stand-in. Without KEDA, which `python3 e2e/cluster keda` builds, this is skipped.
+KEDA, the autoscaler, the API server and the operator are real; only Prometheus, which serves the number of waiting
+requests, is a stub. Without KEDA, which `python3 e2e/cluster keda` builds, the tests are skipped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ AUTOSCALERS = f"/apis/autoscaling/v2/namespaces/{TEAM}/horizontalpodautoscalers"
 
 @contextmanager
 def running(folder: Path, *options: str) -> Iterator[Direct]:
-    """A namespace on an API server of its own, where operator, KEDA and autoscaler run."""
+    """Run operator, KEDA and autoscaler on an own API server, and yield requests in their namespace."""
     try:
         programs, keda = find_programs(), find_keda()
         certificates = make_certificates(folder / "certificates")
@@ -99,7 +99,7 @@ def test_from_zero_by_keda_and_by_a_plain_autoscaler_through_it(direct: Direct, 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_request_wakes_a_model_by_the_external_scaler_which_need_not_be_asked(tmp_path: Path) -> None:
-    """KEDA asks once in an hour, so that only what is pushed can wake it. The autoscaler asks for itself."""
+    """KEDA polls once an hour, so only a push can wake the model. The autoscaler polls by itself."""
     gateway, key, scaler = StubGateway(now=time.time), ObjectKey(TEAM, "sleeper"), free_port()
     metadata = {"scalerAddress": f"127.0.0.1:{scaler}", "target": "2"}
     trigger: Json = {"type": "external-push", "metadata": metadata}

@@ -1,4 +1,4 @@
-"""The operator under kopf: it lives by kopf's watch, and `kopf run` starts it from a checkout."""
+"""The operator under kopf: it depends on kopf's watch, and `kopf run` starts it from a checkout."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODELS = "/modeldeployments"
 
 
 class Cuttable:
-    """Forwards all requests to an API server; a watch of ModelDeployments only while `through` is set."""
+    """Forwards all requests to an API server, but a watch of ModelDeployments only while `through` is set."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -62,7 +62,7 @@ async def operator_behind(cuttable: Cuttable, namespace: str) -> AsyncIterator[N
             running = asyncio.create_task(operate(options, connection, stop, ("test", FIRST)))
             try:
                 yield
-            finally:  # what a test leaves open would fail others
+            finally:  # Connections that a test leaves open would fail others.
                 cuttable.through.set()
                 stop.set()
                 ended = await running
@@ -75,7 +75,7 @@ def arguments() -> list[str]:
 
 
 async def soon(direct: Direct, model: str, pods: int, *, without: str = "") -> None:
-    """Wait until a model has so many pods, none of them of this name."""
+    """Wait until a model has this many pods, and none of this name."""
     async with asyncio.timeout(60):
         while True:
             found = await asyncio.to_thread(direct.pods, model)

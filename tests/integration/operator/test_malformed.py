@@ -1,4 +1,4 @@
-"""200 random malformed ModelDeployments: each is refused with the field's name, or stored and told what is wrong."""
+"""200 random malformed ModelDeployments: each is rejected with the field's name, or stored with an explanation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_operator.status.reasons import Reason
 
 OBJECTS, SEED = 200, 20261121
 EXPLAINED = {"refused", Reason.INVALID_SPEC.value, Reason.REJECTED.value}
-"""Ends whose message must name what is wrong."""
+"""Outcomes whose message must name the problem."""
 
 
 async def test_malformed_objects(operator: Operator, direct: Direct) -> None:
@@ -35,7 +35,7 @@ async def test_malformed_objects(operator: Operator, direct: Direct) -> None:
 
 
 def refusal(create: Callable[[], object]) -> str:
-    """The API server's words, "" when it stored the object."""
+    """Return the API server's message, "" if it stored the object."""
     try:
         create()
     except Refused as refused:
@@ -46,7 +46,7 @@ def refusal(create: Callable[[], object]) -> str:
 
 
 async def stored(operator: Operator, direct: Direct, found: Malformed) -> tuple[str, str]:
-    """Reason and message of Ready, which is False (nothing runs pods here) unless none are wanted."""
+    """Return reason and message of Ready, which is False (no pods run here) unless no replicas are wanted."""
     await operator.until_quiet(ObjectKey(direct.namespace, found.name))
     item, pods = direct.model(found.name), direct.pods(found.name)
     ready = next(c for c in item["status"]["conditions"] if c["type"] == "Ready")

@@ -1,4 +1,4 @@
-"""Many objects: how often the operator asks, counted by the API server itself."""
+"""Many objects: the number of the operator's requests, counted by the API server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ READING = {
     **{f"list {kind}": 2 if kind in ("modeldeployments", "runtimepools") else 1 for kind in KINDS},
     **{f"watch {kind}": 1 for kind in KINDS},
 }
-"""kopf lists what people write, and a list of our own follows: kopf does not say what was gone."""
+"""Lists and watches. For kinds that users write, kopf's list is followed by ours, because kopf's does not show
+deletions.
+"""
 PASSES = "plimsoll_operator_reconciles_total"
 
 
@@ -44,13 +46,15 @@ SETTLING = {
 @pytest.mark.usefixtures("lease")
 @pytest.mark.timeout(900)
 async def test_what_many_objects_cost(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
-    """Once settled, nothing but the Lease, though objects are resynced; after a restart, a list and a watch a kind."""
+    """A settled operator only renews the Lease, even at a resync; after a restart it lists and watches each kind
+    once.
+    """
     namespace = direct.namespace
     with running_operator(server, FIRST, tmp_path, namespace=namespace) as operator:
         async with await connect(server.kubeconfig(ADMIN)) as connection:
             await create(server, namespace, [f"m{number}" for number in range(COUNT)])
             await wait_settled(connection, namespace, COUNT, LIMIT_SECONDS)
-        # The last pass writes events after the status that settles its object.
+        # The last reconcile writes events after the status that settles its object.
         assert until(lambda: counted(_requests(server, namespace)) == SETTLING), _difference(server, namespace)
         passes = operator.metric(PASSES)
         assert until(lambda: operator.metric(PASSES) >= passes + RESYNCED, LIMIT_SECONDS), "objects are looked at again"
@@ -59,23 +63,23 @@ async def test_what_many_objects_cost(server: ApiServer, direct: Direct, tmp_pat
     with running_operator(server, FIRST, tmp_path, namespace=namespace) as again:
         assert until(lambda: again.metric(PASSES) >= COUNT, LIMIT_SECONDS)
         _quiet(again)
-        # kopf's watch of our kinds begins by itself, perhaps after the last pass.
+        # kopf's watch of our kinds starts independently, perhaps after the last reconcile.
         assert until(lambda: counted(_requests(server, namespace)) - before == READING), (
             counted(_requests(server, namespace)) - before
         )
 
 
 def _difference(server: ApiServer, namespace: str) -> str:
-    """What was asked for beside what should have been."""
+    """Return the actual and expected number of each request."""
     found = counted(_requests(server, namespace))
     return str({what: (found[what], SETTLING.get(what, 0)) for what in found.keys() | SETTLING.keys()})
 
 
 def _quiet(operator: Running) -> None:
-    """Nothing waits for a pass."""
+    """Wait until the queue is empty."""
     assert until(lambda: operator.metric("plimsoll_operator_queue") == 0)
 
 
 def _requests(server: ApiServer, namespace: str) -> list[dict[str, Any]]:
-    """In the objects' namespace: the Lease has another."""
+    """Return the requests in the objects' namespace, without those for the Lease."""
     return [event for event in server.requests(FIRST) if event.get("objectRef", {}).get("namespace") == namespace]

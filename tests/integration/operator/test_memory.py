@@ -1,4 +1,4 @@
-"""The operator under its chart's memory limit, beside some hundred objects that are as large as their owners like."""
+"""The operator under its chart's memory limit, with about a hundred objects of maximal size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def group() -> Iterator[MemoryGroup]:
 def operator(
     server: ApiServer, direct: Direct, group: MemoryGroup, tmp_path: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Its process, with the Lease that the chart makes."""
+    """Run the operator's process with the chart's Lease."""
     direct.ask("POST", LEASES, {"metadata": {"name": LEASE}})
     options = ["--runtime-image", "registry.example/runtime:1", "--namespace", direct.namespace]
     options += ["--lease-namespace", RELEASE_NAMESPACE, "--health-port", str(free_port())]
@@ -66,5 +66,5 @@ def test_hundreds_of_large_objects_kill_nothing(direct: Direct, group: MemoryGro
 
 
 def has_status(direct: Direct, name: str) -> bool:
-    """Whether a pass over the object has ended."""
+    """Return whether a reconcile of the object has ended."""
     return "conditions" in direct.model(name).get("status", {})

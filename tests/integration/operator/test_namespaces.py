@@ -1,4 +1,4 @@
-"""Selectors of namespaces as the API server has them, and tokens of private sources with the rights of the chart."""
+"""Namespace selectors on the API server, and tokens of private sources with the chart's rights."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_the_operator_of_all_namespaces_sees_their_labels(http: RecordingC
 
 
 def let(admin: Direct, account: str) -> None:
-    """As the chart does for a namespace of operator.tokenNamespaces."""
+    """Grant the rights that the chart grants for a namespace of operator.tokenNamespaces."""
     base = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{admin.namespace}"
     rules = [{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]
     admin.ask("POST", f"{base}/roles", {"metadata": {"name": "tokens"}, "rules": rules})

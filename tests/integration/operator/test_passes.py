@@ -1,4 +1,4 @@
-"""Passes against a real API server: what they make, what they report, and that they come to rest."""
+"""Reconciles against a real API server: what they create and report, and that they come to rest."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def key(direct: Direct) -> ObjectKey:
 
 
 async def serve(operator: Operator, direct: Direct, key: ObjectKey) -> None:
-    """Passes and kubelets in turn until nothing changes."""
+    """Alternate reconciles and kubelets until nothing changes."""
     for _ in range(12):
         await operator.until_quiet(key)
         direct.make_ready(key.name)
@@ -186,7 +186,7 @@ async def test_a_changed_service_is_put_right_and_a_deleted_one_made_again(
 async def test_selectors_name_the_uid_once_the_last_pod_without_it_is_gone(
     operator: Operator, direct: Direct, key: ObjectKey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pods of an operator of before that label are not replaced for it, and lose no request."""
+    """Pods without the label are not replaced for it, and lose no request."""
     with monkeypatch.context() as before:
         before.setattr(dedicated_pods, "build_pod", _build_pod_without_uid)
         direct.create_model("m", {**SOURCE, "replicas": 2})

@@ -1,6 +1,7 @@
-"""What the operator's account cannot do though its role would let it, and what nobody else can do to its pods.
+"""What the admission policies reject of the operator's account although its role allows it, and of others' changes to
+pods.
 
-Each test takes something that is allowed and steps over one line. The namespace itself lets every pod in.
+Each test changes an allowed request in one respect. The namespace itself accepts every pod.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def create(hands: Direct, item: Json, **query: str) -> Json:
 
 
 def refusal(hands: Direct, item: Json) -> str:
-    """The API server's words if it would not create the object."""
+    """Return the API server's message if it would reject the object, else ""."""
     try:
         create(hands, item, dryRun="All")
     except Refused as refused:
@@ -80,12 +81,12 @@ def refusal(hands: Direct, item: Json) -> str:
 
 
 def lacks_object(hands: Direct, item: Json) -> bool:
-    """Whether it is refused for want of an object of ours. The API server learns of those in the background."""
+    """Return whether a request is rejected for lack of an object of ours, which the API server sees with a delay."""
     return NO_OBJECT in refusal(hands, item)
 
 
 def knows_object(hands: Direct, item: Json) -> bool:
-    """Wait until the API server knows of an object of ours in the namespace. False if it does not in time."""
+    """Wait until the API server sees an object of ours in the namespace. Return False if it does not in time."""
     return until(lambda: not lacks_object(hands, item))
 
 
@@ -98,13 +99,13 @@ def delete(hands: Direct, kind: str, name: str) -> Json:
 
 
 def plain(name: str, **labels: str) -> Json:
-    """Somebody's own pod."""
+    """Return a pod of a user."""
     spec = {"containers": [{"name": "c", "image": "registry.example/other:1"}]}
     return {"kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 def context(pod: Json) -> Json:
-    """The security context of a pod's container."""
+    """Return the security context of a pod's container."""
     found: Json = pod["spec"]["containers"][0]["securityContext"]
     return found
 
@@ -176,7 +177,7 @@ def test_the_operator_creates_restricted_pods_of_models_only(as_operator: Direct
 def test_the_operator_creates_no_pod_of_a_pool_in_a_namespace_without_pools(
     as_operator: Direct, direct: Direct, host: Json
 ) -> None:
-    """Any pool of the namespace will do: the policy cannot look up the owner that the pod names."""
+    """Any pool of the namespace suffices: the policy cannot look up the owner that the pod names."""
     direct.delete_pool("shared")
     assert until(lambda: lacks_object(as_operator, host))
     direct.create_pool("another", {"resources": {"memory": "1Gi"}})
@@ -188,7 +189,7 @@ LABELLED = "labelled-operator-pods"
 
 @pytest.fixture
 def labels_needed(direct: Direct) -> Iterator[None]:
-    """The policy for pods in the test's namespace as with admissionPolicy.namespaceLabels."""
+    """Install the policy for pods as with admissionPolicy.namespaceLabels."""
     values = VALUES | {"admissionPolicy": {"namespaceLabels": {"plimsoll.dev/models": "true"}}}
     made = [
         item
@@ -220,7 +221,7 @@ def test_the_operator_creates_pods_in_labelled_namespaces_only(as_operator: Dire
 
 
 def test_pods_of_others_need_no_object_of_ours(as_editor: Direct) -> None:
-    """The API server asks for the parameter of a policy before it reads the policy's conditions."""
+    """The API server looks up the parameter of a policy before it evaluates the policy's conditions."""
     create(as_editor, plain("theirs"))
     patch(as_editor, "pods", "theirs", {"metadata": {"labels": {"note": "mine"}}})
     delete(as_editor, "pods", "theirs")
@@ -237,7 +238,7 @@ def test_the_operator_deletes_the_last_pod_after_its_pool(as_operator: Direct, d
 def test_the_operator_writes_nothing_where_the_cluster_and_the_release_are(
     as_operator: Direct, direct: Direct, pod: Json, service: Json, host: Json, namespace: str
 ) -> None:
-    """Even where there are objects of ours."""
+    """Even if they have objects of ours."""
     direct.namespace = as_operator.namespace = namespace
     direct.create_model("gemma", {"model": {"source": "demo://gemma-3-270m"}})
     direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
@@ -257,7 +258,7 @@ ENDS = ("", ":1", ":2", ":2-evil", ":5000/evil", "@sha256:" + "a" * 64, ":1@sha2
 
 
 def test_the_policy_allows_the_images_that_the_operator_allows(as_operator: Direct, pod: Json) -> None:
-    """Besides every version of the runtime, and what the cluster's webhooks may add."""
+    """In addition, it allows every version of the runtime and images that the cluster's webhooks may add."""
     mesh = Image("", allowed=("mesh.example/proxy",))
     operators = Image("", allowed=ALLOWED_IMAGES)
     verdicts = {}
@@ -321,7 +322,7 @@ def test_the_operator_creates_services_of_models_only(as_operator: Direct, servi
 
 
 def test_the_operator_changes_services_of_models_only(as_operator: Direct, direct: Direct, service: Json) -> None:
-    """Neither as it is nor by making it its own."""
+    """Neither unchanged nor by making itself the owner."""
     direct.create_service("dns")
     for body in ({"spec": {"selector": {"app": "evil"}}}, {"metadata": service["metadata"] | {"name": "dns"}}):
         with pytest.raises(Refused, match=OWNERS):
@@ -354,7 +355,7 @@ def test_the_operator_writes_budgets_of_models_only(as_operator: Direct, direct:
 
 
 def test_the_operator_writes_revisions_of_models_only(as_operator: Direct, direct: Direct, owner: Json) -> None:
-    """What a StatefulSet of the namespace goes back to is none of its business."""
+    """The operator must not change the revisions of a StatefulSet in the namespace."""
     path = f"/apis/apps/v1/namespaces/{direct.namespace}/controllerrevisions"
     item = {**owner, "metadata": {**owner["metadata"], "generation": 1}}
     spec = read_spec(item)
@@ -446,7 +447,7 @@ def test_kubelets_and_schedulers_write_to_the_pods_of_models(as_operator: Direct
 
 @pytest.fixture
 def host(direct: Direct, as_operator: Direct) -> Json:
-    """A pod of a pool that the API server's policies know of."""
+    """Return a pod of a pool that the API server's policies see."""
     stored = direct.create_pool("shared", {"resources": {"memory": "1Gi"}})
     stored["metadata"]["generation"] = 1
     made = build_host(read_pool(stored), Image("registry.example/runtime:1"), HOST_KEY, "x1y2z")
@@ -499,7 +500,7 @@ def hosts_path(hands: Direct, *path: str) -> str:
 
 
 def model_host(hands: Direct, name: str) -> Json:
-    """As the operator makes it for a pod of this name."""
+    """Return the ModelHost for a pod of this name, as the operator builds it."""
     return build_model_host(HostPod(ObjectKey(hands.namespace, "shared"), name, "uid-1", "node", "198.18.0.9", 0))
 
 

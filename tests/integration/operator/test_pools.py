@@ -1,6 +1,6 @@
-"""Pools on a real API server: the whole operator, with the chart's rights, over hosts behind real HTTP.
+"""Pools on a real API server: the whole operator, with the chart's rights, and hosts over real HTTP.
 
-Pods are given addresses of loopback as their own, so that the operator finds the hosts where it looks for them.
+Pods get loopback addresses of their own, at which the operator finds the hosts.
 """
 
 from __future__ import annotations
@@ -174,9 +174,9 @@ async def test_a_model_of_another_namespace_is_placed_once_the_pool_takes_it(
 async def test_a_decision_is_explained_from_the_cluster_as_it_is(
     server: ApiServer, direct: Direct, kubelets: Kubelets, keys: Path
 ) -> None:
-    """In the words of the planner, of what the operator does just now, by whoever may list what it watches.
+    """A user who may list what the operator watches gets the planner's explanation.
 
-    It looks at all namespaces, so its models have names that no other test's have.
+    It reads all namespaces, so its models have names that no other test uses.
     """
     names, before = ("explained-a", "explained-b"), len(server.writes(SECOND))
     direct.create_pool("shared", POOL | {"replicas": 1})
@@ -211,7 +211,7 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
 async def test_pods_that_a_quota_refuses_are_made_once_it_lets_them(
     server: ApiServer, direct: Direct, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a resync, and with no status written in between."""
+    """Without a resync, and without a status written in between."""
     monkeypatch.setattr(work_queue, "RESYNC_SECONDS", 3600.0)
     direct.create_quota("none", pods=0)
     direct.create_pool("shared", POOL | {"replicas": 1})
@@ -242,7 +242,7 @@ def has_two_pods(direct: Direct, pool: str) -> bool:
 async def test_a_pod_that_is_refused_for_want_of_its_pool_is_tried_again(
     server: ApiServer, http: RecordingClient, direct: Direct, keys: Path
 ) -> None:
-    """The pool was just deleted, or the API server has not seen yet that it was just created."""
+    """The pool was just deleted, or just created and not seen by the API server yet."""
     pool = {"metadata": {"namespace": direct.namespace, "name": "gone", "uid": "uid-1", "generation": 1}, "spec": POOL}
     pod = build_pod(read_pool(pool), IMAGE, HOST_KEY, "x1y2z")
     with pytest.raises(ApiError, match="no params found for policy binding") as refused:

@@ -1,4 +1,6 @@
-"""Profiles and defaults on a real API server: the pods that are made with them, and how a change replaces those."""
+"""Profiles and defaults on a real API server: the pods that are created with them, and their replacement after a
+change.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def condition(direct: Direct, name: str, kind: str) -> Json:
 
 
 async def settle(operator: Operator, direct: Direct, key: ObjectKey) -> None:
-    """Passes and kubelets in turn, until the model has pods of the present installation alone."""
+    """Alternate reconciles and kubelets until all pods have the present settings of the installation."""
     for _ in range(12):
         await operator.until_quiet(key)
         direct.make_ready(key.name)

@@ -1,4 +1,4 @@
-"""Revisions on a real API server: stored before pods are made of them, found again, bounded, and undone by a patch."""
+"""Revisions on a real API server: stored before their pods are created, reused, bounded, and restored by a patch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def key(direct: Direct) -> ObjectKey:
 
 
 async def serve(operator: Operator, direct: Direct, key: ObjectKey) -> None:
-    """Until nothing changes any more."""
+    """Alternate reconciles and kubelets until nothing changes."""
     for _ in range(12):
         await operator.until_quiet(key)
         if not direct.make_ready(key.name):
@@ -51,7 +51,7 @@ async def test_what_pods_are_made_of_is_stored_first(operator: Operator, direct:
 
 
 async def test_going_back_finds_the_old_revision_again(operator: Operator, direct: Direct, key: ObjectKey) -> None:
-    """By what docs/operator.md says: the stored parts replace those of the spec."""
+    """As in docs/operator.md: the stored parts replace those of the spec."""
     direct.create_model("m", SOURCE)
     await serve(operator, direct, key)
     (first,) = direct.revisions("m")
@@ -88,7 +88,7 @@ async def test_the_history_is_bounded_and_keeps_what_pods_need(
 async def test_each_right_is_needed(
     operator: Operator, direct: Direct, server: ApiServer, key: ObjectKey, verb: str
 ) -> None:
-    """The API server's own record says that the verb was asked for."""
+    """The API server's audit log shows that each verb was used."""
     direct.create_model("m", SOURCE)
     await serve(operator, direct, key)
     for length in (64, None):

@@ -1,7 +1,7 @@
-"""The rights of the chart on a real API server: what each rule gives is there, and its neighbours are not.
+"""The chart's rights on a real API server: each rule grants what it says, and nothing next to it.
 
-Rules are taken from the rendered chart, so that none is forgotten; what they should be is in kube/rbac.py of the
-operator, and in what the gateway watches. Requests are made as the accounts of the chart.
+Rules are read from the rendered chart, so none is left out; the expected ones are in the operator's kube/rbac.py and in
+the kinds that the gateway watches. Requests use the chart's accounts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VERSIONS = {"": "api/v1", "plimsoll.dev": "apis/plimsoll.dev/v1alpha1"}
 METHODS = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE", "deletecollection": "DELETE"}
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 OF_COLLECTIONS = frozenset({"list", "watch", "deletecollection"})
-"""Verbs that no part of an object has."""
+"""Verbs that apply only to collections."""
 GATEWAY_RIGHTS: frozenset[Right] = frozenset(
     (group, resource, verb)
     for group, resource in ((GROUP, PLURAL), (GROUP, HOSTS_PLURAL), ("", "pods"))
@@ -84,12 +84,12 @@ NEIGHBOURS = (
 WITHOUT_NAMESPACE = frozenset({"nodes", "namespaces", "clusterroles"})
 NARROW, NARROW_NAMESPACE = "narrow", "narrow-system"
 WATCHED, TOLD, OTHER = "watched", "told", "other"
-"""Namespaces: watched by the narrow release; watched, and its Secrets may be read; and neither."""
+"""Namespaces: watched by the narrow release; watched, with readable Secrets; and neither."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """A component's account in a release, and what the chart gives it: (namespace, None for all; right; names)."""
+    """A component's account in a release, and the chart's grants: (namespace, None for all; right; names)."""
 
     component: str
     release: str
@@ -102,7 +102,7 @@ class Account:
         return f"system:serviceaccount:{self.home}:{suffix}{self.component}"
 
     def may(self, namespace: str, right: Right, name: str) -> bool:
-        """By the rules of the chart."""
+        """Return whether the chart's rules grant a right."""
         return any(
             given == right and place in (None, namespace) and (not names or name in names)
             for place, given, names in self.given
@@ -110,7 +110,7 @@ class Account:
 
 
 class Hands:
-    """Requests in an account's name; the API server is asked what it would do, and does nothing."""
+    """Requests as an account, as dry runs."""
 
     def __init__(self, server: ApiServer, account: Account) -> None:
         headers = {"Authorization": f"Bearer {ADMIN}", "Impersonate-User": account.user}
@@ -122,7 +122,7 @@ class Hands:
         self._client.close()
 
     def let(self, namespace: str | None, right: Right, name: str = "probe") -> bool:
-        """Whether the account may; whatever else may be wrong with the request."""
+        """Return whether the account has a right, whatever other errors the request has."""
         group, resource, verb = right
         kind, _, sub = resource.partition("/")
         scope = "" if kind in WITHOUT_NAMESPACE or namespace is None else f"namespaces/{namespace}/"
@@ -146,7 +146,7 @@ class Hands:
 
 
 def rules_of(objects: Iterable[Object], component: str, account: str) -> Iterator[tuple[str | None, Object]]:
-    """(namespace, rule) of every rule that a binding gives to the account."""
+    """Yield (namespace, rule) of every rule that a binding grants to the account."""
     known = list(objects)
     roles = {(i["kind"], i["metadata"].get("namespace"), i["metadata"]["name"]): i for i in known if "rules" in i}
     for item in known:
@@ -172,7 +172,7 @@ def account_of(objects: Iterable[Object], component: str, release: str, home: st
 
 @pytest.fixture(scope="module")
 def accounts(server: ApiServer) -> dict[str, Account]:
-    """Of the release that watches everything, and of one that watches two namespaces."""
+    """Return the accounts of a release for all namespaces, and of one for two."""
     values = {"watchNamespaces": [WATCHED, TOLD], "operator": {"tokenNamespaces": [TOLD]}, "crds": {"install": False}}
     narrow = render(values, release=NARROW, namespace=NARROW_NAMESPACE)
     whole = render({}, release=RELEASE, namespace=RELEASE_NAMESPACE)
@@ -195,7 +195,7 @@ def accounts(server: ApiServer) -> dict[str, Account]:
 
 
 def _await_rights(server: ApiServer, account: Account) -> None:
-    """Return once all that the chart gives is in force: the API server takes up each binding in the background."""
+    """Wait until all grants of the chart are in force: the API server applies bindings with a delay."""
     hands = Hands(server, account)
     left = {(place or WATCHED, right, name) for place, right, names in account.given for name in (names or ("probe",))}
 
@@ -212,7 +212,7 @@ PLACES = (WATCHED, TOLD, OTHER, RELEASE_NAMESPACE)
 
 
 def needed(who: str) -> dict[str | None, frozenset[Right]]:
-    """By namespace, None for all: what the code asks for."""
+    """Return the rights that the code uses, by namespace, None for all."""
     component, _, release = who.partition(" of ")
     if component == "gateway":
         if release == RELEASE:
@@ -271,7 +271,7 @@ def test_an_account_of_some_namespaces_sees_nothing_of_the_whole_cluster(
 def test_users_with_edit_may_write_what_is_theirs_and_not_what_the_operator_says(
     direct: Direct, as_editor: Direct
 ) -> None:
-    """ModelHosts and status say who is where: gateways believe them. Nobody aggregates roles here, so it is bound."""
+    """Gateways trust ModelHosts and statuses. Nothing aggregates roles here, so the test binds the role."""
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole"}
     role["name"] = f"{RELEASE_NAMESPACE}-{RELEASE}-edit"
     subjects = [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "editor"}]
@@ -287,7 +287,7 @@ def test_users_with_edit_may_write_what_is_theirs_and_not_what_the_operator_says
 
 
 def _may_create(hands: Direct) -> bool:
-    """A binding is taken up in the background."""
+    """Return whether the user may create a model; bindings apply with a delay."""
     try:
         hands.create_model("m", {"model": {"source": "demo://x"}})
     except Refused as refused:

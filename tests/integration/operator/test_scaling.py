@@ -1,4 +1,4 @@
-"""Scaling on a real API server: the whole operator, with the chart's rights, over gateways behind real HTTP."""
+"""Scaling on a real API server: the whole operator, with the chart's rights, and gateways over real HTTP."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def scaled(least: int = 0, most: int = 5, **scaling: Any) -> Json:
 
 
 async def holds(true: Callable[[], bool]) -> bool:
-    """Asked from another thread: the operator goes on in this one."""
+    """Wait in another thread, because the operator runs in this one."""
     return await asyncio.to_thread(until, true, SECONDS)
 
 
@@ -93,7 +93,7 @@ async def test_to_zero_and_back(
         answered = len(gateway.waits)
         gateway.hold(key, 2)
         assert await holds(lambda: live(direct) == 1)
-        # Where the news came between two questions, the second is answered without a wait.
+        # If news comes between two requests, the second one returns without a wait.
         assert gateway.waits[answered : answered + 1] in ([], [Wait.NEWS]), "the wait of the question was waited for"
         assert desired(direct) == 1
         direct.make_ready("m")
@@ -203,7 +203,7 @@ async def test_without_gateways_nothing_goes_and_people_hear_why(
 async def test_replicas_that_another_autoscaler_writes_are_ignored_and_a_condition_says_so(
     server: ApiServer, direct: Direct, key: ObjectKey
 ) -> None:
-    """An autoscaler writes through the scale subresource, again and again: conditions say it, and no event does."""
+    """An autoscaler writes the scale subresource repeatedly: a condition reports that, without events."""
     direct.create_model("m", scaled(1))
     path = f"/apis/plimsoll.dev/v1alpha1/namespaces/{direct.namespace}/modeldeployments/m/scale"
 

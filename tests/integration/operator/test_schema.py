@@ -1,4 +1,4 @@
-"""The API server's verdict on specs; a contract test holds laptop mode to the same list."""
+"""The API server's verdict on specs; a contract test compares laptop mode with the same list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODEL = {"model": {"source": "demo://gemma-3-270m"}}
 
 
 def test_no_model_brings_code_of_its_own(direct: Direct) -> None:
-    """There is no trust_remote_code: what a client that is not strict sends of it is not kept."""
+    """spec.runtime has no trustRemoteCode; the API server drops it from clients without strict validation."""
     asked = {"model": {"source": "hf://a/b"}, "placement": {"pool": "shared"}, "runtime": {"trustRemoteCode": True}}
     with pytest.raises(Refused, match=r'unknown field "spec\.runtime\.trustRemoteCode"'):
         direct.create_model("m", asked)
@@ -171,7 +171,9 @@ def test_the_example_of_a_batch_is_accepted(direct: Direct) -> None:
 
 
 def test_the_largest_status_of_a_host_is_stored(direct: Direct) -> None:
-    """etcd refuses a request of more than 1.5 MiB. Applied as the operator does it, with what that stores besides."""
+    """etcd rejects a request of more than 1.5 MiB. The status is applied like the operator's, which adds managed
+    fields.
+    """
     (version,) = yaml.safe_load((CRDS / "modelhosts.yaml").read_text())["spec"]["versions"]
     status = largest(version["schema"]["openAPIV3Schema"]["properties"]["status"])
     body = {"apiVersion": "plimsoll.dev/v1alpha1", "kind": "ModelHost", "metadata": {"name": "h"}}
@@ -219,6 +221,6 @@ def test_kubectl_prints_one_line_per_model_and_the_reasons_with_wide(server: Api
 
 
 def path_of(item: Json) -> str:
-    """Of a ModelDeployment."""
+    """Return the path of a ModelDeployment."""
     meta = item["metadata"]
     return f"/apis/plimsoll.dev/v1alpha1/namespaces/{meta['namespace']}/modeldeployments/{meta['name']}"

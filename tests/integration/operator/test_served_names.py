@@ -1,4 +1,4 @@
-"""A served name stays with its namespace while its object is made again and the operator is started again."""
+"""A served name stays with its namespace while its object is recreated and the operator restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_SECONDS = 60.0
 
 @pytest.fixture
 def record(direct: Direct) -> Iterator[None]:
-    """As the chart makes it: empty."""
+    """Create the chart's record, empty."""
     direct.ask("POST", MAPS, {"metadata": {"name": RECORD}})
     yield
     direct.ask("DELETE", f"{MAPS}/{RECORD}")
@@ -49,7 +49,7 @@ def test_a_name_stays_while_its_object_is_made_again(
 def test_a_name_goes_to_another_namespace_when_its_grace_period_ends(
     server: ApiServer, direct: Direct, other: Direct, tmp_path: Path
 ) -> None:
-    """By itself, and the record is written only when names come or go."""
+    """Without an event, and the record is written only when names are added or removed."""
     before = len(_record_writes(server))
     with running_operator(server, FIRST, tmp_path, namespace=None, more=(*MORE, "--name-grace-seconds", "3")):
         direct.create_model("m", MODEL)
@@ -75,7 +75,7 @@ def _record_writes(server: ApiServer) -> list[Json]:
 
 
 def _routable(direct: Direct) -> str:
-    """Play the kubelet; whether the object can be asked for, "True" or why not."""
+    """Play the kubelet, and return "True" if the object is routable, else the reason."""
     direct.make_ready("m")
     for condition in direct.model("m").get("status", {}).get("conditions", []):
         if condition["type"] == "Routable":

@@ -1,4 +1,4 @@
-"""Two real processes: only the one that holds the Lease writes, even when it slept and wakes up again."""
+"""Two real processes: only the holder of the Lease writes, even after it was suspended and continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_SECONDS = 120.0
 
 @contextmanager
 def operator(server: ApiServer, direct: Direct, user: str, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the operator in the test's namespace. It is gone afterwards."""
+    """Run an operator process in the test's namespace."""
     with running_operator(server, user, folder, namespace=direct.namespace) as running:
         yield running.process
 
@@ -29,7 +29,7 @@ def holder(direct: Direct) -> str:
 
 
 def changes(server: ApiServer, direct: Direct, user: str) -> list[str]:
-    """What a user wrote in the test's namespace, other than the Lease."""
+    """Return the resources that a user wrote in the test's namespace, without Leases."""
     targets = [event["objectRef"] for event in server.writes(user)]
     return [t["resource"] for t in targets if t.get("namespace") == direct.namespace and t["resource"] != "leases"]
 
@@ -60,7 +60,7 @@ def test_only_the_holder_writes(server: ApiServer, direct: Direct, tmp_path: Pat
 
 
 def _is_ready(direct: Direct, name: str) -> bool:
-    """Play the kubelet until the object says that it is ready."""
+    """Play the kubelet, and return whether the object is ready."""
     direct.make_ready(name)
     conditions = direct.model(name).get("status", {}).get("conditions", [])
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
@@ -74,13 +74,13 @@ def test_a_lease_that_is_deleted_is_made_and_taken(server: ApiServer, direct: Di
 
 
 def _holders(direct: Direct) -> list[str]:
-    """Who holds the Leases of the release's namespace."""
+    """Return the holders of the Leases in the release's namespace."""
     return [(item.get("spec") or {}).get("holderIdentity", "") for item in direct.ask("GET", LEASES)["items"]]
 
 
 @pytest.mark.usefixtures("lease")
 def test_the_process_itself_does_not_loop(server: ApiServer, direct: Direct, tmp_path: Path) -> None:
-    """Its own writes come back to it as changes: they must not make it write again."""
+    """Changes by its own writes must not cause further writes."""
     with operator(server, direct, FIRST, tmp_path):
         direct.create_model("good", {"model": {"source": "demo://gemma-3-270m"}})
         direct.create_model(

@@ -1,4 +1,4 @@
-"""The chart's definitions over those of charts before it: they change, and what is stored stays valid and whole."""
+"""Upgrades of the CRDs: stored objects stay valid and complete."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ POOL: Json = {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi", "lin
 
 @pytest.fixture
 def admin(tmp_path: Path) -> Iterator[Direct]:
-    """An API server that knows our kinds as definitions/ has them."""
+    """Yield an API server with the CRDs of definitions/."""
     try:
         server = ApiServer(find_programs(), tmp_path)
     except Missing as missing:
@@ -114,7 +114,7 @@ def test_what_was_written_for_older_charts_can_be_applied_anew(admin: Direct) ->
 
 
 def test_the_operator_goes_on_from_a_status_with_fields_that_are_no_more(admin: Direct) -> None:
-    """`status.scaling.line` was a number. A field of that name and another type could not be applied over it."""
+    """`status.scaling.line` was a number. A field of that name with another type could not be applied over it."""
     admin.create_model("scaling", SPECS["scaling"])
     told = {"since": "2026-11-21T10:00:00Z", "why": "10 requests at a time", "startSeconds": 40}
     apply_status(admin, path("scaling"), STATUS | {"desiredReplicas": 3, "scaling": told | {"line": 7.4}})
@@ -131,7 +131,7 @@ def test_the_operator_goes_on_from_a_status_with_fields_that_are_no_more(admin: 
 
 
 def test_the_operator_writes_over_the_host_of_an_earlier_release(admin: Direct) -> None:
-    """Its models were a map by name, its texts longer. Until it reports, a new process repeats the stored models."""
+    """Its models were a map by name, with longer texts. Until it reports, a new leader repeats the stored models."""
     entry = {"namespace": "default", "state": "OnDisk", "servedNames": ["m"], "why": "w" * 512, "error": "e" * 1024}
     pod = HostPod(ObjectKey("default", "shared"), "h", "u", "node", "198.18.0.9", 0)
     admin.ask("POST", HOSTS, {**build_host(pod), "status": {}})
@@ -147,7 +147,7 @@ def test_the_operator_writes_over_the_host_of_an_earlier_release(admin: Direct) 
 
 
 def apply_status(admin: Direct, path: str, status: Json) -> Json:
-    """As the operator writes it."""
+    """Apply a status like the operator."""
     item = admin.ask("GET", path)
     body = {name: item[name] for name in ("apiVersion", "kind")} | {"status": status}
     manager = {"fieldManager": FIELD_MANAGER, "force": "true"}
@@ -155,7 +155,7 @@ def apply_status(admin: Direct, path: str, status: Json) -> Json:
 
 
 def upgrade(admin: Direct) -> None:
-    """As `helm upgrade` does it: definitions are patched."""
+    """Patch the CRDs, like `helm upgrade`."""
     try:
         made = [item for item in render({}) if item["kind"] == "CustomResourceDefinition"]
     except NoHelmError as missing:
@@ -166,7 +166,7 @@ def upgrade(admin: Direct) -> None:
 
 
 def serves(admin: Direct) -> bool:
-    """Whether the API server takes objects of our kinds."""
+    """Return whether the API server accepts objects of our kinds."""
     body = body_of("ModelDeployment", "probe", SPECS["least"])
     pool = body_of("RuntimePool", "probe", POOL)
     try:
@@ -186,7 +186,7 @@ def path(name: str) -> str:
 
 
 def lost(before: Any, after: Any, where: str = "") -> list[str]:
-    """Where `after` lacks what `before` has, or has another value there. What was added is nobody's loss."""
+    """Return the paths at which `after` lacks a value of `before` or has another one; additions do not count."""
     if isinstance(before, dict) and isinstance(after, dict):
         return [found for key, value in before.items() for found in lost(value, after.get(key), f"{where}.{key}")]
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):

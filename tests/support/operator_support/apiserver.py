@@ -1,4 +1,4 @@
-"""etcd and kube-apiserver on loopback, from the binary that the test cluster's tool builds."""
+"""etcd and kube-apiserver on loopback, from the binaries that `make cluster` builds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RELEASE, RELEASE_NAMESPACE = "plimsoll", "plimsoll-system"
 """The chart's release whose rights the operators have."""
 OPERATOR = f"system:serviceaccount:{RELEASE_NAMESPACE}:{RELEASE}-operator"
 ADMIN, FIRST, SECOND, EDITOR = "admin", "operator-1", "operator-2", "editor"
-"""Tokens. Two processes of the operator are one user, told apart by the uid; the editor may what `edit` allows."""
+"""Tokens. Two operator processes are one user with different uids; the editor has the rights of `edit`."""
 ACCOUNTS = f"system:serviceaccounts,system:serviceaccounts:{RELEASE_NAMESPACE}"
 USERS = {
     ADMIN: ("admin", "system:masters"),
@@ -46,7 +46,7 @@ POLL_SECONDS = 0.1
 
 
 class Missing(Exception):
-    """A program is not there; the message says where it would come from."""
+    """A program is missing; the message says how to get it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Programs:
 
 
 def find_programs() -> Programs:
-    """Raises Missing."""
+    """Return the programs. Raise Missing."""
     built = sorted(
         find_layout(os.environ, Path.home()).binaries.glob("kube-*/kube"), key=lambda path: path.stat().st_mtime
     )
@@ -78,7 +78,7 @@ def free_port() -> int:
 
 @dataclass
 class ApiServer:
-    """A context: the server is ready inside and gone, with its data, after it."""
+    """A context: the server is ready in it, and stopped and deleted after it."""
 
     programs: Programs
     folder: Path
@@ -137,7 +137,7 @@ class ApiServer:
                     "--service-account-issuer=https://tests.invalid",
                     f"--service-account-key-file={key}",
                     f"--service-account-signing-key-file={key}",
-                    # It wants a token for each namespace's default account, which a controller would make.
+                    # It requires a token for each namespace's default account, which a controller would create.
                     "--disable-admission-plugins=ServiceAccount",
                     *(f"--enable-admission-plugins={plugin}" for plugin in self.plugins),
                     *self.more,
@@ -153,17 +153,17 @@ class ApiServer:
         self._stack.close()
 
     def requests(self, user: str) -> list[dict[str, Any]]:
-        """What the bearer of a token has asked for, oldest first, as audit events: each once, even if it goes on."""
+        """Return the requests of a token's bearer as audit events, oldest first, each once."""
         lines = (self.folder / "audit.log").read_text().splitlines()
         events = [event for event in map(json.loads, lines) if event["user"]["uid"] == user]
         return list({event["auditID"]: event for event in reversed(events)}.values())[::-1]
 
     def writes(self, user: str) -> list[dict[str, Any]]:
-        """Those that were to change something."""
+        """Return the requests that write."""
         return [event for event in self.requests(user) if event["verb"] in WRITING]
 
     def kubeconfig(self, user: str) -> Path:
-        """A kubeconfig with one of the tokens."""
+        """Write a kubeconfig with one of the tokens."""
         path = self.folder / f"{user}.kubeconfig"
         cluster = {"server": self.url, "insecure-skip-tls-verify": True}
         document = {
@@ -206,7 +206,7 @@ class ApiServer:
 
 
 def until(holds: Callable[[], bool], seconds: float = START_SECONDS) -> bool:
-    """Ask until it holds: other processes tell nobody when they are there. False when it does not in time."""
+    """Poll until a condition holds. Return False if it does not in time."""
     deadline = time.monotonic() + seconds
     while not holds():
         if time.monotonic() > deadline:

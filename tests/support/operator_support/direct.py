@@ -1,4 +1,4 @@
-"""A test's own hands on the API server: plain requests as its administrator, and the part of a kubelet."""
+"""A test's own requests to the API server as administrator, and the actions of a kubelet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Refused(Exception):
-    """The API server refused a request; its words."""
+    """The API server rejected a request, with its message."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -42,7 +42,7 @@ class Direct:
         self._client.close()
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str) -> Json:
-        """One request."""
+        """Send one request."""
         answer = self._client.request(method, path, json=body, headers={"Content-Type": kind}, params=query)
         is_json = answer.headers.get("Content-Type", "").startswith("application/json")
         found: Json = answer.json() if is_json else {"message": answer.text}
@@ -51,16 +51,16 @@ class Direct:
         return found
 
     def create_model(self, name: Any, spec: Any, **metadata: Any) -> Json:
-        """As `kubectl create` does it: unknown fields are refused."""
+        """Create a model with strict validation, like `kubectl create`."""
         body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name, **metadata}, "spec": spec}
         return self.create_object(body)
 
     def create_object(self, body: Any) -> Json:
-        """A whole ModelDeployment."""
+        """Create a ModelDeployment from its whole body."""
         return self.ask("POST", self._models(), body, fieldValidation="Strict")
 
     def create_pool(self, name: str, spec: Any) -> Json:
-        """A RuntimePool, as `kubectl create` makes it."""
+        """Create a RuntimePool with strict validation, like `kubectl create`."""
         body = {"apiVersion": API_VERSION, "kind": "RuntimePool", "metadata": {"name": name}, "spec": spec}
         return self.ask("POST", self._of_ours("runtimepools"), body, fieldValidation="Strict")
 
@@ -68,25 +68,25 @@ class Direct:
         return self.ask("GET", self._of_ours("runtimepools", name))
 
     def change_pool(self, name: str, **spec: Any) -> Json:
-        """Merge into its spec."""
+        """Merge into a pool's spec."""
         return self.ask("PATCH", self._of_ours("runtimepools", name), {"spec": spec}, MERGE)
 
     def delete_pool(self, name: str) -> None:
         self.ask("DELETE", self._of_ours("runtimepools", name))
 
     def hosts(self) -> dict[str, Json]:
-        """The ModelHosts, by name."""
+        """Return the ModelHosts by name."""
         return {item["metadata"]["name"]: item for item in self.ask("GET", self._of_ours("modelhosts"))["items"]}
 
     def model(self, name: str) -> Json:
         return self.ask("GET", self._models(name))
 
     def change_model(self, name: str, **spec: Any) -> Json:
-        """Merge into its spec."""
+        """Merge into a model's spec."""
         return self.ask("PATCH", self._models(name), {"spec": spec}, MERGE)
 
     def apply_condition(self, name: str, kind: str, *, manager: str) -> None:
-        """Another manager's condition in an object's status."""
+        """Apply another manager's condition to an object's status."""
         condition = {"type": kind, "status": "True", "reason": "Checked", "message": "", "observedGeneration": 1}
         condition["lastTransitionTime"] = "2026-01-01T00:00:00Z"
         body = {"apiVersion": API_VERSION, "kind": KIND, "status": {"conditions": [condition]}}
@@ -94,14 +94,14 @@ class Direct:
         self.ask("PATCH", path, body, "application/apply-patch+yaml", fieldManager=manager, force="true")
 
     def delete_namespace(self) -> None:
-        """Begin to: it is terminating from then on, and nobody here empties it."""
+        """Delete the namespace, which then stays terminating, because no controller empties it."""
         self.ask("DELETE", f"/api/v1/namespaces/{self.namespace}")
 
     def delete_model(self, name: str) -> None:
         self.ask("DELETE", self._models(name), {"propagationPolicy": "Background"})
 
     def delete_ours(self) -> None:
-        """All objects of our kinds."""
+        """Delete all objects of our kinds."""
         for plural in ("modeldeployments", "runtimepools", "modelhosts"):
             self.ask("DELETE", self._of_ours(plural))
 
@@ -110,7 +110,7 @@ class Direct:
         return sorted(found, key=lambda pod: str(pod["metadata"]["creationTimestamp"] + pod["metadata"]["name"]))
 
     def revisions(self, name: str) -> list[Json]:
-        """The ControllerRevisions of an object, the first one first."""
+        """Return the ControllerRevisions of an object by number."""
         path = f"/apis/apps/v1/namespaces/{self.namespace}/controllerrevisions"
         found: list[Json] = self.ask("GET", path, labelSelector=selector(name))["items"]
         return sorted(found, key=lambda item: int(item["revision"]))
@@ -125,14 +125,14 @@ class Direct:
         self.ask("DELETE", self._budget(name))
 
     def create_budget(self, name: str) -> Json:
-        """Somebody's own."""
+        """Create a user's own budget."""
         spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "theirs"}}}
         path = self._budget("").rstrip("/")
         body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": spec}
         return self.ask("POST", path, body)
 
     def create_service(self, name: str) -> Json:
-        """Somebody's own."""
+        """Create a user's own Service."""
         spec = {"ports": [{"port": 80}], "selector": {"app": "theirs"}}
         return self.ask("POST", self._core("services"), {"metadata": {"name": name}, "spec": spec})
 
@@ -143,10 +143,9 @@ class Direct:
         self.ask("DELETE", self._core("services", name))
 
     def events(self, name: str) -> list[tuple[str, str, str]]:
-        """(type, reason, note) of the operator's events about an object, oldest first.
+        """Return (type, reason, note) of the operator's events about an object, oldest first.
 
-        The API server writes its own about a Service of the same name, when it comes past between the Service and its
-        address (ClusterIPNotAllocated).
+        The API server's own events (ClusterIPNotAllocated) about a Service of the same name are left out.
         """
         found = self.ask("GET", f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")["items"]
         ours = [e for e in found if e["regarding"]["name"] == name and e.get("reportingController") == CONTROLLER]
@@ -154,7 +153,7 @@ class Direct:
         return [(e["type"], e["reason"], e["note"]) for e in ours]
 
     def create_quota(self, name: str, **hard: int) -> None:
-        """A ResourceQuota, with the status that its controller would write."""
+        """Create a ResourceQuota, with the status that its controller would write."""
         limits = {kind: str(count) for kind, count in hard.items()}
         body = {"metadata": {"name": name}, "spec": {"hard": limits}}
         self.ask("POST", self._core("resourcequotas"), body)
@@ -165,11 +164,11 @@ class Direct:
         self.ask("DELETE", self._core("resourcequotas", name))
 
     def create_pod(self, body: Json) -> Json:
-        """As an operator of before would have done it."""
+        """Create a pod."""
         return self.ask("POST", self._core("pods"), body)
 
     def bind(self, pod: Json, node: str = "node-1") -> None:
-        """What the scheduler does."""
+        """Bind a pod to a node, like the scheduler."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         body = {"metadata": {"name": pod["metadata"]["name"]}, "target": target}
         self.ask("POST", self._core("pods", pod["metadata"]["name"], "binding"), body)
@@ -177,7 +176,7 @@ class Direct:
     def report(
         self, pod: Json, state: Json, *, ready: bool = False, restarts: int = 0, last: Json | None = None
     ) -> None:
-        """What a kubelet says of a running pod and its container."""
+        """Write the status of a running pod and its container, like a kubelet."""
         container = {"name": CONTAINER, "ready": ready, "restartCount": restarts, "image": "i", "imageID": "i"}
         container |= {"state": state, "lastState": last or {}}
         condition = {"type": "Ready", "status": str(ready)}
@@ -187,11 +186,13 @@ class Direct:
         self.ask("PATCH", self._core("pods", pod["metadata"]["name"], "status"), {"status": status}, STRATEGIC)
 
     def end(self, pod: Json) -> None:
-        """What a kubelet does once a deleted pod has drained."""
+        """Remove a drained pod, like a kubelet."""
         self.ask("DELETE", self._core("pods", pod["metadata"]["name"]), {"gracePeriodSeconds": 0})
 
     def make_ready(self, name: str) -> bool:
-        """What scheduler and kubelets have to do for an object's pods: place, start, end. Whether there was any."""
+        """Place, start and end an object's pods, like scheduler and kubelets; return whether there were any to
+        change.
+        """
         return sum(self._advance(pod) for pod in self.pods(name)) > 0
 
     def _advance(self, pod: Json) -> bool:

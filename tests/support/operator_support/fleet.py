@@ -1,4 +1,4 @@
-"""Many ModelDeployments on a real API server: making them, and waiting until the operator has settled each."""
+"""Many ModelDeployments on a real API server: creating them, and waiting until the operator has settled each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLLECTION = f"/apis/{API_VERSION}/namespaces/{{}}/modeldeployments"
 
 
 async def create(server: ApiServer, namespace: str, names: Iterable[str], **more: Any) -> None:
-    """Make objects of one replica each, some at a time; `more` is added to each spec."""
+    """Create objects of one replica each, several at a time; `more` is added to each spec."""
 
     async def one(session: aiohttp.ClientSession, name: str) -> None:
         spec = {"model": {"source": "demo://gemma-3-270m"}, "replicas": 1, **more}
@@ -34,7 +34,7 @@ async def create(server: ApiServer, namespace: str, names: Iterable[str], **more
 
 
 async def annotate(server: ApiServer, namespace: str, names: Iterable[str]) -> None:
-    """Change each object where no part of the operator looks: an event without a pass."""
+    """Change each object in a part that the operator ignores: an event without a reconcile."""
 
     async def one(session: aiohttp.ClientSession, name: str) -> None:
         body = {"metadata": {"annotations": {"touched": "yes"}}}
@@ -64,7 +64,7 @@ async def _each(
 
 
 def is_settled(model: Entry[Object]) -> bool:
-    """Whether the status is of the present spec, and every pod of it has been made."""
+    """Return whether the status belongs to the present spec, and all pods of it were created."""
     item = model.value
     status = item.get("status") or {}
     wanted = item["spec"]["replicas"]
@@ -73,7 +73,7 @@ def is_settled(model: Entry[Object]) -> bool:
 
 
 async def wait_settled(connection: Any, namespace: str, count: int, seconds: float) -> None:
-    """Return once so many objects are settled. Raises TimeoutError."""
+    """Wait until this many objects are settled. Raise TimeoutError."""
     models = Store(MODELS, [namespace])
     settled: set[str] = set()
     done = asyncio.Event()
@@ -96,7 +96,7 @@ async def wait_settled(connection: Any, namespace: str, count: int, seconds: flo
 
 
 def counted(requests: Iterable[Any]) -> Counter[str]:
-    """Requests by verb and resource, of audit events; by their path, where they are for no resource."""
+    """Count audit events by verb and resource, or by path for requests without a resource."""
     return Counter(f"{event['verb']} {_resource(event)}" for event in requests)
 
 

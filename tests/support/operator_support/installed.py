@@ -1,4 +1,4 @@
-"""What the chart, rendered by Helm, leaves on an API server for the operator: definitions, account, roles, policies."""
+"""Installs the parts of the chart, rendered by Helm, that the operator needs: CRDs, account, roles, policies."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ PROBES: list[tuple[str, str, Json]] = [
         {"metadata": {"name": "probe", "labels": {"plimsoll.dev/probe": ""}}, "spec": POD},
     ),
 ]
-"""What each policy refuses, and no role."""
+"""Requests that each policy rejects, but no role."""
 
 
 def install(server: ApiServer) -> None:
-    """Return once all of it is in force. Raises NoHelmError."""
+    """Install the chart, and wait until all of it is in force. Raise NoHelmError."""
     objects = render(VALUES, release=RELEASE, namespace=RELEASE_NAMESPACE)
     with Direct(server.url, ADMIN, "default") as admin:
         admin.ask("POST", "/api/v1/namespaces", {"metadata": {"name": RELEASE_NAMESPACE}})
@@ -75,7 +75,7 @@ def _binding(role: str, user: str) -> Json:
 
 
 def _is_refused(server: ApiServer, token: str, path: str, body: Json) -> bool:
-    """The API server takes up roles and policies in the background: a probe passes the ones and not the others."""
+    """Return whether a policy rejects the probe: roles and policies apply with a delay."""
     with Direct(server.url, token, "default") as hands:
         try:
             hands.ask("POST", path, body, dryRun="All")
@@ -85,7 +85,7 @@ def _is_refused(server: ApiServer, token: str, path: str, body: Json) -> bool:
 
 
 def _is_served(admin: Direct) -> bool:
-    """The API server takes up a definition in the background."""
+    """Return whether the API server serves the CRD, which applies with a delay."""
     try:
         admin.ask("GET", "/apis/plimsoll.dev/v1alpha1/namespaces/default/modeldeployments")
     except Refused as refused:

@@ -1,7 +1,7 @@
-"""KEDA and Kubernetes' autoscaler as processes: what scales objects by their scale subresource, and by which numbers.
+"""KEDA and Kubernetes' autoscaler as processes, which scale objects by their scale subresource.
 
-KEDA's operator asks for numbers and wakes what has no replicas. Its adapter serves them to the API server, as an
-aggregated API, and to the horizontal pod autoscaler through that.
+KEDA's operator polls numbers and wakes objects without replicas. Its adapter serves the numbers to the API server as an
+aggregated API, from which the horizontal pod autoscaler reads them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FRONT_PROXY = "front-proxy"
 
 @dataclass(frozen=True)
 class KedaPrograms:
-    """Paths of the programs, and of the folder with the definitions."""
+    """Paths of the programs, and of the folder with the CRDs."""
 
     operator: Path
     adapter: Path
@@ -40,7 +40,7 @@ class KedaPrograms:
 
 
 def find_keda() -> KedaPrograms:
-    """Raises Missing."""
+    """Return the programs. Raise Missing."""
     layout = find_layout(os.environ, Path.home())
     found = KedaPrograms(OPERATOR.path(layout), ADAPTER.path(layout), definitions(layout))
     if not all(path.exists() for path in (found.operator, found.adapter, found.definitions)):
@@ -50,13 +50,13 @@ def find_keda() -> KedaPrograms:
 
 @dataclass(frozen=True)
 class Certificates:
-    """One authority, and one certificate for localhost by which everybody here knows everybody."""
+    """One authority, and one certificate for localhost that all processes use."""
 
     folder: Path
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Of an API server that hands requests on to another one."""
+        """The flags of an API server that forwards requests to an aggregated one."""
         return (
             f"--requestheader-client-ca-file={self.folder / 'ca.crt'}",
             f"--requestheader-allowed-names={FRONT_PROXY}",
@@ -69,7 +69,7 @@ class Certificates:
 
 
 def make_certificates(folder: Path) -> Certificates:
-    """Written into a new folder."""
+    """Write certificates into a new folder."""
     folder.mkdir()
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
     names = "subjectAltName=DNS:localhost,IP:127.0.0.1"
@@ -86,7 +86,7 @@ def _openssl(folder: Path, *argv: str) -> None:
 
 @contextmanager
 def running_keda(server: ApiServer, programs: KedaPrograms, certificates: Certificates) -> Iterator[None]:
-    """KEDA and the autoscaler, of which everything answers."""
+    """Run KEDA and the autoscaler, and wait until they respond."""
     folder, metrics = server.folder, free_port()
     kubeconfig = str(server.kubeconfig(ADMIN))
     environment = {"KUBECONFIG": kubeconfig, "WATCH_NAMESPACE": "", "POD_NAMESPACE": NAMESPACE}
@@ -164,7 +164,7 @@ def _is_available(admin: Direct) -> bool:
 
 @dataclass
 class Prometheus:
-    """As far as a query goes: whatever is asked, the answer is one vector of `value`; `asked` are the queries."""
+    """A stub that returns one vector of `value` for every query; `asked` has the queries."""
 
     url: str
     value: float
@@ -173,7 +173,7 @@ class Prometheus:
 
 @contextmanager
 def serving_prometheus() -> Iterator[Prometheus]:
-    """On loopback."""
+    """Serve the stub on loopback."""
     found = Prometheus("", 0.0, [])
 
     class Handler(BaseHTTPRequestHandler):
@@ -201,13 +201,13 @@ def serving_prometheus() -> Iterator[Prometheus]:
 
 
 def scaled_object(name: str, prometheus: Prometheus, **more: object) -> Json:
-    """Of a ModelDeployment: none without requests, one for every two, four at the most."""
+    """Return a ScaledObject of a ModelDeployment: no replicas without requests, one for every two, at most four."""
     trigger = {"serverAddress": prometheus.url, "query": "waiting", "threshold": "2", "activationThreshold": "0"}
     return scaled_by(name, {"type": "prometheus", "metadata": trigger}, **more)
 
 
 def scaled_by(name: str, trigger: Json, **more: object) -> Json:
-    """Of a ModelDeployment, by any trigger."""
+    """Return a ScaledObject of a ModelDeployment with any trigger."""
     return {
         "apiVersion": "keda.sh/v1alpha1",
         "kind": "ScaledObject",
@@ -229,12 +229,12 @@ AT_ONCE = {"scaleDown": {"stabilizationWindowSeconds": 0}}
 
 
 def target(name: str) -> Json:
-    """What autoscalers know a ModelDeployment by."""
+    """Return the reference by which autoscalers find a ModelDeployment."""
     return {"apiVersion": "plimsoll.dev/v1alpha1", "kind": "ModelDeployment", "name": name}
 
 
 def autoscaler(name: str, metric: str, scaled: str) -> Json:
-    """A plain HorizontalPodAutoscaler of a ModelDeployment, by a metric of somebody's ScaledObject."""
+    """Return a HorizontalPodAutoscaler of a ModelDeployment, with a metric of a ScaledObject."""
     selector = {"matchLabels": {"scaledobject.keda.sh/name": scaled}}
     external = {
         "metric": {"name": metric, "selector": selector},

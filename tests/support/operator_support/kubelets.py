@@ -1,4 +1,4 @@
-"""Kubelets of a pool's pods on a real API server: each pod gets a node, an address, and a host that answers there."""
+"""Kubelets of a pool's pods on a real API server: each pod gets a node, an address, and a host at it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SECONDS = 180.0
 
 
 async def holds(true: Callable[[], bool]) -> bool:
-    """Asked from another thread: the operator goes on in this one."""
+    """Wait in another thread, because the operator runs in this one."""
     return await asyncio.to_thread(until, true, SECONDS)
 
 
 class Kubelets:
-    """Gives each pod of a pool a node, an address and a host behind it."""
+    """Gives each pod of a pool a node, an address and a host at it."""
 
     def __init__(self, direct: Direct) -> None:
         self.direct = direct
@@ -44,7 +44,7 @@ class Kubelets:
         return found
 
     async def start(self, count: int) -> None:
-        """Return once so many pods run."""
+        """Wait for this many pods, and start them."""
         assert await holds(lambda: len(self.pods()) >= count), f"{len(self.pods())} of {count} pods are made"
         for pod in self.pods():
             name = pod["metadata"]["name"]
@@ -52,7 +52,7 @@ class Kubelets:
                 await self._start(name, pod)
 
     def end(self) -> None:
-        """Pods that are to go are gone."""
+        """Remove deleted pods."""
         for pod in self.pods():
             if "deletionTimestamp" in pod["metadata"]:
                 self.direct.end(pod)
@@ -68,7 +68,7 @@ class Kubelets:
         self.direct.write_status(pod, status)
 
     async def _serve(self, host: StubHost) -> str:
-        """All hosts answer on one port, so each needs an address: the next one that nobody else has taken."""
+        """Serve a host on the next free address, because all hosts use one port."""
         while True:
             address = next(self._addresses)
             with suppress(OSError):
@@ -77,6 +77,6 @@ class Kubelets:
 
 
 def loopback_addresses() -> Iterator[str]:
-    """From a place on that depends on the process: other tests may run beside these."""
+    """Yield addresses that depend on the process, because other tests may run at the same time."""
     first = os.getpid() % 2**14 * 2**8
     return (str(ip_address("127.1.0.0") + first + number) for number in range(1, 2**8))

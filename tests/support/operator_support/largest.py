@@ -7,14 +7,14 @@ import re
 from typing import Any
 
 ESCAPED = "<"
-"""kube-apiserver writes it as six bytes, `\\u003c`; no character takes more."""
+r"""kube-apiserver writes it as six bytes, `\u003c`; no other character takes more."""
 TEXTS = (ESCAPED, "a", "9")
-"""What texts are made of: the first that a field's pattern accepts."""
+"""Characters of texts: the first that a field's pattern accepts."""
 TIME = "2026-01-01T00:00:00.{:0<{}}Z"
 
 
 def largest(node: Any) -> Any:
-    """A value of this schema; every string, list and number in it has the greatest length that is accepted."""
+    """Return a value of this schema in which every string, list and number has its greatest length."""
     if "enum" in node:
         return max(node["enum"], key=len)
     match node["type"]:
@@ -32,7 +32,7 @@ def largest(node: Any) -> Any:
 
 
 def stored_bytes(value: Any) -> int:
-    """How long the JSON is that kube-apiserver stores."""
+    """Return the length of the JSON that kube-apiserver stores."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return len(text.encode()) + 5 * text.count(ESCAPED)
 
@@ -46,6 +46,6 @@ def _text(node: Any) -> str:
 
 
 def _distinct(item: Any, node: Any, index: int) -> Any:
-    """Lists that are maps take each key once."""
+    """Return an item with a unique key, for lists that are maps."""
     keys = {key: f"{index}{item[key][len(str(index)) :]}" for key in node.get("x-kubernetes-list-map-keys", ())}
     return {**item, **keys} if keys else item

@@ -1,7 +1,7 @@
-"""Random ModelDeployments with something wrong in them: a field of the schema, and a value that it cannot have.
+"""Random ModelDeployments with an error: a field of the schema with a value that it cannot have.
 
-Values come from the schema itself (one beyond each bound, every other type), from what its rules are about (names,
-sources, amounts), and, where the schema takes anything, from what no pod can have.
+Values come from the schema itself (one beyond each bound, every other type), from the subjects of its rules (names,
+sources, amounts), and, for parts without a schema, from values that no pod can have.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ RULES: tuple[Json, ...] = (
 
 @dataclass(frozen=True)
 class Malformed:
-    """`about`: words of which a refusal must have one."""
+    """A malformed object. `about`: words of which a rejection must have at least one."""
 
     name: Any
     spec: Any
@@ -100,7 +100,7 @@ class Malformed:
 
 
 def malformed(random: Random, name: str) -> Malformed:
-    """One object. `name` is good and unused."""
+    """Return one object. `name` is valid and unused."""
     usual: list[Callable[[Random, str], Malformed]] = [_wrong_value, _wrong_value, _pod_nonsense]
     others = [_unknown_field, _missing_field, _broken_rule, _bad_name]
     kinds = usual if random.random() < 0.7 else others
@@ -108,9 +108,9 @@ def malformed(random: Random, name: str) -> Malformed:
 
 
 def _base(random: Random) -> Json:
-    """A good spec, small or large."""
+    """Return a valid spec, small or large."""
     spec = copy.deepcopy(FULL) if random.random() < 0.5 else {"model": {"source": "demo://gemma-3-270m"}}
-    for named in ("priorityClassName", "runtimeClassName"):  # objects of the cluster, which are not there
+    for named in ("priorityClassName", "runtimeClassName"):  # The cluster lacks these objects.
         spec.get("template", {}).pop(named, None)
     return spec
 
@@ -167,7 +167,7 @@ def _schema() -> Json:
 
 
 def _fields(schema: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Json]]:
-    """Every field below; "[]" is an entry of a list, "*" a value of a map."""
+    """Yield every field below; "[]" is an entry of a list, "*" a value of a map."""
     for name, child in schema.get("properties", {}).items():
         yield (*path, name), child
         yield from _fields(child, (*path, name))
@@ -179,7 +179,7 @@ def _fields(schema: Json, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ..
 
 
 def _wrong(schema: Json) -> Iterator[Any]:
-    """Values that a field should not take; a few may turn out to be good."""
+    """Yield values that a field should not accept; a few may be valid."""
     kind = schema.get("type")
     yield from (value for other, value in TYPES.items() if other != kind)
     if kind == "string" or "anyOf" in schema:
@@ -197,7 +197,7 @@ def _wrong(schema: Json) -> Iterator[Any]:
 
 
 def _put(spec: Json, path: tuple[str, ...], value: Any) -> None:
-    """Set a value, with what lies between made as the path needs it."""
+    """Set a value, and create the parents that its path needs."""
     at: Any = spec
     for step, following in pairwise(path):
         if step == "[]":
@@ -215,7 +215,7 @@ def _put(spec: Json, path: tuple[str, ...], value: Any) -> None:
 
 
 def _lacking(spec: Json, path: tuple[str, ...]) -> Iterator[str]:
-    """Required fields that objects on the way lack: a refusal may name these alone."""
+    """Yield required fields that parents lack: a rejection may name only these."""
     at, schema = spec, _schema()
     for step in path[:-1]:
         if step in ("[]", "*"):
@@ -226,6 +226,6 @@ def _lacking(spec: Json, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _words(path: tuple[str, ...]) -> tuple[str, ...]:
-    """What a message may speak of: the last two fields; of what a field names, its kind will do (PriorityClass)."""
+    """Return the words that a message may use: the last two fields, or the kind that a field names (PriorityClass)."""
     found = tuple(step for step in path if step not in ("[]", "*"))[-2:] or ("spec",)
     return (*found, *(step.removesuffix("Name") for step in found if step.endswith("Name")))

@@ -15,12 +15,12 @@ UID = "00000000-0000-0000-0000-000000000001"
 
 
 def stamp(time: datetime) -> str:
-    """A time as the API server writes it."""
+    """Return a time as the API server writes it."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def model(name: str = "gemma", *, uid: str = UID, generation: int = 1, created: datetime = EPOCH, **spec: Any) -> Json:
-    """A ModelDeployment after the API server filled in its defaults; `spec` replaces whole fields of the spec."""
+    """Return a ModelDeployment with the API server's defaults; `spec` replaces whole fields of the spec."""
     return {
         "apiVersion": identity.API_VERSION,
         "kind": identity.KIND,
@@ -43,7 +43,7 @@ def model(name: str = "gemma", *, uid: str = UID, generation: int = 1, created: 
 
 
 def spec_of(name: str = "gemma", **changes: Any) -> Spec:
-    """The same, read."""
+    """Return the spec of `model`."""
     return read_spec(model(name, **changes))
 
 
@@ -102,4 +102,4 @@ FULL: Json = {
         "envFrom": [{"prefix": "HUB_", "secretRef": {"name": "hub"}}],
     },
 }
-"""A spec that sets every field there is."""
+"""A spec that sets every field."""

@@ -1,4 +1,4 @@
-"""Passes without an event loop, for servers that answer at once, at a time that the test says."""
+"""Reconciles without an event loop, for servers that respond immediately, at a time that the test sets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def reconciler_of(
     image: str = "runtime:1",
     upgrades: int = 99,
 ) -> ModelReconciler:
-    """One that may act. `now`: seconds since the epoch of the tests; `upgrades`: how many may roll at a time."""
+    """Return a reconciler that may act. `now`: seconds since the tests' epoch; `upgrades`: size of the upgrade
+    queue.
+    """
     names = NameRegistry()
     names.follow(stores.models, wake)
     context = ReconcileContext(
@@ -50,7 +52,7 @@ def reconciler_of(
 
 
 def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """To its end: nothing in it waits for anything."""
+    """Run a coroutine to its end; it must not wait."""
     try:
         coroutine.send(None)
     except StopIteration as end:

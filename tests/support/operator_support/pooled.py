@@ -1,4 +1,4 @@
-"""Processes of the operator over the server of server.py and hosts of stub_host.py, pass by pass."""
+"""Operator processes over the server of server.py and hosts of stub_host.py, reconcile by reconcile."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ POOL = ObjectKey(NAMESPACE, "shared")
 
 
 class Queue:
-    """Which passes are due."""
+    """Records which reconciles are due."""
 
     def __init__(self) -> None:
         self.due: dict[Key, None] = {}
@@ -55,7 +55,7 @@ class Queue:
 
 
 class NoPoller(Poller):
-    """Hosts are asked when the test says so."""
+    """Polls hosts only when the test says so."""
 
     def follow(self, uid: str, address: str, client: HostClient) -> None:
         return
@@ -65,7 +65,7 @@ class NoPoller(Poller):
 
 
 class Unpaced(RateLimiter):
-    """Time stands still, so nothing is paced."""
+    """Does not limit rates, because time stands still."""
 
     def __init__(self) -> None:
         super().__init__(1.0)
@@ -75,9 +75,9 @@ class Unpaced(RateLimiter):
 
 
 class World:
-    """What outlives a process: the server, and hosts by the names of their pods. `strike` is asked at each write.
+    """What outlives a process: the server, and hosts by their pods' names. Calls `strike` at each write.
 
-    Of the pods that run, so many are ready as `starts` says.
+    `starts` says which of the running pods are ready.
     """
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class World:
         self._put(KIND, name, {field: value for field, value in body.items() if value is not None}, namespace)
 
     def label(self, namespace: str, **labels: str) -> None:
-        """A namespace has these labels, and the one with its name."""
+        """Set the labels of a namespace, with its name's label."""
         everywhere = {"kubernetes.io/metadata.name": namespace}
         metadata = {"name": namespace, "namespace": "", "labels": everywhere | labels}
         self.server.put("Namespace", {"metadata": metadata})
@@ -105,7 +105,7 @@ class World:
         self.server.remove(KIND, name)
 
     def proceed(self) -> bool:
-        """Kubelets, hosts and the garbage collector do their part; whether there was anything to do."""
+        """Let kubelets, hosts and the garbage collector act; return whether there was anything to do."""
         moved = False
         for name, pod in list(self.server.objects["Pod"].items()):
             moved |= self._proceed(name, pod)
@@ -153,7 +153,7 @@ class World:
 
 
 class Process:
-    """One process. It lists everything at its start, and hears of each write at once from then on."""
+    """One process. It lists everything at its start, and gets each later write immediately."""
 
     def __init__(
         self, world: World, *, with_namespaces: bool = True, image: Image = RUNTIME, upgrades: int = 9
@@ -195,7 +195,7 @@ class Process:
         self._list()
 
     async def one_pass(self, key: Key) -> ReconcileResult:
-        """Of one key; what is due again soon is due now."""
+        """Reconcile one key; what is due soon is due immediately."""
         self.queue.due.pop(key, None)
         result = await (self.reconciler.reconcile(key.object) if key.kind == KIND else self.pools.reconcile(key))
         if result.put_off:
@@ -204,7 +204,7 @@ class Process:
         return result
 
     async def poll(self) -> None:
-        """Every host is asked once."""
+        """Poll every host once."""
         for known in list(self.pools.registry):
             host = self.world.hosts.get(known.pod.name)
             if host is None:
@@ -218,13 +218,13 @@ class Process:
         self.pools.members.check_integrity()
 
     async def write_hosts(self) -> None:
-        """ModelHosts are brought up to date."""
+        """Write the ModelHosts."""
         for known in list(self.pools.registry):
             await self.pools.writer.write(known.pod.uid)
             self.hear()
 
     async def settle(self, rounds: int = 60) -> None:
-        """Until nothing changes for some rounds: a new process looks and asks before it writes."""
+        """Run until nothing changes for some rounds: a new process reads before it writes."""
         quiet = 0
         for _ in range(rounds):
             version = self.world.server.version
@@ -243,7 +243,7 @@ class Process:
         raise AssertionError(f"it does not come to rest: {self.api.asked[-20:]} {self.api.events[-10:]}")
 
     async def turn(self) -> None:
-        """Reports come, ModelHosts are written, and what is due gets its pass."""
+        """Poll hosts, write ModelHosts, and reconcile what is due."""
         await self.poll()
         await self.write_hosts()
         for key in sorted(self.queue.due):
@@ -252,7 +252,7 @@ class Process:
             await self.one_pass(key)
 
     def hear(self) -> None:
-        """Watches tell of everything that was written."""
+        """Deliver all writes to the watches."""
         for kind in self._kinds():
             told = self.world.server.told[kind]
             part = self._part(kind)
@@ -267,7 +267,7 @@ class Process:
             self._list_one(kind)
 
     def _kinds(self) -> list[str]:
-        """Those that it may watch."""
+        """Return the watched kinds."""
         watched = {store.resource.kind for store in self.stores.all()}
         return [kind for kind in self.world.server.objects if kind in watched]
 
@@ -292,5 +292,5 @@ class Process:
 
 
 def run(coroutine: Any) -> Any:
-    """In a loop of its own."""
+    """Run a coroutine in a new loop."""
     return asyncio.run(coroutine)

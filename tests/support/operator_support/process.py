@@ -1,4 +1,4 @@
-"""The operator as a process of its own, and what it says of itself."""
+"""The operator as a separate process, with its metrics."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Running:
     port: int
 
     def metric(self, name: str) -> float:
-        """A metric with the labels that the name has; -1 before the process answers."""
+        """Return a metric with the labels in the name; -1 before the process responds."""
         return self.metrics(name).get(name, -1.0)
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """Those whose names begin so, with their labels; none before the process answers."""
+        """Return the metrics with this prefix, with their labels; none before the process responds."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=60) as answer:
                 lines = answer.read().decode().splitlines()
@@ -45,7 +45,7 @@ class Running:
 def running_operator(
     server: ApiServer, user: str, folder: Path, *, namespace: str | None, more: Sequence[str] = ()
 ) -> Iterator[Running]:
-    """A process of the operator for one namespace, or for all, with `more` options. It is gone afterwards."""
+    """Run an operator process for one namespace or for all, with `more` options, and stop it afterwards."""
     port = free_port()
     command = [sys.executable, "-m", "plimsoll_operator", "--runtime-image", "registry.example/runtime:1"]
     command += ["--namespace", namespace] if namespace is not None else ["--all-namespaces"]
@@ -62,7 +62,7 @@ def running_operator(
 
 @contextmanager
 def lease(admin: Direct) -> Iterator[None]:
-    """As the chart makes it: empty. It is gone afterwards."""
+    """Create the chart's Lease, without a holder, and delete it afterwards."""
     admin.ask("POST", LEASES, {"metadata": {"name": LEASE}})
     yield
     admin.ask("DELETE", f"{LEASES}/{LEASE}")

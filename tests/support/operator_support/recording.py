@@ -1,4 +1,4 @@
-"""The operator's reconciler on a client that counts its requests, and that can be killed at any of them."""
+"""The operator's reconciler with a client that counts its requests, and that can be killed at any of them."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ QUIET_PASSES = 12
 
 
 class Killed(BaseException):
-    """The process ends here, whatever it was about to do."""
+    """The process ends here."""
 
 
 class RecordingClient(Connection):
-    """`changes` counts the writes that were carried out.
+    """`changes` counts the executed writes.
 
-    `kill_after`: the write, counted from 1, after which the process ends without having seen the answer.
+    `kill_after`: the write, counted from 1, after which the process ends without its response.
     """
 
     def __init__(self, settings: client.Configuration) -> None:
@@ -59,16 +59,16 @@ class RecordingClient(Connection):
 
 
 async def connect(kubeconfig: Path) -> RecordingClient:
-    """A client for a kubeconfig, to be used as a context."""
+    """Return a client for a kubeconfig, as a context."""
     settings = client.Configuration()
     await config.load_kube_config(config_file=str(kubeconfig), client_configuration=settings)  # type: ignore[no-untyped-call]
     return RecordingClient(settings)
 
 
 class Operator:
-    """One process of the operator, without watches: passes are made when the test says so, each after a new list.
+    """One operator process without watches: the test starts each reconcile, after a new list.
 
-    `http.requests` has what the passes ask for; the lists before them are not counted.
+    `http.requests` has the requests of reconciles, without the lists before them.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Operator:
         return result
 
     def _of(self, namespace: str) -> tuple[Stores, ModelReconciler]:
-        """Each test has a namespace of its own, and is to list no other's objects."""
+        """Return the reconciler for a namespace: each test has its own, and lists no other's objects."""
         if namespace not in self._reconcilers:
             stores = Stores([namespace])
             self.names.follow(stores.models, self.woken.append)
@@ -129,7 +129,7 @@ class Operator:
         del self.http.requests[counted:]
 
     async def until_quiet(self, key: ObjectKey) -> None:
-        """Passes until one changes nothing."""
+        """Reconcile until nothing changes."""
         for _ in range(QUIET_PASSES):
             before = self.http.changes
             await self.one_pass(key)

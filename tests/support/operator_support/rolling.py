@@ -1,4 +1,4 @@
-"""A model that is rolled by canaries: its API server, kubelets, gateways, and a process of the operator over them.
+"""A model that rolls with canaries: its API server, kubelets, gateways, and an operator process.
 
 Pods of a spec whose `maxModelLen` is BAD fail half of their requests, and those with STUCK never become ready.
 """
@@ -25,12 +25,12 @@ KEY = ObjectKey(NAMESPACE, "m")
 BAD, STUCK = 2000, 3000
 READY: Json = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 REQUESTS = 200
-"""Of each turn, over all pods."""
+"""Requests of each turn, over all pods."""
 STEPS = [{"weight": 10, "pauseSeconds": 60}, {"weight": 50, "pauseSeconds": 60}]
 
 
 class Strict(ServerApi):
-    """The requests of a process; the world's `strike` is called after each write that was carried out."""
+    """The requests of a process; calls the world's `strike` after each executed write."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.server)
@@ -43,7 +43,7 @@ class Strict(ServerApi):
 
 
 class World:
-    """What outlives a process. `counted`: what the gateway has counted since it began, by revision."""
+    """What outlives a process. `counted`: the gateway's counts since its start, by revision."""
 
     def __init__(self) -> None:
         self.server = Server()
@@ -53,7 +53,7 @@ class World:
         self.events: list[tuple[str, str, str]] = []
 
     def ask_for(self, length: int, replicas: int, canary: Json | None) -> None:
-        """What people write; `length` stands for a spec."""
+        """Write the model's spec; `length` stands for the spec."""
         body = model_body("m", replicas)
         body["spec"] |= {"runtime": {"maxModelLen": length}, "template": {"startupDeadlineSeconds": 60}}
         body["spec"]["rollout"] = {"progressDeadlineSeconds": 120} | ({"canary": canary} if canary else {})
@@ -77,7 +77,7 @@ class World:
         return found
 
     def proceed(self) -> None:
-        """Kubelets do their part."""
+        """Let kubelets act."""
         for name, pod in list(self.server.objects["Pod"].items()):
             if "deletionTimestamp" in pod["metadata"]:
                 self.server.remove("Pod", name)
@@ -87,7 +87,7 @@ class World:
                 self.server.change("Pod", name, lambda item: item.update(status=READY))
 
     def serve(self) -> None:
-        """Gateways send requests where the status says, and count."""
+        """Let gateways route requests by the status, and count them."""
         ready = [pod for pod in self.pods if is_ready(pod)]
         weight, revision = self.canary.get("weight", 0), self.canary.get("revision")
         canary = [pod for pod in ready if label(pod) == revision]
@@ -105,7 +105,7 @@ class World:
 
 
 class Process:
-    """A process of the operator. It lists everything before each pass, so that it sees all that was written."""
+    """An operator process. It lists everything before each reconcile, so that it sees all writes."""
 
     def __init__(self, world: World, *, image: str = "runtime:1", upgrades: int = 99) -> None:
         self.world = world
@@ -124,7 +124,7 @@ class Process:
         )
 
     def one_pass(self) -> bool:
-        """Whether it changed anything."""
+        """Reconcile, and return whether anything changed."""
         before = self.world.server.version
         result = self.result()
         changed = self.world.server.version != before
@@ -132,7 +132,7 @@ class Process:
         return changed
 
     def result(self) -> ReconcileResult:
-        """What a pass comes to."""
+        """Return the result of a reconcile."""
         for store in self.stores.all():
             part, number = store.part_of(NAMESPACE), store.part_of(NAMESPACE).begin_list()
             found = map(store.resource.entry, self.world.server.objects.get(store.resource.kind, {}).values())
@@ -143,18 +143,18 @@ class Process:
 
 
 def label(pod: Json) -> str:
-    """The revision of a pod."""
+    """Return the revision of a pod."""
     found: str = pod["metadata"]["labels"][REVISION_LABEL]
     return found
 
 
 def is_ready(pod: Json) -> bool:
-    """Whether it serves."""
+    """Return whether a pod serves."""
     return bool(pod["status"].get("conditions")) and "deletionTimestamp" not in pod["metadata"]
 
 
 def is_live(pod: Json) -> bool:
-    """Whether it counts as a replica."""
+    """Return whether a pod counts as a replica."""
     return "deletionTimestamp" not in pod["metadata"]
 
 

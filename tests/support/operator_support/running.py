@@ -1,4 +1,4 @@
-"""The operator as it is started, on a real API server, in this process."""
+"""The whole operator in this process, on a real API server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from plimsoll_operator.controller.options import parse_options
 
 @asynccontextmanager
 async def running(server: ApiServer, namespace: str, *more: str) -> AsyncIterator[None]:
-    """Runs for one namespace, with `more` arguments, as the first of the operator's accounts. Raises what ended it."""
+    """Run it for one namespace, with `more` arguments, as the first of the operator's accounts. Raise what ended it."""
     arguments = ["--runtime-image", "registry.example/runtime:1", "--namespace", namespace]
     arguments += ["--lease-namespace", RELEASE_NAMESPACE, "--health-port", "0"]
     options, stop = parse_options([*arguments, *more]), asyncio.Event()

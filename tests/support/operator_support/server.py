@@ -1,6 +1,6 @@
-"""An API server that a test can hold in its hand: objects, versions, and what watches will be told of them.
+"""A fake API server: objects, versions, and the events of watches.
 
-`fate` decides what becomes of each write. Whoever reads it through caches hears of a write when the test says so.
+`fate` decides the outcome of each write. Stores get the events of a write when the test says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHILDREN = ("Pod", "Service", "PodDisruptionBudget", "ControllerRevision")
 
 
 class Fate(Enum):
-    """What becomes of a write."""
+    """The outcome of a write."""
 
     WELL = "it is done, and the answer says so"
     LOST = "it is done, and the answer is lost"
@@ -31,9 +31,9 @@ class Fate(Enum):
 
 
 class Server:
-    """Objects by kind and name, of one namespace where nothing else is said; `kinds` are further ones.
+    """Objects by kind and name, of one namespace by default; `kinds` are further kinds.
 
-    `secrets` are told to nobody: who asks for one gets it in those namespaces that are `readable`.
+    `secrets` cause no events; they can be read in the namespaces that are `readable`.
     """
 
     def __init__(self, *kinds: str) -> None:
@@ -46,7 +46,7 @@ class Server:
         self.late: list[Callable[[], Any]] = []
 
     def put(self, kind: str, item: Object) -> Json:
-        """Create or replace an object; returns it as stored."""
+        """Create or replace an object; return it as stored."""
         self.version += 1
         name = item["metadata"]["name"]
         known = self.objects[kind].get(name)
@@ -65,23 +65,23 @@ class Server:
         return self.put(kind, item)
 
     def remove(self, kind: str, name: str) -> None:
-        """An object is gone."""
+        """Remove an object."""
         self.version += 1
         item = self.objects[kind].pop(name)
         gone = {**item, "metadata": {**item["metadata"], "resourceVersion": str(self.version)}}
         self.told[kind].append({"type": "DELETED", "object": gone})
 
     def owned(self, kind: str, uid: str) -> list[Json]:
-        """Objects of this owner."""
+        """Return the objects of this owner."""
         found = self.objects[kind].values()
         return [item for item in found if item["metadata"]["ownerReferences"][0]["uid"] == uid]
 
 
 class ServerApi(Api):
-    """The operator's requests. `fate` is asked at each write.
+    """The operator's requests. Calls `fate` at each write.
 
-    `read_fate` decides whether `find` is answered. `judge` is told of each pod as it is sent; what it returns is called
-    just before the pod is made.
+    `read_fate` decides whether `find` gets a response. `judge` gets each pod that is sent; the function that it returns
+    is called just before the pod is created.
     """
 
     def __init__(
@@ -220,6 +220,6 @@ class ServerApi(Api):
 
 
 def model_body(name: str, replicas: int, memory: str = "1Gi") -> Json:
-    """A ModelDeployment that is to be made."""
+    """Return a ModelDeployment to create."""
     spec = {"model": {"source": "demo://x"}, "replicas": replicas, "resources": {"memory": memory}}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}

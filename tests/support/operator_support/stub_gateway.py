@@ -1,6 +1,6 @@
-"""A gateway that answers `GET /demand` as docs/design/20261122-scaling.md has it, and lies when it is told to.
+"""A gateway that serves `GET /demand` as in docs/design/20261122-scaling.md, and sends wrong reports on request.
 
-`StubGateway` is the gateway, `StubGatewayClient` asks it directly, `serve` puts it behind real HTTP.
+`StubGateway` is the gateway, `StubGatewayClient` calls it directly, `serve` puts it behind real HTTP.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 
 @dataclass
 class StubLatency:
-    """Seconds that were measured: how many, their sum, and how many were within each bound."""
+    """Measured seconds: their number, their sum, and the counts within each bound."""
 
     count: int = 0
     seconds: float = 0.0
     within: dict[float, int] = field(default_factory=lambda: dict.fromkeys(BOUNDS, 0))
 
     def measure(self, seconds: float, times: int = 1) -> None:
-        """The same, so many times."""
+        """Add a value, `times` times."""
         self.count += times
         self.seconds += seconds * times
         for bound in BOUNDS:
             self.within[bound] += times * (seconds <= bound)
 
     def body(self) -> Json:
-        """As JSON."""
+        """Return it as JSON."""
         return {"count": self.count, "seconds": self.seconds, "buckets": [list(pair) for pair in self.within.items()]}
 
 
 @dataclass
 class StubDemand:
-    """Of one model."""
+    """The demand of one model."""
 
     held: int = 0
     in_flight: int = 0
@@ -64,7 +64,7 @@ class StubDemand:
 
 
 class Wait(Enum):
-    """What ended the wait of a question."""
+    """What ended the wait of a request."""
 
     NEWS = "news"
     TIME = "time"
@@ -72,7 +72,7 @@ class Wait(Enum):
 
 @dataclass
 class StubGateway:
-    """`now` is its clock; `waits` says of each question that waited, behind HTTP, what ended its wait."""
+    """`now` is its clock; `waits` has what ended the wait of each request over HTTP."""
 
     instance: str = "g1"
     sequence: int = 0
@@ -84,11 +84,11 @@ class StubGateway:
     waits: list[Wait] = field(default_factory=list)
 
     def of(self, key: ObjectKey) -> StubDemand:
-        """A model's demand, to be changed."""
+        """Return a model's demand, which may be changed."""
         return self.models.setdefault(key, StubDemand())
 
     def hold(self, key: ObjectKey, requests: int = 1) -> None:
-        """Requests come for a model that has no replica."""
+        """Add requests for a model without a replica."""
         model = self.of(key)
         begins = not model.held
         model.held += requests
@@ -97,21 +97,21 @@ class StubGateway:
             self._tell()
 
     def let_go(self, key: ObjectKey) -> None:
-        """A replica is there: what was held goes on."""
+        """Release held requests to a replica."""
         model = self.of(key)
         if model.held:
             model.held = 0
             self._tell()
 
     def ask(self, key: ObjectKey, requests: int = 1) -> None:
-        """Requests come, and are in flight."""
+        """Add requests in flight."""
         model = self.of(key)
         model.in_flight += requests
         model.asked += requests
         model.last_asked = self.now()
 
     def end(self, key: ObjectKey, requests: int = 1, first_byte: float = 0.1, gap: float = 0.02) -> None:
-        """Requests end that took so long to their first bytes, and had ten events each."""
+        """End requests with this time to first byte, and ten events each."""
         model = self.of(key)
         model.in_flight -= requests
         model.ended += requests
@@ -119,17 +119,19 @@ class StubGateway:
         model.gap.measure(gap, 10 * requests)
 
     def restart(self, instance: str) -> None:
-        """The process ends, and another one begins with nothing."""
+        """Replace the process by an empty one."""
         self.instance, self.sequence, self.dead = instance, 0, False
         self.models.clear()
 
     def body(self) -> Json:
-        """The answer as JSON."""
+        """Return the report as JSON."""
         models = [_entry(key, model) for key, model in sorted(self.models.items())]
         return self.lie({"instance": self.instance, "sequence": self.sequence, "time": self.now(), "models": models})
 
     def answer(self) -> Demand:
-        """The answer. Raises GatewayError where it is dead, BadDemandError for a lie that is no answer."""
+        """Return the report. Raise GatewayError if the gateway is dead, BadDemandError for a report that is not
+        valid.
+        """
         if self.dead:
             raise GatewayError("it is not reachable")
         return decode_demand(json.dumps(self.body()).encode())
@@ -166,7 +168,7 @@ def _entry(key: ObjectKey, model: StubDemand) -> Json:
 
 
 class StubGatewayClient(GatewayClient):
-    """Asks a gateway without HTTP."""
+    """Calls a gateway without HTTP."""
 
     def __init__(self, gateway: StubGateway) -> None:
         self._gateway = gateway
@@ -177,7 +179,7 @@ class StubGatewayClient(GatewayClient):
 
 @asynccontextmanager
 async def serve(gateway: StubGateway, address: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
-    """The gateway behind HTTP on loopback; yields its port."""
+    """Serve the gateway over HTTP on loopback; yield its port."""
 
     async def demand(request: web.Request) -> web.Response:
         after, wait = int(request.query["after"]), float(request.query["wait"])
@@ -202,7 +204,7 @@ async def serve(gateway: StubGateway, address: str = "127.0.0.1", port: int = 0)
 
 @contextmanager
 def serving(gateway: StubGateway) -> Iterator[tuple[int, Callable[..., object]]]:
-    """The same in a thread of its own; yields its port, and what calls one of its methods there."""
+    """Serve the gateway in a thread; yield its port, and a function that calls one of its methods there."""
     loop, stopped = asyncio.new_event_loop(), asyncio.Event()
     port: Future[int] = Future()
 

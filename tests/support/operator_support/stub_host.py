@@ -1,6 +1,6 @@
-"""A host that implements the contract of the host API over states and bytes alone, and misbehaves when it is told to.
+"""A host that implements the host API over states and bytes alone, and misbehaves on request.
 
-`StubHost` is the host, `StubClient` asks it directly, `serve` puts it behind real HTTP.
+`StubHost` is the host, `StubClient` calls it directly, `serve` puts it behind real HTTP.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 @dataclass
 class StubModel:
-    """A model on the host. `wish` is the level that it is on its way to, "" when it has arrived, "gone" at its end."""
+    """A model on the host. `wish` is the level that it is changing to, "" after that, "gone" for a removal."""
 
     spec: Json
     state: str
@@ -40,7 +40,7 @@ class StubModel:
 
 @dataclass
 class StubHost:
-    """Models take `size` bytes each, or as `sizes` says by name. `slow`: changes end when `proceed` is called."""
+    """Models take `size` bytes each, or the bytes in `sizes` by name. `slow`: changes end when `proceed` is called."""
 
     instance: str = "i1"
     capacity: int = 1024 * MIB
@@ -61,13 +61,13 @@ class StubHost:
     tokens: frozenset[str] | None = None
 
     def report(self) -> Report:
-        """As it is now. Raises HostError where the host is dead, BadReportError for a lie that is no report."""
+        """Return the report. Raise HostError if the host is dead, BadReportError for a report that is not valid."""
         if self.dead:
             raise HostError(None, "it is not reachable")
         return decode_report(json.dumps(self.lie(self.body())).encode())
 
     def body(self) -> Json:
-        """The report as JSON."""
+        """Return the report as JSON."""
         models = [self._entry(key, model) for key, model in sorted(self.models.items())]
         line = self.capacity * 9 // 10
         used = self.reserved + sum(entry["weights"] for entry in models)
@@ -85,14 +85,14 @@ class StubHost:
         }
 
     def restart(self, instance: str) -> None:
-        """The process ends, and another one begins with nothing."""
+        """Replace the process by an empty one."""
         self.instance, self.sequence, self.dead = instance, 0, False
         self.models.clear()
         self.operations.clear()
         self.decisions.clear()
 
     def change(self, verb: str, key: ObjectKey, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """A change as the API has it; returns status and answer. Raises HostError."""
+        """Execute a change of the API; return status and response. Raise HostError."""
         if self.dead:
             raise HostError(None, "it is not reachable")
         content = json.dumps([verb, str(key), body], sort_keys=True)
@@ -112,7 +112,7 @@ class StubHost:
         return self._answer(key, body)
 
     def proceed(self) -> None:
-        """What is under way ends."""
+        """End running operations."""
         for key, model in list(self.models.items()):
             if model.wish == "gone":
                 del self.models[key]
@@ -121,7 +121,7 @@ class StubHost:
                 self.become(key, model.wish, model.why)
 
     def use(self, key: ObjectKey) -> None:
-        """A request comes for a model, which is woken for it."""
+        """Add a request for a model, which wakes it."""
         model = self.models[key]
         model.last_used = self.now
         if model.state != "Resident":
@@ -129,13 +129,13 @@ class StubHost:
             self.decide(key, "Woken", "woken for a request")
 
     def become(self, key: ObjectKey, level: str, why: str) -> None:
-        """A model has come to a level."""
+        """Set the level of a model."""
         model = self.models[key]
         model.state, model.wish, model.since, model.why, model.error = level, "", self.now, why, None
         self.sequence += 1
 
     def decide(self, key: ObjectKey, action: str, why: str) -> None:
-        """The host decides something by itself."""
+        """Record a decision of the host."""
         self.sequence += 1
         self.decisions.append(
             {"sequence": self.sequence, "time": self.now, "namespace": key.namespace, "name": key.name}
@@ -143,11 +143,11 @@ class StubHost:
         )
 
     def fits(self, key: ObjectKey) -> bool:
-        """Whether there is room for one more to be awake."""
+        """Return whether one more model can be awake."""
         return self._awake() + self._size_of(key) <= self.capacity * 9 // 10
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the host holds more than it has."""
+        """Raise AssertionError if the host holds more than its capacity."""
         awake = [model for model in self.models.values() if model.state in ("Resident", "Waking", "Draining")]
         assert sum(self._size(model) for model in awake) <= self.capacity
 
@@ -201,7 +201,7 @@ class StubHost:
         return next(self._size_of(key) for key, found in self.models.items() if found is model)
 
     def _needs(self, key: ObjectKey, model: StubModel) -> Json | None:
-        """Known once its files are there."""
+        """Return the needs of a model, which are known once its files are fetched."""
         if model.state in ("Absent", "Fetching"):
             return None
         size = self._size_of(key)
@@ -239,7 +239,7 @@ class StubHost:
 
 
 class StubClient(HostClient):
-    """Asks a host without HTTP. `before` is called at each change, as a process may end there."""
+    """Calls a host without HTTP. `before` is called at each change, because a process may end there."""
 
     def __init__(self, host: StubHost, before: Callable[[], None] = lambda: None) -> None:
         self._host = host
@@ -257,7 +257,7 @@ class StubClient(HostClient):
 
 @asynccontextmanager
 async def serve(host: StubHost, address: str = "127.0.0.1", port: int = 0) -> AsyncIterator[str]:
-    """The host behind HTTP on loopback; yields its URL."""
+    """Serve the host over HTTP on loopback; yield its URL."""
 
     def refused(request: web.Request) -> web.Response | None:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")

@@ -1,4 +1,4 @@
-"""What the schema says to some specs: the API server and laptop mode must both say it."""
+"""Verdicts of the CRD schema on specs, which the API server and laptop mode must share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator_support.objects import FULL, Json
 
 @dataclass(frozen=True)
 class Verdict:
-    """A spec (its model left out), and words of its refusal; None where it is good."""
+    """A spec (without its model), and words of its rejection; None if it is valid."""
 
     spec: Json
     refusal: str | None = None
@@ -67,7 +67,7 @@ MEMORY: tuple[tuple[str, str | int, bool], ...] = (
     ("8.6E9", "8Gi", False),
     ("100%", "64Mi", True),
 )
-"""KV cache, memory, and whether the one leaves something of the other."""
+"""KV cache, memory, and whether the KV cache leaves memory for weights."""
 SHM: Json = {
     "volumes": [{"name": "mine", "emptyDir": {"medium": "Memory"}}],
     "volumeMounts": [{"name": "mine", "mountPath": "/dev/shm"}],

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next thing that is due: hours pass in a moment, and nothing sleeps."""
+"""An event loop whose clock jumps to the next timer, so that hours pass without sleeping."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class _Jump(selectors.DefaultSelector):
-    """Where a loop would wait, its time passes instead."""
+    """Advances the loop's time instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class _Jump(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For code that needs timers only, and no sockets."""
+    """For code that needs only timers, and no sockets."""
 
     def __init__(self) -> None:
         self._jump = _Jump()
@@ -35,6 +35,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end."""
+    """Run a coroutine to its end."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         runner.run(main)

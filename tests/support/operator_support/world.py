@@ -1,6 +1,6 @@
-"""A cluster that a test can hold in its hand: pods of one ModelDeployment, and what may become of them.
+"""A simulated cluster: pods of one ModelDeployment, and events that may happen to them.
 
-It keeps pods as the API server's JSON, so that a plan is made from what the operator really reads.
+It keeps pods as the API server's JSON, so that plans are made from what the operator reads in a real cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DRAIN = timedelta(seconds=45)
 
 
 def fits_of(present: str) -> Fits:
-    """Labels stand for specs; "new@other" is the spec "new" with another image."""
+    """Return a comparison of labels that stand for specs; "new@other" is the spec "new" with another image."""
 
     def fit(label: str) -> Fit:
         if label == present:
@@ -33,7 +33,7 @@ def fits_of(present: str) -> Fits:
 
 
 class State(Enum):
-    """What a pod is at."""
+    """The state of a pod."""
 
     UNSCHEDULED = "no node yet"
     UNSCHEDULABLE = "no node fits"
@@ -70,7 +70,7 @@ class SimulatedPod:
 
     @property
     def may_serve(self) -> bool:
-        """Whether it serves, or did when its node was last heard of."""
+        """Whether it serves, or did at its node's last report."""
         return self.live and self.state in (State.READY, State.CUT_OFF)
 
     @property
@@ -79,7 +79,7 @@ class SimulatedPod:
         return self.state not in (State.UNSCHEDULED, State.UNSCHEDULABLE, State.DEAD, State.DONE)
 
     def become(self, state: State, now: datetime) -> None:
-        """Whatever it was, it is this now."""
+        """Set its state."""
         self.state = state
         if state in (State.DEAD, State.DONE):
             self.ended = now
@@ -129,18 +129,18 @@ class SimulatedPod:
 
 @dataclass
 class World:
-    """The pods that carry one object's labels, and its Service."""
+    """The pods with one object's labels, and its Service."""
 
     pods: list[SimulatedPod] = field(default_factory=list)
     service: ServiceState = ServiceState.MISSING
     now: datetime = EPOCH
     nodes: dict[str, Node] = field(default_factory=dict)
     slots: int | None = None
-    """Pods that the nodes which take pods have room for, together; None for any number."""
+    """Number of pods that fit on all open nodes together; None for any number."""
     _made: int = 0
 
     def observed(self) -> Observed:
-        """What the operator sees."""
+        """Return what the operator observes."""
         found = observe_pods([read_pod(p.json()) for p in self.ours()], self.now, self.nodes)
         return Observed(found, self.service, self.now)
 
@@ -148,7 +148,7 @@ class World:
         return [p for p in self.pods if p.owner == UID]
 
     def groups(self) -> list[str]:
-        """Of pods that have not ended."""
+        """Return the groups of pods that have not ended."""
         return [p.group for p in self.ours() if p.gone_by is not None or p.state not in (State.DEAD, State.DONE)]
 
     @property
@@ -164,7 +164,7 @@ class World:
         return sum(p.may_serve for p in self.ours())
 
     def apply(self, actions: Iterable[Action], pod_hash: str) -> None:
-        """What the API server does when it is asked."""
+        """Execute actions, like the API server."""
         for action in actions:
             match action:
                 case CreatePod(_, group):
@@ -185,7 +185,7 @@ class World:
                     self.service = ServiceState.OURS
 
     def proceed(self, pod: SimulatedPod) -> None:
-        """The next thing that happens to a pod when all goes well."""
+        """Let the next step of a pod succeed."""
         if pod.gone_by is not None:
             self.pods.remove(pod)
         elif pod.state in (State.UNSCHEDULED, State.UNSCHEDULABLE):
@@ -194,7 +194,7 @@ class World:
             pod.state = State.READY
 
     def _place(self, pod: SimulatedPod) -> None:
-        """What the scheduler does."""
+        """Schedule a pod."""
         open_nodes = [name for name, node in self.nodes.items() if not node.cordoned] if self.nodes else ["n1"]
         used = sum(p.holds_room and p.node in open_nodes for p in self.ours())
         full = not open_nodes or (self.slots is not None and used >= self.slots)
@@ -202,7 +202,7 @@ class World:
         pod.node = pod.node if full else open_nodes[used % len(open_nodes)]
 
     def _delete(self, pod: SimulatedPod) -> None:
-        """A pod without a node is gone at once, one that has ended too; others drain."""
+        """Delete a pod: it is gone immediately if it has no node or has ended, and drains otherwise."""
         assert pod.gone_by is None, "deleted twice"
         if pod.state in (State.UNSCHEDULED, State.UNSCHEDULABLE, State.DEAD, State.DONE):
             self.pods.remove(pod)

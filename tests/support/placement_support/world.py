@@ -1,4 +1,4 @@
-"""A pool that carries plans out and checks every step: its sums are its own, not the planner's."""
+"""A pool that executes plans and checks every step, with sums independent of the planner's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ON_DEVICE = (State.RESIDENT, State.WAKING, State.DRAINING)
 
 @dataclass
 class World:
-    """Hosts and what lies on them, by key."""
+    """Hosts and their copies, by key."""
 
     state: PoolState
     hosts: dict[ObjectKey, Host] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class World:
         }
 
     def carry_out(self, plan: Plan) -> PoolState:
-        """Every action in order, each to its end; then the state as hosts would report it."""
+        """Execute every action to its end, in order; return the state as hosts would report it."""
         for action in plan.actions:
             before = {key: self.over(key) for key in self.hosts}
             self._do(action)
@@ -51,7 +51,7 @@ class World:
         return self.report()
 
     def over(self, key: ObjectKey) -> tuple[int, int]:
-        """Bytes by which a host is beyond its line, and beyond its sleepers' memory."""
+        """Return the bytes by which a host exceeds its line, and its sleepers' memory."""
         host = self.hosts[key]
         here = [copy for (_, where), copy in self.copies.items() if where == key]
         device = host.reserved + sum(self.held(copy) for copy in here if copy.state in ON_DEVICE)
@@ -59,14 +59,14 @@ class World:
         return device - host.line, images - host.sleepers.capacity
 
     def held(self, copy: Copy) -> int:
-        """Bytes that a copy cannot give back: an idle one shrinks its KV pool to the least."""
+        """Return the bytes that a copy cannot give back; an idle one shrinks its KV cache to the minimum."""
         model = self.models.get(copy.model)
         busy = copy.active or copy.waiting or copy.state is not State.RESIDENT or copy.going
         least = copy.kv if model is None or busy else min(copy.kv, model.need.kv)
         return copy.weights + copy.workspace + least
 
     def report(self) -> PoolState:
-        """What hosts say now."""
+        """Return the hosts' reports."""
         hosts = []
         for key, host in self.hosts.items():
             models = tuple(self._measured(copy) for (_, where), copy in self.copies.items() if where == key)
@@ -80,7 +80,7 @@ class World:
         return msgspec.structs.replace(self.state, hosts=tuple(hosts), models=wanted)
 
     def _measured(self, copy: Copy) -> Copy:
-        """What sleeps has the sizes that are known of its model: a model that was measured stays so."""
+        """Return a sleeping copy with the measured sizes of its model."""
         model = self.models.get(copy.model)
         if model is None or model.revision != copy.revision or copy.state not in (State.ON_DISK, State.IN_HOST):
             return copy
@@ -119,7 +119,7 @@ class World:
                     self._take(key, action.source)
 
     def _check_both(self, key: ObjectKey, before: tuple[int, int]) -> None:
-        """Both copies of what moves are there for a while."""
+        """Assert that both copies of a moving model fit at the same time."""
         for now, then in zip(self.over(key), before, strict=True):
             assert now <= max(0, then), f"{key} has no room for a copy beside the one that is to go"
 
@@ -130,7 +130,7 @@ class World:
         )
 
     def _sizes(self, model: Model) -> tuple[int, int, int]:
-        """Weights, workspace and image: the largest that any host has measured, or as predicted."""
+        """Return weights, workspace and image: the largest measured ones, or the predicted ones."""
         found = [c for (key, _), c in self.copies.items() if key == model.key and c.revision == model.revision]
         best = max(found, key=lambda c: c.weights + c.workspace, default=None)
         measured = best is not None and best.weights + best.workspace > 0
@@ -166,7 +166,7 @@ class World:
         assert copy.state.settled, f"{key} on {host} is {copy.state}"
 
     def _set(self, copy: Copy, host: Host, state: State) -> None:
-        """Sizes as the host has measured them, or, as nobody has loaded it yet, as they are predicted."""
+        """Set the sizes that the host has measured, or the predicted ones of a model that was never loaded."""
         model = self.models.get(copy.model)
         weights, workspace, kv, image = copy.weights, copy.workspace, copy.kv, copy.host
         if model is not None and state is State.RESIDENT:

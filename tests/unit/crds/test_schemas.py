@@ -1,4 +1,4 @@
-"""The definitions: everything is described and bounded, and what two kinds have in common is the same in both."""
+"""The CRDs: every field has a description and bounds, and parts that two kinds share are equal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def fields(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every field below a schema, with its path."""
+    """Yield every field below a schema, with its path."""
     for name, child in node.get("properties", {}).items():
         yield f"{path}.{name}", child
         yield from fields(child, f"{path}.{name}")
@@ -51,7 +51,7 @@ def test_delete_all_deletes_no_models(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_texts_of_any_length_are_columns_of_wide_tables_only(name: str) -> None:
-    """A table without -o wide fits a terminal."""
+    """A table without -o wide must fit a terminal."""
     (version,) = definition(name)["versions"]
     long = {"where", "why", "message", "names"}
     for column in version["additionalPrinterColumns"]:
@@ -79,7 +79,7 @@ def test_texts_lists_and_maps_are_bounded(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_there_are_no_floats(name: str) -> None:
-    """Clients round them in different ways; Kubernetes' API conventions exclude them. Fractions are text."""
+    """Clients round them differently, and Kubernetes' API conventions exclude them. Fractions are text."""
     assert [path for path, node in fields(schema(name)) if node.get("type") == "number"] == []
 
 
@@ -91,7 +91,7 @@ def test_numbers_that_people_write_are_bounded(name: str) -> None:
 
 
 def without_words(node: Any) -> Any:
-    """A schema's rules alone."""
+    """Return a schema without its texts."""
     if isinstance(node, dict):
         return {key: without_words(value) for key, value in node.items() if key not in WORDS or isinstance(value, dict)}
     return [without_words(value) for value in node] if isinstance(node, list) else node
@@ -102,14 +102,14 @@ def test_pods_of_a_pool_are_described_as_those_of_a_model(part: str) -> None:
     of_model = without_words(schema("modeldeployments")["properties"]["spec"]["properties"][part])
     of_pool = without_words(schema("runtimepools")["properties"]["spec"]["properties"][part])
     if part == "resources":
-        del of_model["default"]  # a pool must say what its models share
+        del of_model["default"]  # A pool must set the memory that its models share.
     if part == "rollout":
-        del of_model["properties"]["canary"]  # no request is a pool's own
+        del of_model["properties"]["canary"]  # Pools get no requests of their own.
     assert of_pool == of_model
 
 
 def test_every_field_that_belongs_to_pods_is_refused_with_placement() -> None:
-    """A field that is new in resources or template is to be one in the rule, too."""
+    """A new field of resources or template must be added to the rule."""
     spec = schema("modeldeployments")["properties"]["spec"]
     for part in ("resources", "template"):
         (rule,) = [r["rule"] for r in spec["x-kubernetes-validations"] if r.get("fieldPath") == f".{part}"]

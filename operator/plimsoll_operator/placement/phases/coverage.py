@@ -83,7 +83,7 @@ def _leave(builder: PlanBuilder, known: Known) -> None:
 
 
 def _covered(known: Known) -> bool:
-    """Whether a model has exactly the copies that it should have."""
+    """Return whether a model has exactly the copies that it should have."""
     slots = known.slots
     if len(slots) != known.model.placed:
         return False
@@ -106,7 +106,7 @@ def _good(known: Known) -> int:
 
 
 def _refills(source: Slot, known: Known) -> bool:
-    """Whether a copy that is awake can wake again on its own host once it is unloaded."""
+    """Return whether a copy that is awake can wake again on its own host once it is unloaded."""
     return source.state is State.RESIDENT and source.ledger.free + source.device >= known.device
 
 

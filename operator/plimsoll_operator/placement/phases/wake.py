@@ -44,7 +44,7 @@ def wake(builder: PlanBuilder, selection: HostSelection, journal: Journal) -> No
 
 
 def _asks(known: Known) -> bool:
-    """Whether `wake_requests` may return any for this model."""
+    """Return whether `wake_requests` may return any for this model."""
     model, wanted = known.model, known.model.replicas
     if model.stopped:
         return False

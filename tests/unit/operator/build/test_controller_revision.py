@@ -1,4 +1,4 @@
-"""What a ControllerRevision holds, and that a pod of it can be made once more."""
+"""ControllerRevisions: their content, and rebuilding a pod from one."""
 
 from __future__ import annotations
 

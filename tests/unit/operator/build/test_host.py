@@ -1,4 +1,4 @@
-"""The key of hosts: a token a pool, pods know its hash alone, and nothing of the key is ever shown."""
+"""The key of hosts: one token for each pool, pods get only its hash, and the key is never shown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What the operator makes, to the letter, so that a change is made on purpose.
+"""Compares the built objects with snapshots, so that every change of them is intended.
 
-Pods that run go on as they are; where a change must reach them, OWN in build/pod_revision.py is raised.
+Existing pods are not replaced by such a change. If it must reach them, raise OWN in build/pod_revision.py.
 
-PLIMSOLL_UPDATE_SNAPSHOTS=1 writes the snapshots anew.
+PLIMSOLL_UPDATE_SNAPSHOTS=1 writes the snapshots.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def test_to_keep_nothing_is_to_say_nothing() -> None:
 
 
 def test_one_claim_for_all_that_is_kept_is_one_volume() -> None:
-    """A kubelet waits for ever for the second volume of a claim."""
+    """A kubelet would wait forever for a second volume of the same claim."""
     body = build_pod(spec_of(responses={"claim": "kept"}, files={"claim": "kept"}), IMAGE, "a")["spec"]
     volumes = [v for v in body["volumes"] if "persistentVolumeClaim" in v]
     assert volumes == [{"name": "plimsoll-files", "persistentVolumeClaim": {"claimName": "kept"}}]
@@ -201,7 +201,7 @@ def test_a_claim_that_the_pods_have_already_is_refused(mounting: Json, store: st
 
 
 def test_what_is_left_out_of_a_store_is_no_part_of_a_pods_name() -> None:
-    """Fields that come later change no name: what these pods were made of is known as JSON."""
+    """A new optional field must not change existing hashes, so the hashed JSON is compared as text."""
     said: Json = {"responses": {"claim": "kept"}, "files": {"claim": "shared"}}
     text = user_part(spec_of(**said))
     longer: Json = {"responses": {"claim": "kept", "days": 1}, "files": {"claim": "shared", "size": "1Gi"}}

@@ -1,4 +1,4 @@
-"""Which pods go on as they are: an upgrade of Plimsoll replaces none that need not go."""
+"""Which pods stay: an upgrade of Plimsoll replaces no pods without need."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER = Image("registry.example/plimsoll-runtime:0.2.0")
 
 
 def as_first_written(spec: Any) -> str:
-    """The user's part as the first operator that stored it computed it: pods and revisions carry it."""
+    """Return the user's part of the hash, computed independently."""
     unseen = {"owner", "created", "generation", "replicas", "rollout", "history", "scaling"}
     unseen |= {"namespaces", "shared_claims"}
     said = {name: value for name, value in asdict(spec).items() if name not in unseen}
@@ -68,7 +68,7 @@ def test_what_pools_are_made_of_has_the_name_that_it_always_had(body: Json) -> N
 
 
 PLAIN: Json = {**FULL, "template": {k: v for k, v in FULL["template"].items() if k != "image"}}
-"""Every field, but no image of its own."""
+"""Every field except an own image."""
 
 
 def fit(label: str, spec: Spec, image: Image = IMAGE) -> Fit:
@@ -87,7 +87,7 @@ def test_each_part_of_a_label_is_told_apart() -> None:
 
 
 def test_pods_without_a_fixed_user_are_of_another_installation() -> None:
-    """Whoever sets it has models rolled, a few at a time; whoever does not keeps the pods of earlier operators."""
+    """Setting it rolls models through the upgrade queue; leaving it unset changes no pods."""
     spec, assigned = spec_of(**PLAIN), Image(IMAGE.reference, fixed_user=False)
     context = build_pod(spec, assigned, "a")["spec"]["securityContext"]
     assert context == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}

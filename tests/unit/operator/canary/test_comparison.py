@@ -1,4 +1,4 @@
-"""A worse canary is found, and one that is no worse is taken back no more often than stated."""
+"""A worse canary is detected, and one that is no worse is rolled back no more often than stated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 
 
 def timed(*counts: int) -> RequestCounts:
-    """Counts by bucket, the last beyond all bounds."""
+    """Return counts by bucket; the last count is beyond all bounds."""
     below = list(accumulate(counts))
     return RequestCounts(below[-1], 0, below[-1], tuple(zip(BOUNDS, below, strict=False)))
 
@@ -62,7 +62,7 @@ def test_a_bad_canary_is_found_within_as_many_requests_as_the_docs_say(share: fl
 def test_later_first_bytes_are_found_and_said_in_words() -> None:
     fast, slow = timed(900, 95, 5), timed(2, 3, 20, 40, 50, 5)
     assert why_worse(TERMS, slow, fast) == (
-        "90% YY "
+        "the 90% quantile of the time to first byte is at most 0.25 s for the stable pods and above 1 s for the canary "
         "(allowed: 50% more)"
     )
     assert why_worse(TERMS, fast, slow) is None
@@ -79,7 +79,7 @@ def test_as_much_later_as_is_allowed_is_no_fault() -> None:
 
 
 def test_an_equal_canary_is_taken_back_no_more_often_than_stated() -> None:
-    """Runs in which both fail alike, just as much as is allowed, and are looked at after every tenth request."""
+    """Simulates runs in which both fail at the allowed rate, with a look after every tenth request."""
     draw, runs, taken = random.Random(3), 200, 0
     for _ in range(runs):
         failed = [0, 0]

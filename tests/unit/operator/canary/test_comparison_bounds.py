@@ -1,4 +1,4 @@
-"""The bounds are those of the definition, and err no more often than they say, however often one looks."""
+"""The bounds match their definition, and their error rate holds for any number of looks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ COUNTS = st.integers(1, 400).flatmap(lambda tries: st.tuples(st.integers(0, trie
 
 
 def mixture(hits: int, tries: int) -> float:
-    """Integral of q^x (1 - q)^(n - x) under Beta(1/2, 1/2), by the substitution q = sin(t)^2 and Simpson's rule."""
+    """Return the integral of q^x (1 - q)^(n - x) under Beta(1/2, 1/2), by the substitution q = sin(t)^2 and Simpson's
+    rule.
+    """
     steps = 4000
     width = math.pi / 2 / steps
 
@@ -52,7 +54,7 @@ def test_without_a_try_nothing_is_known() -> None:
 
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.9])
 def test_who_looks_after_each_try_is_wrong_no_more_often_than_stated(share: float) -> None:
-    """Runs of 400 looks each. A bound for one look, as of a textbook, is wrong far more often: some look hits."""
+    """Runs of 400 looks each. A textbook bound for a single look is wrong far more often."""
     draw, runs, wrong, naive = random.Random(11), 300, 0, 0
     for _ in range(runs):
         hits, left, naively_left = 0, False, False

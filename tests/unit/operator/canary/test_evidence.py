@@ -1,4 +1,4 @@
-"""What is counted since a step began: nothing from before, nothing twice, whatever gateways come and go."""
+"""Evidence since a step began: nothing from before it, nothing twice, with gateways that come and go."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_an_answer_that_breaks_off_in_the_step_is_one_of_its_requests() -> None:
 
 
 class Counting(RuleBasedStateMachine):
-    """Gateways that begin, count, restart and are unheard; the evidence is what was counted in sight of it."""
+    """Gateways start, count, restart and are unreachable; the evidence equals what was counted while they were
+    observed.
+    """
 
     def __init__(self) -> None:
         super().__init__()

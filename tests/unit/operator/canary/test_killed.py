@@ -1,4 +1,6 @@
-"""Killed after any write: a canary ends as it would have, and none is tried again that was taken back."""
+"""An operator that is killed after any write: a canary ends as without the kill, and no rolled-back revision is
+retried.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ QUIET = 12
 
 
 class Killed(BaseException):
-    """The process ends here: what it asked for was done, and it never saw the answer."""
+    """The process ends here: its request was executed, but it did not get the response."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Somebody writes the spec; `soon`: the next one comes while pods of this one are still made."""
+    """A change of the spec; `soon`: the next one comes while pods of this one are still being created."""
 
     length: int
     replicas: int
@@ -45,7 +47,7 @@ GAPS = st.lists(st.integers(1, 9), max_size=12)
 
 
 class Story:
-    """The same changes, with kills or without."""
+    """The same changes, with or without kills."""
 
     def __init__(self, gaps: Sequence[int], replicas: int = 2) -> None:
         self.world, self.gaps = World(), list(gaps)
@@ -81,7 +83,7 @@ class Story:
         self.world.ask_for(length, replicas, CANARY)
 
     def settle(self) -> None:
-        """Until nothing changes for longer than anything waits."""
+        """Run until nothing changes for longer than any wait."""
         quiet = 0
         for _ in range(400):
             quiet = 0 if self.turn(20) else quiet + 1
@@ -112,7 +114,7 @@ class Story:
         self.weights.append(self.world.canary.get("weight", 0))
 
     def end(self) -> dict[str, Any]:
-        """What is there, without names and times."""
+        """Return the final state without names and times."""
         status, canary = self.world.model["status"], self.world.canary
         assert all(is_ready(pod) or self.is_stuck(pod) for pod in self.world.pods)
         revisions = self.world.server.objects["ControllerRevision"].values()
@@ -174,7 +176,7 @@ def test_a_bad_canary_is_taken_back_and_not_tried_again(length: int, replicas: i
 
 
 def test_without_its_status_a_model_is_rolled_to_its_spec() -> None:
-    """As docs/api-versions.md says of a restore without status: nobody knows what to go back to."""
+    """See docs/api-versions.md on a restore without status: there is no revision to roll back to."""
     story = Story(())
     found = story.tell([Ask(BAD, 2, soon=False)])
     assert found["pods"] == {found["stable"]: 2}
@@ -240,7 +242,7 @@ LONG = 100_000
 
 
 def _old(replicas: int = 2) -> Story:
-    """A canary with half of the requests, that has been watched for long."""
+    """Return a story whose canary has half of the requests and has been observed for long."""
     story = Story((), replicas)
     story.world.ask_for(BETTER, replicas, {"steps": [{"weight": 50, "paused": True}]})
     story.settle()
@@ -250,7 +252,7 @@ def _old(replicas: int = 2) -> Story:
 
 
 def _goes_on(story: Story) -> bool:
-    """All its pods serve again, and it never was taken back."""
+    """Settle, and return whether the canary still observes with its weight. Assert that it was never rolled back."""
     story.settle()
     assert story.end()["conditions"]["Progressing"] == ("True", "Canary")
     assert "lackingSince" not in story.world.canary
@@ -322,4 +324,4 @@ def test_a_stable_pod_that_dies_is_replaced_by_a_stable_one() -> None:
 
 
 def _begun(story: Story) -> int:
-    return sum(reason == "Canary" and "begins" in note for _, reason, note in story.world.events)
+    return sum(reason == "Canary" and "starts" in note for _, reason, note in story.world.events)

@@ -1,4 +1,4 @@
-"""What becomes of a canary, and why: wait, go on, promote or take back."""
+"""The next state of a canary, with its reason: wait, next step, promote or roll back."""
 
 from __future__ import annotations
 

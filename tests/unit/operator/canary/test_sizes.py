@@ -1,4 +1,4 @@
-"""How many pods of either revision there are, by numbers."""
+"""Numbers of pods of both revisions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods of two revisions, whatever happens: never too many, never too few that serve, and in the end as wanted."""
+"""Pods of two revisions under any events: never too many, never too few that serve, and as wanted in the end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ rollouts = st.builds(
 
 
 class Staging(RuleBasedStateMachine):
-    """A canary that goes up and down its steps, and is taken back, over pods that live, die and hang as they like."""
+    """A canary that moves up and down its steps and is rolled back, over pods that live, die and hang at random."""
 
     world: World
     spec: Spec
@@ -48,7 +48,7 @@ class Staging(RuleBasedStateMachine):
 
     @initialize(replicas=st.integers(0, 5), rollout=rollouts, strangers=st.integers(0, 2))
     def begin(self, replicas: int, rollout: Rollout, strangers: int) -> None:
-        """All serve as they did before; some may be left of a canary before this one."""
+        """Start with ready pods, some of which may be left of an earlier canary."""
         self.world = World(service=ServiceState.OURS, nodes=dict.fromkeys(NODES, GOOD))
         self.spec = replace(spec_of(replicas=replicas), rollout=rollout)
         self.canary = begin("b", "a", TERMS, self.world.now)
@@ -66,7 +66,7 @@ class Staging(RuleBasedStateMachine):
 
     @rule(cut=st.integers(0, 9))
     def make_a_pass(self, cut: int) -> None:
-        """Killed after so many actions."""
+        """Do one reconcile that is killed after some actions."""
         split, planned = self.split, plan_split(self.split)
         replicas, rollout = self.spec.replicas, self.spec.rollout
         promised = replicas - rollout.unavailable(replicas)
@@ -80,7 +80,9 @@ class Staging(RuleBasedStateMachine):
             assert self.useful() >= min(useful, promised), f"{action} at {split.canary}"
 
     def useful(self) -> int:
-        """Pods that serve and are sent requests: those of a canary that was taken back are, where there is no other."""
+        """Return the number of ready pods that get requests; those of a rolled-back canary do only if there are no
+        others.
+        """
         ready = [p for p in self.world.ours() if p.ready]
         if self.canary.state is Phase.TAKEN_BACK:
             return sum(not p.hash.startswith("b") for p in ready) or min(1, len(ready))
@@ -124,7 +126,7 @@ class Staging(RuleBasedStateMachine):
         self.world.now += timedelta(seconds=seconds)
 
     def teardown(self) -> None:
-        """Now all goes well: as many pods of either revision as the step says, and nothing else."""
+        """Without further faults, there are as many pods of each revision as the step says, and no others."""
         if not hasattr(self, "world"):
             return
         replicas, rollout = self.spec.replicas, self.spec.rollout

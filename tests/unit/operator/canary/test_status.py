@@ -1,4 +1,4 @@
-"""What a model between two revisions says of itself."""
+"""The status of a model with two revisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BEGUN = begin(user_part(PRESENT), user_part(STABLE), TERMS, EPOCH)
 
 
 def told(canary: Canary, *pods: SimulatedPod) -> tuple[Fields, dict[str, Condition]]:
-    """The fields and the conditions by type."""
+    """Return the fields, and the conditions by type."""
     assert TERMS is not None
     labels = f"{canary.revision}-i-1", f"{canary.stable}-i-1"
     sides = Sides(PRESENT, STABLE, *map(fits_of, labels))

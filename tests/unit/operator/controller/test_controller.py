@@ -39,7 +39,7 @@ def options(*more: str) -> Options:
 
 
 class Forbidding(Api):
-    """Everything is there, but the Lease cannot be had."""
+    """Grants all rights, but rejects requests for the Lease."""
 
     def __init__(self) -> None:
         pass
@@ -73,7 +73,7 @@ async def test_an_operator_that_sees_no_leader_is_not_ready(monkeypatch: pytest.
 
 
 class Obtainable(Forbidding):
-    """The Lease is anybody's."""
+    """The Lease is free."""
 
     def __init__(self) -> None:
         self.stored: Any = {"metadata": {"name": "l", "namespace": "system", "uid": "1", "resourceVersion": "1"}}
@@ -87,7 +87,7 @@ class Obtainable(Forbidding):
 
 
 async def follow_two(stores: Stores) -> None:
-    """Lists two models that claim one name, the younger first. The older one takes a new image just now."""
+    """List two models that claim one name, the younger first. The older one is rolling to a new image."""
     rolling = {"type": PROGRESSING, "status": "True", "reason": Reason.ROLLING}
     for store in stores.all():
         entries = {}
@@ -115,16 +115,14 @@ async def test_an_operator_that_hears_of_no_changes_is_not_ready() -> None:
     await controller.start()
     try:
         await asyncio.wait_for(told.wait(), 60)
-        assert controller.trouble() == (
-            "watches fail: pods of all namespaces: the API server answered 403: forbidden"
-        )
+        assert controller.trouble() == ("watches fail: pods of all namespaces: the API server answered 403: forbidden")
         assert "plimsoll_operator_unfollowed 1.0" in generate_latest().decode()
     finally:
         await controller.stop()
 
 
 class FirstPass:
-    """Stands for the Reconciler: keeps what is known when its first pass begins."""
+    """Replaces the reconciler, and records what is known at its first reconcile."""
 
     conflicts: asyncio.Future[tuple[NameConflict, ...]]
     has_turn: bool

@@ -1,4 +1,4 @@
-"""Which objects get a pass when nodes change. Changes of all other kinds: kube/test_expectations.py."""
+"""Which objects are reconciled when nodes change. Changes of all other kinds: kube/test_expectations.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_operator.spec.identity import KIND
 
 
 class Queue:
-    """Keeps what is added."""
+    """Records what is added."""
 
     def __init__(self) -> None:
         self.added: list[Key] = []

@@ -1,4 +1,4 @@
-"""What is learnt from kopf's requests, and how kopf's session is made."""
+"""Observing kopf's requests, and the session for kopf."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from plimsoll_operator.kube.stores import MODELS, Stores
 
 
 class Stub:
-    """An API server that answers each request in the same way, and keeps its headers."""
+    """An API server that answers each request in the same way, and records its headers."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -28,7 +28,7 @@ class Stub:
 
 
 class Asking:
-    """Requests as kopf makes them, to a stub."""
+    """Requests like kopf's, to a stub."""
 
     def __init__(self, url: str, stores: Stores, settings: client.Configuration) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""How the process ends, and what its health says."""
+"""How the process ends, and its health."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_health() -> None:
 
 
 class Hanging:
-    """An API server with one ModelDeployment, on which everything is allowed, and whose writes end when `go` is set."""
+    """An API server with one ModelDeployment that grants all rights, and whose writes end when `go` is set."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -111,7 +111,7 @@ class Hanging:
 
 
 def kinds(group: str, **plurals: str) -> Any:
-    """A group's version, as discovery describes it."""
+    """Return a group version as in the API server's discovery."""
     found = [
         {"name": plural, "singularName": kind.lower(), "kind": kind, "namespaced": True, "verbs": ["list", "watch"]}
         for kind, plural in plurals.items()
@@ -140,7 +140,7 @@ def connection_to(server: BaseTestServer) -> Connection:
 
 
 async def test_the_lease_is_given_back_when_what_is_being_written_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next operator may act at once, and lists what there is: a write that comes after that is not in it."""
+    """The next leader acts immediately on its first lists, which would miss a write that ends later."""
     api, app, stop = Hanging(), web.Application(), asyncio.Event()
     app.router.add_route("*", "/{path:.*}", api.answer)
     for patience in ("controller.controller.MARGIN", "kube.api.WRITE_SECONDS", "kube.api.LEASE_SECONDS"):

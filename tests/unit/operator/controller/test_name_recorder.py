@@ -1,4 +1,4 @@
-"""How much the record of served names holds, and what it says when something is wrong."""
+"""How much the record of served names holds, and its messages about problems."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_full_record_keeps_what_it_has() -> None:
 
 
 def test_a_namespace_with_many_deleted_names_pushes_out_its_own() -> None:
-    """Else whoever makes and deletes many models could have another's name given up, and take it."""
+    """Otherwise a tenant could create and delete many models to displace another's name, and take it."""
     late = EPOCH + timedelta(seconds=9)
     wanted = {f"n{number}": Kept("tenant", late) for number in range(50)} | {"chat": Kept("prod", EPOCH)}
     fitting, left_out = fit_record(wanted, wanted, 10)
@@ -59,7 +59,7 @@ def test_a_namespace_with_many_deleted_names_pushes_out_its_own() -> None:
 
 
 def test_it_always_fits_in_a_config_map() -> None:
-    """As long as names and namespaces may be."""
+    """With names and namespaces of maximal length."""
     wanted = {f"{number:0128}": Kept(f"{number % 500:063}", EPOCH) for number in range(MOST_NAMES)}
     fitting, left_out = fit_record(wanted, {})
     assert left_out > 0

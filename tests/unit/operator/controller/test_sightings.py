@@ -1,4 +1,4 @@
-"""What is taken from gateways' answers for canaries."""
+"""The request counts of canaries in gateways' reports."""
 
 from __future__ import annotations
 

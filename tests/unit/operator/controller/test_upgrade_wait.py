@@ -1,4 +1,4 @@
-"""A model or a pool that waits for its turn to take a new image waits, and is not looked at without end."""
+"""A model or a pool in the upgrade queue waits without being reconciled endlessly."""
 
 from __future__ import annotations
 

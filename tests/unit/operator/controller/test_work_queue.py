@@ -1,4 +1,4 @@
-"""The work queue: nobody is forgotten, nobody is worked on twice at once, and failures wait ever longer."""
+"""The work queue: no object is lost, none is reconciled twice at a time, and failures back off."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULTS = st.sampled_from([DONE, DONE, AGAIN, GONE, PUT_OFF, ApiError(503, "over
 
 @dataclass
 class Passes:
-    """Passes that end as they are told to, and what was seen of them."""
+    """Reconciles that end as specified, and a record of them."""
 
     results: list[Result] = field(default_factory=list)
     seconds: float = 0.0
@@ -194,7 +194,7 @@ def test_a_pass_that_was_put_off_is_no_success() -> None:
 
 
 def test_settled_passes_leave_the_loop_to_others() -> None:
-    """A pass that waits for nothing must not keep the Lease from being renewed until the queue is empty."""
+    """Reconciles that never yield must not prevent the renewal of the Lease until the queue is empty."""
 
     async def main() -> None:
         made: list[Key] = []

@@ -1,4 +1,4 @@
-"""The door to the API server: its errors in our words, and the ones that are no errors to us."""
+"""Requests to the API server: which errors are raised, and which are ignored."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ITEM = {
 
 @dataclass
 class ApiServer:
-    """Answers every request alike."""
+    """Returns the same response to every request."""
 
     status: int = 200
     text: str | bytes = "{}"
@@ -81,7 +81,7 @@ async def test_errors(api: Api, server: ApiServer, code: int, refusal: bool, pas
 
 
 async def test_a_refusal_for_want_of_its_pool_passes(api: Api, server: ApiServer) -> None:
-    """A later try meets the pool, or finds that it is gone; the words of the other policies stay refusals."""
+    """A later try finds the pool, or finds it deleted; rejections by other policies stay rejections."""
     for words, passing in (("no params found for policy binding with `Deny`", True), ("failed expression", False)):
         server.status, server.text = 422, json.dumps({"message": f"ValidatingAdmissionPolicy 'p' denied: {words}"})
         with pytest.raises(ApiError) as raised:

@@ -1,4 +1,4 @@
-"""What a pass wrote is seen by the caches before the next pass, whoever lost which answer."""
+"""The stores show a reconcile's writes before the next reconcile, whatever responses are lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHOLE = Key(KIND, NAMESPACE, "a")
 
 
 class Queue:
-    """Keeps what is added."""
+    """Records what is added."""
 
     def __init__(self) -> None:
         self.added: list[Key] = []
@@ -36,7 +36,7 @@ class Queue:
 
 
 class Process:
-    """One process of the operator, whose caches hear of things when the test says so."""
+    """One process of the operator, whose stores get events when the test says so."""
 
     def __init__(self, replicas: int = 1) -> None:
         self.server, self.stores, self.queue, self.now = Server(), Stores(None), Queue(), 0.0
@@ -61,7 +61,7 @@ class Process:
         return lambda: None
 
     def list(self) -> None:
-        """Everything, as it is now."""
+        """List everything in its present state."""
         for store in self.stores.all():
             kind, part = store.resource.kind, store.part_of(NAMESPACE)
             entries = {entry.key: entry for entry in map(store.resource.entry, self.server.objects[kind].values())}
@@ -69,7 +69,7 @@ class Process:
             part.end_list(part.begin_list(), entries, self.server.version)
 
     def tell(self, *kinds: str) -> None:
-        """All that these watches have to tell."""
+        """Deliver all events of these watches."""
         for store in self.stores.all():
             kind = store.resource.kind
             if kind in (kinds or self.server.objects):
@@ -82,7 +82,7 @@ class Process:
         return result
 
     def fail_a_pass(self, *fates: Fate) -> None:
-        """A pass whose writes end so."""
+        """Run a reconcile whose writes end with these fates."""
         self.fates += fates
         with pytest.raises(ApiError):
             self.make_a_pass()
@@ -312,7 +312,7 @@ def test_what_is_gone_is_news_to_its_owner(process: Process) -> None:
 
 
 def test_somebody_elses_service_is_asked_for_now_and_then(process: Process) -> None:
-    """It has none of our labels, so nothing tells us when it goes."""
+    """It lacks our labels, so no watch reports its deletion."""
     process.server.objects["Service"]["a"] = {
         "metadata": {"name": "a", "namespace": NAMESPACE, "uid": "theirs", "resourceVersion": "1"},
         "spec": {"ports": []},
@@ -339,7 +339,7 @@ def test_somebody_elses_service_is_asked_for_now_and_then(process: Process) -> N
 
 
 def test_a_service_of_ours_that_has_lost_its_labels_gets_them_back(process: Process) -> None:
-    """It is not watched any more: what is known of it is that it has the name."""
+    """It is not watched without them: only its name is known to be taken."""
     process.make_a_pass()
     process.tell()
     process.make_a_pass()
@@ -475,7 +475,9 @@ def test_what_a_new_model_needs_is_made_by_one_request_each_and_told_in_one_even
 
 
 def test_a_budget_that_cannot_be_made_keeps_no_status_from_being_written(process: Process) -> None:
-    """As where a webhook for budgets is broken: the pass is tried again, and people see that the model serves."""
+    """For example, if a webhook for budgets is broken: the reconcile is retried, and the status shows that the model
+    serves.
+    """
     settle(process)
     serve(process)
     process.fates = [Fate.BROKEN]

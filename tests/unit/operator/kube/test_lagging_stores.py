@@ -1,4 +1,4 @@
-"""However far the caches lag behind the server: never a pod too many, and in the end what was asked for."""
+"""Stores that lag behind the server by any amount: never a pod too many, and the wanted state in the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTLE_ROUNDS = 80
 
 
 class Queue:
-    """Which objects need a pass, and which of them later."""
+    """Records which objects need a reconcile, now or later."""
 
     def __init__(self) -> None:
         self.due: set[Key] = set()
@@ -47,7 +47,7 @@ class Queue:
 
 @dataclass
 class Listing:
-    """A list under way: it shows what was there when it was answered."""
+    """A running list, with the state at the time of its response."""
 
     number: int
     items: list[Json]
@@ -56,8 +56,9 @@ class Listing:
 
 
 class Lagging(RuleBasedStateMachine):
-    """Two objects, a server that may answer late or not at all, watches that lag, and kopf, which keeps no order
-    between objects, forgets deletions at a relist, and swallows what a handler raises."""
+    """Two objects, a server whose responses may be late or lost, watches that lag, and kopf, which keeps no order
+    between objects, misses deletions at a relist, and swallows errors of handlers.
+    """
 
     @initialize(replicas=st.integers(1, 3))
     def begin(self, replicas: int) -> None:
@@ -68,7 +69,7 @@ class Lagging(RuleBasedStateMachine):
         self.start()
 
     def start(self) -> None:
-        """A new process: it knows nothing, and lists everything before its first pass."""
+        """Start a new process, which lists everything before its first reconcile."""
         self.stores, self.queue = Stores(None), Queue()
         self.expectations, self.nodes = Expectations(lambda: self.now), NodeRegistry()
         self.api = ServerApi(self.server, self.fate, self.judge, read_fate=self.read_fate)
@@ -96,7 +97,7 @@ class Lagging(RuleBasedStateMachine):
             self.end_a_list(kind)
 
     def break_down(self, _: object) -> None:
-        """A part of the operator that fails now and then."""
+        """Fail like a defect of the operator, if the test says so."""
         if self.breaks:
             raise RuntimeError("a bug")
 
@@ -105,7 +106,7 @@ class Lagging(RuleBasedStateMachine):
         return store.part_of(NAMESPACE)
 
     def fate(self) -> Fate:
-        """Other things happen while a request is under way."""
+        """Draw the fate of a request, and let other events happen meanwhile."""
         if self.data is None:
             return Fate.WELL
         for kind in self.data.draw(st.lists(KINDS, max_size=2)):
@@ -119,10 +120,11 @@ class Lagging(RuleBasedStateMachine):
         return Fate.WELL if self.data is None else self.data.draw(st.sampled_from([Fate.WELL] * 3 + [Fate.LOST]))
 
     def judge(self, pod: Object) -> Callable[[], None]:
-        """When a pod is made: was one missing, by what the server has and by the spec that was read?
+        """Return a check to run when a pod is created: was one missing, by the server's state and the spec that was
+        read?
 
-        One that is made late may come after the spec has changed, or after a second try of it was made and went again:
-        then nothing could have kept it from being made, and the end shows that it goes.
+        A pod that is created late may come after the spec has changed, or after its second try was created and deleted.
+        Nothing could have prevented that; the end of the test shows that the pod is deleted.
         """
         sent, name = self.read, pod["metadata"]["name"]
         assert sent is not None
@@ -140,7 +142,7 @@ class Lagging(RuleBasedStateMachine):
         return judge
 
     def was_made(self, pod: str) -> bool:
-        """Whether the server ever had a pod of this name."""
+        """Return whether the server ever had a pod of this name."""
         return any(event["object"]["metadata"]["name"] == pod for event in self.server.told["Pod"])
 
     @rule(name=NAMES, replicas=st.integers(0, 3), memory=st.sampled_from(["1Gi", "2Gi"]))
@@ -172,7 +174,7 @@ class Lagging(RuleBasedStateMachine):
     @precondition(lambda self: self.server.objects["Pod"])
     @rule(data=st.data())
     def go_on(self, data: st.DataObject) -> None:
-        """A kubelet does its part."""
+        """Let a kubelet change a pod."""
         self.proceed(data.draw(st.sampled_from(sorted(self.server.objects["Pod"]))))
 
     @precondition(lambda self: self.server.objects["Pod"])
@@ -185,7 +187,7 @@ class Lagging(RuleBasedStateMachine):
     @precondition(lambda self: self.queue.due | self.queue.later)
     @rule(data=st.data(), again=st.integers(1, 3))
     def make_passes(self, data: st.DataObject, again: int) -> None:
-        """The queue gives what is due, and a timer may have come. Events come while it goes on."""
+        """Reconcile objects that are due, or whose timer may have fired. Events come in between."""
         self.data = data
         for _ in range(again):
             if due := sorted(self.queue.due | self.queue.later):
@@ -195,17 +197,17 @@ class Lagging(RuleBasedStateMachine):
     @precondition(lambda self: any(len(told) > self.heard[kind] for kind, told in self.server.told.items()))
     @rule(kind=KINDS, count=st.integers(1, 4))
     def tell(self, kind: str, count: int) -> None:
-        """A watch goes on for some events."""
+        """Deliver some events of a watch."""
         part = self.part(kind)
         if part.outdated or kind in self.listing:
-            return  # its reflector lists instead
+            return  # Its reflector lists instead.
         for event in self.server.told[kind][self.heard[kind] :][:count]:
             self.heard[kind] += 1
             part.take(event)
 
     @rule()
     def kopf_lists(self) -> None:
-        """kopf's watch has expired: it lists. Of what is gone since its last event it says nothing."""
+        """Let kopf list after its watch has expired. The list does not report deletions since its last event."""
         for item in self.server.objects[KIND].values():
             self.undelivered.setdefault(item["metadata"]["uid"], []).append({"type": None, "object": item})
         self.heard[KIND] = len(self.server.told[KIND])
@@ -213,7 +215,7 @@ class Lagging(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 4))
     def kopf_receives(self, count: int) -> None:
-        """kopf's watch goes on for some events."""
+        """Deliver some events to kopf's watch."""
         for event in self.server.told[KIND][self.heard[KIND] :][:count]:
             self.heard[KIND] += 1
             self.undelivered.setdefault(event["object"]["metadata"]["uid"], []).append(event)
@@ -221,7 +223,7 @@ class Lagging(RuleBasedStateMachine):
     @precondition(lambda self: self.undelivered)
     @rule(data=st.data(), breaks=st.sampled_from([False, False, True]))
     def deliver(self, data: st.DataObject, breaks: bool) -> None:
-        """kopf calls the handler for one object: its events come in order, those of other objects whenever."""
+        """Let kopf call the handler for one object. Its events come in order, but not in order with other objects'."""
         if not self.undelivered:
             return
         uid = data.draw(st.sampled_from(sorted(self.undelivered)))
@@ -234,7 +236,7 @@ class Lagging(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from([KIND, *CHILDREN]))
     def list_anew(self, kind: str) -> None:
-        """A list begins, because the watch has expired or is doubted, or one that has begun is answered."""
+        """Start a list, because the watch has expired or is doubted, or end one that has started."""
         if kind in self.listing:
             self.end_a_list(kind)
         else:
@@ -269,7 +271,7 @@ class Lagging(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def kill(self, data: st.DataObject) -> None:
-        """What was on its way at the server is done or not by the time that another process acts."""
+        """Kill the process. Writes that are running at the server end, or not, before another process acts."""
         while self.server.late:
             self.do_what_is_late(data)
         self.start()
@@ -282,7 +284,7 @@ class Lagging(RuleBasedStateMachine):
 
     @invariant()
     def no_object_goes_back(self) -> None:
-        """Nor comes back: an entry is not older than the newest version of its name that was seen, or seen deleted."""
+        """An entry is never older than the newest version of its name that was seen, or seen deleted."""
         if not hasattr(self, "caches"):
             return
         part = self.part(KIND)
@@ -295,7 +297,7 @@ class Lagging(RuleBasedStateMachine):
             self.newest[name] = max(self.newest.get(name, 0), entry.version if entry is not None else 0)
 
     def teardown(self) -> None:
-        """Now all goes well: without any resync, it comes to rest at what was asked for."""
+        """Without further faults and without a resync, the wanted state is reached."""
         if not hasattr(self, "caches"):
             return
         self.server.late.clear()
@@ -364,7 +366,7 @@ class Lagging(RuleBasedStateMachine):
             self.queue.later.add(key)
 
     def proceed(self, name: str) -> bool:
-        """Placed, ready, and gone once it is to go; whether there was anything to do."""
+        """Place a pod and make it ready, or remove a deleted one; return whether there was anything to do."""
         pod = self.server.objects["Pod"][name]
         if "deletionTimestamp" in pod["metadata"]:
             self.server.remove("Pod", name)
@@ -384,13 +386,13 @@ class Lagging(RuleBasedStateMachine):
 
 
 def generation_of(model: Entry[Object]) -> int:
-    """Of its spec."""
+    """Return the generation of the spec."""
     generation: int = model.value["metadata"]["generation"]
     return generation
 
 
 def is_live(pod: Json) -> bool:
-    """Whether it counts as a replica."""
+    """Return whether the pod counts as a replica."""
     return "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") != "Failed"
 
 

@@ -1,4 +1,4 @@
-"""What the Lease says, and to whom; test_leader_election_machine.py has several operators contend for it."""
+"""The content of the Lease for one candidate; test_leader_election_machine.py has several contending operators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = ObjectKey("system", "lease")
 
 
 class StoredLease(Api):
-    """The Lease as it is stored. `errors` are raised in turn before anything else is done."""
+    """The stored Lease. `errors` are raised in order before any other response."""
 
     def __init__(self, spec: dict[str, Any] | None = None, *, there: bool = True) -> None:
         self.version = 1
@@ -84,7 +84,7 @@ async def test_the_charts_empty_lease_is_taken_at_once_and_stays_the_charts(cloc
 
 
 class SlowLease(StoredLease):
-    """The first write goes on when its caller is cancelled, and is carried out `when` the test says."""
+    """Its first write continues when its caller is cancelled, and is executed `when` the test says."""
 
     def __init__(self, when: str, spec: dict[str, Any] | None = None) -> None:
         super().__init__(spec)
@@ -111,7 +111,7 @@ class SlowLease(StoredLease):
         return kept
 
     async def carry_out(self) -> None:
-        """The write that is late; one of an old version is refused, and nobody waits for its answer."""
+        """Execute the late write, which is rejected if its version is old; no caller gets the response."""
         late, self.late = self.late, None
         if late is not None:
             with suppress(ApiError):
@@ -151,7 +151,7 @@ async def test_a_process_that_is_stopped_takes_nothing_from_the_next_holder(cloc
 
 @pytest.mark.parametrize(("code", "holder"), [(504, ""), (422, "us")])
 async def test_a_lease_whose_write_has_lost_its_answer_is_given_back(code: int, holder: str, clock: Clock) -> None:
-    """A refusal is an answer: nothing has to be given back."""
+    """A rejection is a response, so nothing has to be released."""
     stored = SlowLease("at once")
     stored.answer = ApiError(code, "no")
     lease = Lease(stored, KEY, "us", clock)
@@ -323,7 +323,7 @@ async def test_standing_by_is_told_once_for_each_reason(
         await waiting
     assert [record.getMessage() for record in caplog.records] == [
         "standing by: cannot get the Lease system/lease: forbidden",
-        "standing by: them holds the Lease system/lease",
+        "standing by: the Lease system/lease is held by them",
         "this operator (us) holds the Lease system/lease",
     ]
     assert caplog.records[0].levelname == "ERROR", "waiting does not help"

@@ -1,4 +1,6 @@
-"""Several operators, one Lease: whatever is lost, late, killed or skewed, never two act, and in the end one does."""
+"""Several operators and one Lease, with lost, late, killed and skewed requests: never two act, and in the end one
+does.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ VERBS = lease_verbs()
 
 
 class Fate(Enum):
-    """What becomes of a request at the next point where something can go wrong."""
+    """The outcome of a request at the next point of failure."""
 
     WELL = "it goes on"
     FAILS = "an error"
@@ -33,7 +35,7 @@ class Fate(Enum):
 
 
 class Turn:
-    """Where a request waits until the test says what becomes of it."""
+    """An awaitable at which a request waits for its fate."""
 
     def __await__(self) -> Generator[None, Fate, Fate]:
         return (yield)
@@ -41,14 +43,14 @@ class Turn:
 
 @dataclass
 class Storage:
-    """The Lease as etcd has it."""
+    """The Lease in etcd."""
 
     lease: Json | None
     version: int = 1
     late: list[Json] = field(default_factory=list)
 
     def write(self, lease: Object, *, new: bool) -> Json:
-        """Optimistic concurrency, as the API server does it."""
+        """Write with optimistic concurrency, like the API server."""
         known = self.lease and self.lease["metadata"].get("resourceVersion")
         if new is (self.lease is not None) or (not new and lease["metadata"].get("resourceVersion") != known):
             raise ApiError(409, "the object has been modified")
@@ -60,9 +62,9 @@ class Storage:
 
 
 class SlowApi(Api):
-    """Each request waits for its turn twice: before the API server acts, and before its answer arrives.
+    """Each request waits twice: before the API server executes it, and before its response arrives.
 
-    It allows what the chart's Role does.
+    It grants the rights of the chart's Role.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -104,14 +106,14 @@ class SlowApi(Api):
 
 
 class Operator:
-    """One process: its own clock, and at most one thing at a time that it does with the Lease."""
+    """One process with its own clock, and at most one request for the Lease at a time."""
 
     def __init__(self, identity: str, storage: Storage, offset: float, rate: float, machine: Operators) -> None:
         self.identity, self._storage, self._offset, self._rate, self._machine = identity, storage, offset, rate, machine
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """A fresh process, as after a kill."""
+        """Restart as a new process, as after a kill."""
         self.lease = Lease(SlowApi(self._storage), KEY, self.identity, self.clock)
         self.work: Coroutine[Any, Any, Any] | None = None
         self.waits_since = 0.0
@@ -124,7 +126,7 @@ class Operator:
         self.go_on(None)
 
     def go_on(self, fate: Fate | None) -> None:
-        """Up to the next turn, or to the end."""
+        """Continue to the next wait, or to the end."""
         assert self.work is not None
         if fate is not None and self._machine.now - self.waits_since > LEASE_SECONDS:
             fate = Fate.LATE
@@ -146,7 +148,7 @@ class Operator:
 
 
 class Operators(RuleBasedStateMachine):
-    """Requests of all of them interleave in every way, with time passing in between."""
+    """Requests of several operators, interleaved arbitrarily, with time passing in between."""
 
     @initialize(
         there=st.booleans(),
@@ -177,7 +179,7 @@ class Operators(RuleBasedStateMachine):
     @precondition(lambda self: any(o.lease.held for o in self.operators))
     @rule()
     def stop_the_holder(self) -> None:
-        """Its writes have ended before it releases."""
+        """Release the Lease after the holder's writes have ended."""
         holder = next(o for o in self.operators if o.lease.held)
         if holder.work is None:
             self.may_write_until[holder.identity] = self.now
@@ -185,7 +187,7 @@ class Operators(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, OPERATORS - 1), seconds=st.integers(1, DURATION + 5))
     def hang(self, index: int, seconds: int) -> None:
-        """One does nothing for a while; the others go on as ever."""
+        """One operator does nothing for a while, and the others continue."""
         for _ in range(int(seconds / TICK)):
             for other in range(OPERATORS):
                 if other != index:
@@ -215,7 +217,7 @@ class Operators(RuleBasedStateMachine):
 
     @invariant()
     def one_acts(self) -> None:
-        """Nobody begins to act while a write of another may still be under way."""
+        """No operator starts to act while a write of another may still be running."""
         acting = [o.identity for o in self.operators if o.lease.held]
         assert len(acting) <= 1
         for identity in acting:
@@ -223,7 +225,7 @@ class Operators(RuleBasedStateMachine):
             self.may_write_until[identity] = self.now + WRITE_SECONDS
 
     def teardown(self) -> None:
-        """All goes well from now on: one has it before long, and keeps it."""
+        """Without further faults, one operator gets the Lease soon, and keeps it."""
         if not hasattr(self, "operators"):
             return
         self.storage.late.clear()

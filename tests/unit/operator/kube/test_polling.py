@@ -1,4 +1,4 @@
-"""Asking a process goes on whatever it answers, and what fails is told."""
+"""Polling a process continues after any response, and failures are reported."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Answer:
 
 
 class Ended(BaseException):
-    """The test has seen enough."""
+    """Ends the test's polling."""
 
 
 def polled(answers: list[Answer | Exception], take: Callable[[Answer], None]) -> tuple[list[Exception], list[int]]:
-    """What failed, and after which sequences was asked, until there are no more answers."""
+    """Return the failures, and the sequences of all requests, until there are no more responses."""
     failed: list[Exception] = []
     asked: list[int] = []
 

@@ -1,4 +1,4 @@
-"""An operator that cannot work says so at once, and what is missing."""
+"""An operator that cannot work says immediately what is missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST = ["--runtime-image", "reg/rt:1", "--lease-namespace", "system"]
 
 
 class Cluster(Api):
-    """`refused` are rights that somebody forgot, `errors` are raised first."""
+    """`refused` are missing rights; `errors` are raised first."""
 
     def __init__(self, *refused: tuple[str, str | None], serves: bool = True) -> None:
         self.refused, self.serves = set(refused), serves
@@ -78,7 +78,7 @@ async def test_what_is_missing_is_named() -> None:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long it slept, without sleeping."""
+    """Replace sleep, and return the seconds slept."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

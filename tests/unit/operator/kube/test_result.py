@@ -1,4 +1,4 @@
-"""How long to wait before a refused pod or Service is asked for again."""
+"""The wait before a rejected pod or Service is tried again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECOND = timedelta(seconds=1)
 
 
 def conditions(placed: str = "False", routable: str = "False") -> list[dict[str, str]]:
-    """Since the epoch."""
+    """Return conditions with transitions at the epoch."""
     return [
         {"type": kind, "status": status, "lastTransitionTime": stamp(EPOCH)}
         for kind, status in (("Placed", placed), ("Routable", routable))
@@ -50,7 +50,7 @@ def test_what_was_well_before_has_been_refused_for_no_time() -> None:
 
 @given(st.floats(0, 1e6))
 def test_the_number_of_tries_is_bounded(seconds: float) -> None:
-    """So many models may be refused for so long: each costs about a request in five minutes."""
+    """Many models may be rejected for a long time, so each must cost about one request in five minutes."""
     now, tries = EPOCH, 0
     while now < EPOCH + timedelta(seconds=min(seconds, 50_000)):
         wait = retry_in(QUOTA, conditions(), now)

@@ -1,4 +1,4 @@
-"""Of several objects that claim a name, the oldest that may have it has it; and the objects that this concerns wake."""
+"""The oldest object that claims a name and may have it owns it; objects that this affects wake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OBJECTS = st.builds(claiming, KEYS, st.integers(0, 2), NAMES)
 
 
 def expected(items: dict[ObjectKey, Json], key: ObjectKey, policy: NamePolicy) -> dict[str, Reason]:
-    """Why an object does not have names of its own."""
+    """Return why an object does not own some of its names, computed independently."""
     found = {}
     for name in served_names(items[key]):
         claims = [
@@ -107,7 +107,7 @@ def test_the_reason_is_that_of_the_first_name(reason: Reason) -> None:
 
 
 def test_a_name_that_served_elsewhere_is_not_taken_by_an_older_object() -> None:
-    """One that edits the name into its list, say."""
+    """For example, an older object whose list of names was edited."""
     registry = NameRegistry(NamePolicy(NameRules(), {"chat": Kept("prod")}))
     prod, older = claiming(ObjectKey("prod", "chat"), 0, ["chat"]), claiming(ObjectKey("team", "old"), 9, ["chat"])
     registry.note(prod)

@@ -1,4 +1,4 @@
-"""Writes end before the context does, whoever waits for them no more."""
+"""Writes end before the context does, even if their callers are cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a pool looks like, a plan does no harm and says all that is to be done."""
+"""For arbitrary pools, a plan does no harm and is complete."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ sometimes = settings(max_examples=50, deadline=None)
 @sometimes
 @given(pools())
 def test_no_step_of_a_plan_does_harm(state: PoolState) -> None:
-    """Capacity, pinned, in flight, too early, twice on a host, hosts that take nothing: see World."""
+    """World checks capacity, pins, requests in flight, minimum residency, duplicates, and hosts that accept nothing."""
     World(state).carry_out(plan(state))
 
 
@@ -58,7 +58,7 @@ def test_the_order_of_the_input_decides_nothing(state: PoolState, random: Random
 @sometimes
 @given(pools())
 def test_no_model_is_lost(state: PoolState) -> None:
-    """What lay somewhere lies somewhere, and what could lie somewhere does, or a refusal says why not."""
+    """A model with copies keeps one, and one without gets one or a refusal."""
     made = plan(state)
     world = World(state)
     after = world.carry_out(made)
@@ -71,7 +71,7 @@ def test_no_model_is_lost(state: PoolState) -> None:
 @sometimes
 @given(pools())
 def test_nothing_moves_twice(state: PoolState) -> None:
-    """Neither from where it lay nor from where this plan has put it."""
+    """Neither from the same host twice, nor from where this plan has placed it."""
     moved: Counter[tuple[ObjectKey, ObjectKey]] = Counter()
     put: set[tuple[ObjectKey, ObjectKey]] = set()
     for action in plan(state).actions:

@@ -1,4 +1,4 @@
-"""What the planner decides in pools that a person can follow."""
+"""Decisions of the planner in small pools."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_nobody_asks_for_is_placed_as_files_where_least_is_placed() -> None
 
 
 def test_a_host_is_given_no_more_models_than_its_modelhost_lists() -> None:
-    """The gateway knows nothing of others."""
+    """The gateway does not know other models."""
     full = host("h1", *(files(f"f{number}", load_seconds=1.0) for number in range(MODELS_PER_HOST - 1)))
     there = [model(copy.model.name, 1) for copy in full.models]
     made = plan(pool([*there, model("a", 1), model("b", 1)], [full]))
@@ -118,7 +118,9 @@ def test_the_model_of_least_value_gives_way_and_the_reason_has_the_figures() -> 
     ],
 )
 def test_what_never_gives_way(changes: dict[str, Any], more: dict[str, Any]) -> None:
-    """In use, waited for, awake too short, pinned, of higher priority: however long the request waits."""
+    """In use, waited for, below the minimum residency, pinned, or of higher priority, however long the request
+    waits.
+    """
     state = pool([model("a", 80, **more), model("b", 50)], [host("h1", awake("a", 80, **changes), files("b"))], b=1000)
     made = plan(state)
     assert made.actions == ()
@@ -126,7 +128,7 @@ def test_what_never_gives_way(changes: dict[str, Any], more: dict[str, Any]) -> 
 
 
 def test_a_hot_model_gives_way_only_once_the_request_has_waited() -> None:
-    """Ten of them a second: whoever takes its place for half a minute costs more than is saved."""
+    """It has ten requests a second, so evicting it for half a minute costs more than it saves."""
     models = [model("a", 80), replace(model("b", 80), load_seconds=0.5)]
     hosts = [host("h1", awake("a", 80, rate=10.0), files("b"))]
     early = plan(pool(models, hosts, b=5))
@@ -185,7 +187,7 @@ def test_what_lay_on_a_lost_host_is_placed_again_and_is_not_there_twice_when_it_
 
 
 def test_a_model_that_drains_to_sleep_lies_where_it_is() -> None:
-    """Its host puts it to sleep for another: nothing is placed elsewhere, only to be one too many in a moment."""
+    """Its host puts it to sleep for another; a copy elsewhere would be surplus a moment later."""
     draining = Copy(key("a"), "1", State.DRAINING, weights=40, since=OLD, rate=0.001)
     assert brief(pool([model("a")], [host("h1", draining), host("h2")])) == []
     going = replace(draining, going=True)
@@ -194,7 +196,7 @@ def test_a_model_that_drains_to_sleep_lies_where_it_is() -> None:
 
 @pytest.mark.parametrize("asleep", [files("a", waiting=3), image("a", waiting=3)], ids=["files", "image"])
 def test_requests_that_wait_at_a_host_are_the_host_s_to_serve(asleep: Copy) -> None:
-    """It knows who has had his slice. Nobody makes room for them, and no other host loads their model as well."""
+    """The host knows the service slices. The plan evicts nothing for them, and no other host loads their model."""
     full, free = host("h1", asleep, awake("b", 80)), host("h2")
     models = [model("a"), model("b", 80)]
     state = replace(pool(models, [full, free]), demand=(Demand(key("a"), since=NOW - 45),))
@@ -224,7 +226,7 @@ def test_a_request_at_a_gateway_is_not_left_to_a_host_where_another_waits() -> N
 
 @pytest.mark.parametrize("source", [files("a", waiting=1), image("a", waiting=1)], ids=["files", "image"])
 def test_a_model_that_was_moved_for_a_request_stays_moved(source: Copy) -> None:
-    """The request waits on the host that has no room: that one is left once nobody waits there any more."""
+    """The request waits on the host without memory, whose copy is removed after no request waits there."""
     busy = awake("b", 80, active=2)
 
     def found(**target: Any) -> list[str]:
@@ -267,7 +269,7 @@ def test_a_replica_of_a_hot_model_takes_the_place_of_what_is_worth_less_than_hal
 
 
 def test_an_idle_model_moves_so_that_a_larger_one_fits() -> None:
-    """Half of each host is free, and the victim would be too hot to be put to sleep."""
+    """Half of each host is free, and the victim is too valuable to be put to sleep."""
     models = [model("a", 50), model("b", 50), replace(model("c", 100), load_seconds=0.5)]
     hosts = [host("h1", awake("a", 50, rate=9.0)), host("h2", awake("b", 50, rate=9.0, active=1)), host("h3", line=60)]
     hosts[0] = replace(hosts[0], models=(*hosts[0].models, files("c")))
@@ -313,13 +315,13 @@ def test_an_explanation_tells_every_host_what_is_done_and_why() -> None:
     assert "1 request waiting" in text
     assert "1. pool/h1: 10 s, has a copy, puts team/b (40 B) to sleep" in text
     assert "2. pool/h2: no (TooLarge): 50 B exceed its 45 B" in text
-    assert "put team/b on pool/h1 to sleep as InHost (Evicted): makes room for team/c" in text
+    assert "put team/b on pool/h1 to sleep as InHost (Evicted): evicted for team/c" in text
     with pytest.raises(KeyError, match="the pool has no model team/x; it has team/a, team/b, team/c"):
         explain(state, key("x"))
 
 
 def lie(state: PoolState) -> dict[str, list[str]]:
-    """Which models lie on which host once the plan is carried out."""
+    """Return the models on each host after the plan."""
     found: dict[str, list[str]] = {host.key.name: [] for host in state.hosts}
     for placement in plan(state).placements:
         found[placement.host.name].append(placement.model.name)
@@ -328,7 +330,7 @@ def lie(state: PoolState) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("size", [0, 60])
 def test_models_that_nobody_has_asked_for_yet_lie_on_all_hosts_alike(size: int) -> None:
-    """Whether or not their sizes are known, and whatever was placed before them."""
+    """Return whether or not their sizes are known, and whatever was placed before them."""
     names = [f"m{number}" for number in range(8)]
     made = lie(pool([model(name, size) for name in names], [host("h1"), host("h2")]))
     assert sorted(map(len, made.values())) == [4, 4]
@@ -366,7 +368,7 @@ def test_one_model_does_not_move_to_where_it_would_weigh_as_much() -> None:
 
 
 def uneven(*more: Copy, **changes: Any) -> PoolState:
-    """Six models asleep on one host, two on the other, each of three quarters of a line."""
+    """Return a pool with six sleeping models on one host and two on the other, each of three quarters of a line."""
     names = [f"m{number}" for number in range(8)]
     hosts = [host("h1", *map(files, names[:6]), *more), host("h2", *map(files, names[6:]))]
     return pool([model(name, 75, **changes) for name in names], hosts)

@@ -1,4 +1,4 @@
-"""A pool that lives: hosts are lost, return and drain; in the end all that fits lies somewhere, and only once."""
+"""A pool whose hosts are lost, return and drain; in the end every model that fits is placed exactly once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTLE = 40
 
 
 class Living(RuleBasedStateMachine):
-    """`state` is what the hosts truly are; `known` is what they last reported."""
+    """`state` is the true state of the hosts; `known` is their last report."""
 
     state: PoolState
     known: dict[ObjectKey, Host]
@@ -40,7 +40,7 @@ class Living(RuleBasedStateMachine):
 
     @rule(condition=st.sampled_from(Condition), data=st.data())
     def a_host_changes(self, condition: Condition, data: st.DataObject) -> None:
-        """Nobody uses what lies on a host that is lost, and what returns has what it had."""
+        """A lost host serves no requests, and a returning one still has its models."""
         self._replace(data.draw(st.sampled_from(self.state.hosts)).key, condition=condition)
 
     @rule(data=st.data())
@@ -77,7 +77,7 @@ class Living(RuleBasedStateMachine):
             assert len(keys) == len(set(keys))
 
     def teardown(self) -> None:
-        """All hosts are back, nobody asks for anything: what fits lies where it should, and nothing twice."""
+        """With all hosts back and no requests, what fits is placed as wanted, without duplicates."""
         if not hasattr(self, "state"):
             return
         self.state = msgspec.structs.replace(self.state, demand=())
@@ -103,11 +103,11 @@ class Living(RuleBasedStateMachine):
         return msgspec.structs.replace(self.state, hosts=tuple(self.known.values()))
 
     def _hear(self) -> None:
-        """Every host reports, with its clock."""
+        """Let every host report, with its clock."""
         self.known = {host.key: msgspec.structs.replace(host, time=self.state.now) for host in self.state.hosts}
 
     def _count(self) -> None:
-        """Hosts number what they did."""
+        """Increase the sequence of every host."""
         counted = (msgspec.structs.replace(host, sequence=host.sequence + 1) for host in self.state.hosts)
         self.state = msgspec.structs.replace(self.state, hosts=tuple(counted))
 

@@ -1,4 +1,4 @@
-"""When a disruption budget is made, changed, deleted and left alone."""
+"""When a disruption budget is created, changed, deleted and ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from plimsoll_operator.spec.identity import UID_LABEL, Object
 
 
 def budget(replicas: int = 3, uid: str | None = UID) -> Json:
-    """As the API server returns it."""
+    """Return a budget as the API server does."""
     made = build_budget(spec_of(replicas=replicas), uid)
     assert made is not None
     return made | {"metadata": made["metadata"] | {"uid": "budget-uid"}}

@@ -1,4 +1,4 @@
-"""Numbers of pods: unique among those that serve, small, and handed on."""
+"""Groups of pods: unique among those that serve, small, and reused."""
 
 from __future__ import annotations
 

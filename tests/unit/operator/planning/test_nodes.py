@@ -1,4 +1,4 @@
-"""Nodes that are being drained or do not answer, and who has to hear of it."""
+"""Nodes that are being drained or do not respond, and the objects with pods on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of single situations, with their reasons; test_plan_machine.py tries all others."""
+"""Plans of single situations, with their reasons; test_plan_machine.py covers all others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_all_is_there() -> None:
 
 
 def test_pods_that_take_over_are_made_when_those_before_them_have_gone() -> None:
-    """They have the same group then, by which what was kept is found."""
+    """They get the same group, by which they find the stored data."""
     spec = spec_of(replicas=2, responses={"claim": "kept"})
     assert spec.rollout.surge(2) == 0
     world = World([pod("a", pod_hash="old"), pod("b", pod_hash="old")], ServiceState.OURS)
@@ -101,7 +101,7 @@ def test_scaling_down_takes_what_serves_least() -> None:
 
 
 def test_a_roll_keeps_pods_that_an_outage_makes_look_cut_off() -> None:
-    """They serve on; nobody needs them any more when all replicas of the new spec do."""
+    """They still serve, and are deleted once all replicas of the new spec do."""
     old = [pod(name, State.CUT_OFF, "old") for name in "ab"]
     assert planned(2, *old) == Plan((CreatePod(ROLLS, "0"),))
     assert planned(2, *old, pod("c", State.LOADING)) == planned(2, *old, pod("c")) == Plan(())
@@ -145,7 +145,7 @@ def test_a_dead_pod_is_replaced_at_once_and_forgotten_once_its_replacement_serve
 
 
 def roll(replicas: int, *pods: SimulatedPod, age: int = 0, **more: Any) -> Plan:
-    """`age` is how long ago the newest pods were made."""
+    """Plan a rollout. `age` is the age of the newest pods."""
     rollout = {name: more.pop(name) for name in ("max_surge", "max_unavailable") if name in more}
     spec = replace(spec_of(replicas=replicas, template=more.pop("template", {})), rollout=Rollout(**rollout))
     world = World(list(pods), ServiceState.OURS, EPOCH + timedelta(seconds=age), more.pop("nodes", {}))
@@ -228,7 +228,7 @@ def test_who_waits_for_a_turn_is_left_alone_and_still_scaled() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_pods_that_die_at_once_are_made_ever_more_slowly(replicas: int) -> None:
-    """A node refuses every pod for two hours."""
+    """A node rejects every pod for two hours."""
     spec, world, made = spec_of(replicas=replicas), World(service=ServiceState.OURS), []
     end = world.now + timedelta(hours=2)
     while world.now < end:

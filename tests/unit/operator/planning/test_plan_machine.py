@@ -1,4 +1,4 @@
-"""Whatever is there and whatever happens: a plan is never harmful, and in the end there is what was asked for."""
+"""For arbitrary states and events, a plan does no harm, and the wanted state is reached in the end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Rejections, describe
 
 HASHES = ("new", "newer", "old", "", "new@other", "newer@other")
-"""Present specs are among the first two; "" is a pod that lost its label; the last two differ by their image only."""
+"""Present specs are among the first two; "" is a pod that lost its label; the last two differ only by their image."""
 NODES = ("n1", "n2")
 GOOD = Node(cordoned=False, lost=False)
 SETTLE_ROUNDS = 120
@@ -47,7 +47,7 @@ pods = st.builds(
 
 @cache
 def status_schema() -> Any:
-    """The validator of a status, from the schema that the API server uses."""
+    """Return a validator of a status with the CRD's schema."""
     crd = yaml.safe_load(next(Path(__file__).parents[4].glob("crds/*modeldeployment*.yaml")).read_text())
     return jsonschema.Draft202012Validator(
         crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
@@ -63,7 +63,7 @@ rollouts = surging | surging | surging.map(Rollout.one_after_the_other)
 
 
 class Rolling(RuleBasedStateMachine):
-    """An operator that is killed anywhere in its passes, over pods that live, die and hang as they like."""
+    """An operator that is killed anywhere in its reconciles, over pods that live, die and hang at random."""
 
     world: World
     spec: Spec
@@ -86,7 +86,7 @@ class Rolling(RuleBasedStateMachine):
 
     @rule(cut=st.integers(0, 12))
     def make_a_pass(self, cut: int) -> None:
-        """Killed after so many actions."""
+        """Do one reconcile that is killed after some actions."""
         replicas, rollout = self.spec.replicas, self.spec.rollout
         blocked = not rollout.surge(replicas) or any(p.state is State.UNSCHEDULABLE for p in self.world.ours())
         promised = replicas - (rollout.unavailable(replicas) if blocked else 0)
@@ -168,16 +168,16 @@ class Rolling(RuleBasedStateMachine):
         return describe(self.view(), Rejections())
 
     def moves(self, planned: Plan) -> list[object]:
-        """Actions on pods that live."""
+        """Return the actions on live pods."""
         dead = {p.name for p in self.world.pods if not p.live}
         return [
             a for a in planned.actions if isinstance(a, CreatePod) or (isinstance(a, DeletePod) and a.name not in dead)
         ]
 
     def teardown(self) -> None:
-        """Now all goes well: it comes to rest at what was asked for, on nodes that are not being drained.
+        """Without further faults, the wanted state is reached on nodes that are not being drained.
 
-        There is just the room that the rollout needs: for its surge, or for none where some may be missing.
+        There is only the room that the rollout needs: for its surge, or none if pods may be missing.
         """
         if not hasattr(self, "world"):
             return

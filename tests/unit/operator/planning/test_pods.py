@@ -1,4 +1,4 @@
-"""What is read from pods and Services, whatever else they carry."""
+"""Reading pods and Services, with any other fields."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_whether_one_is_lost_is_a_question_of_time() -> None:
 
 
 def test_only_our_own() -> None:
-    """By its owner's uid, its namespace and its label: a Service goes by the label."""
+    """By owner uid, namespace and label: the Service selects by label."""
     stores, label = Stores(None), {OWNER_LABEL: "gemma"}
     owner = {"kind": KIND, "name": "gemma", "uid": UID, "controller": True}
     odd: dict[str, Json] = {
@@ -152,7 +152,7 @@ def changed(*path: str | int, value: Any) -> Json:
 
 
 def filled() -> Json:
-    """As the API server returns it: with fields that nobody asked for."""
+    """Return a Service as the API server does, with fields that were not set."""
     item = changed("spec", "ports", 0, "nodePort", value=30080)
     item["spec"] |= {"clusterIP": "198.19.0.7", "type": "ClusterIP", "sessionAffinity": "None"}
     item["metadata"]["labels"]["theirs"] = "too"

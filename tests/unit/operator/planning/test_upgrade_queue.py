@@ -1,4 +1,4 @@
-"""A few models take a new image at a time, and whoever waits gets a turn."""
+"""A few models at a time roll to a new image, and every waiting one is admitted in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods go at once and which give their models away first."""
+"""Which pods are deleted immediately, and which drain their models first."""
 
 from __future__ import annotations
 

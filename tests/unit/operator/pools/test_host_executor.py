@@ -1,4 +1,4 @@
-"""What hosts are asked of a plan, one action after the other, and what becomes of refusals."""
+"""The requests that hosts get for a plan, one action after the other, and rejections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ A, B, C = (ObjectKey("team", name) for name in "abc")
 
 @dataclass
 class Host(StubHost):
-    """One that notes what it is asked, and refuses as it is told; a name is on it once, as on real ones."""
+    """Records its requests, and rejects as specified; like real hosts, it has a model only once."""
 
     asked: list[tuple[str, str]] = field(default_factory=list)
 
@@ -63,7 +63,7 @@ def known(host: StubHost) -> Known:
 
 
 class Asking:
-    """An asker of one host, and what it told people."""
+    """The executor for one host, and the events that it caused."""
 
     def __init__(self, host: Host) -> None:
         self.host, self.pool = host, PlacerState()
@@ -77,7 +77,7 @@ class Asking:
         self.told.append((key, reason))
 
     def carry_out(self, specs: Mapping[ObjectKey, HostModelSpec], *actions: Action) -> list[tuple[str, str]]:
-        """What the host was asked."""
+        """Execute actions, and return the requests that the host got."""
         self.host.asked.clear()
         asyncio.run(self.executor.carry_out(self.pool, [known(self.host)], actions, specs))
         return list(self.host.asked)

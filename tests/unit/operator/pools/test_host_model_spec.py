@@ -1,4 +1,4 @@
-"""Models of a pool that scale: as many hosts as their status says, and never none."""
+"""Models of a pool with scaling: as many hosts as their status says, and never none."""
 
 from __future__ import annotations
 

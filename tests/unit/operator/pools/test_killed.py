@@ -1,4 +1,4 @@
-"""Killed at any instant, again and again: it ends where one that was never killed does, and loads nothing twice."""
+"""An operator that is killed at any time: the end is the same as without kills, and nothing is loaded twice."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ HOSTS = 2
 
 
 class Killed(BaseException):
-    """The process ends here: what it asked for was done, and it never saw the answer."""
+    """The process ends here: its request was executed, but it did not get the response."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Somebody writes a ModelDeployment; `weight` 0 deletes it."""
+    """A write of a ModelDeployment; `weight` 0 deletes it."""
 
     name: str
     replicas: int
@@ -53,7 +53,7 @@ GAPS = st.lists(st.integers(1, 12), max_size=8)
 
 
 class Story:
-    """The same churn, with kills or without."""
+    """The same changes, with or without kills."""
 
     def __init__(self, gaps: Sequence[int]) -> None:
         self.world = World()
@@ -115,7 +115,7 @@ class Story:
                             host[1].decide(model, "Asleep", "idle")
 
     def check(self) -> None:
-        """Never on more hosts than it is to be: the number of hosts does not change here, so nothing moves."""
+        """Assert that no model has more copies than wanted: the number of hosts is constant here, so nothing moves."""
         wanted = {name: item["spec"]["replicas"] for name, item in self.world.server.objects[KIND].items()}
         for name, count in self.copies(going=False).items():
             assert count <= max(wanted.get(name, HOSTS), HOSTS)
@@ -131,7 +131,7 @@ class Story:
         )
 
     def end(self) -> dict[str, Any]:
-        """What is there, without the names of pods and times."""
+        """Return the final state without pod names and times."""
         objects = self.world.server.objects
         assert set(objects[HOST_KIND]) == set(self.world.hosts) == set(objects["Pod"]), "no orphan"
         models = {}

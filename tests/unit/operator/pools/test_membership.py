@@ -1,4 +1,4 @@
-"""Models of other namespaces: whom a pool takes, what they may load, and who is believed to have them."""
+"""Models of other namespaces: which a pool accepts, what they may load, and which hosts may report them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUEST = ObjectKey("guests", "m")
 
 
 def asked(namespaces: Any = None, **spec: Any) -> World:
-    """A pool in `team`, and a model m of the namespace `guests`, which wants to be there."""
+    """Return a world with a pool in `team`, and a model m of the namespace `guests` that names it."""
     world = World()
     world.label("guests", tier="gold")
     world.label(NAMESPACE)
@@ -54,7 +54,7 @@ def on_hosts(world: World) -> set[ObjectKey]:
 
 
 def routed(world: World) -> dict[str, int]:
-    """By model, to how many replicas the gateway sends its requests."""
+    """Return the number of replicas to which the gateway routes each model."""
     kinds: tuple[tuple[str, Callable[[Any], Any]], ...] = (
         (KIND, MODELS.entry),
         ("Pod", PODS.entry),
@@ -128,7 +128,7 @@ def test_the_gateway_stops_before_the_host_has_let_it_go() -> None:
     world.label("guests")
     process.hear()
     process.queue.add(POOL.of("Placement"))
-    run(process.turn())  # the host is asked to let it go, and still has it
+    run(process.turn())  # The host gets the removal, and still has the model.
     run(process.write_hosts())
     assert GUEST in host.models
     assert routed(world) == {"guests/m": 0}
@@ -204,7 +204,7 @@ def test_a_name_of_a_volume_is_one_though_the_claims_has_dots() -> None:
 
 
 def test_nobody_elses_host_is_believed_to_have_a_model() -> None:
-    """It says that it has models which never asked for it: nothing of theirs changes, and no request goes there."""
+    """It reports models that never named its pool: nothing changes for them, and they get no requests there."""
     world = asked(None)
     world.ask_for("own", placement=None)
     world.ask_for("other", namespace="guests", placement={"pool": "another", "namespace": NAMESPACE})
@@ -230,7 +230,7 @@ def test_nobody_elses_host_is_believed_to_have_a_model() -> None:
 
 
 def test_a_model_that_never_was_in_a_pool_does_not_leave_it_either() -> None:
-    """A host of a pool that takes its namespace says that it has it, while its own pods are not ready yet."""
+    """A host of a pool that admits its namespace reports it while its dedicated pods are not ready yet."""
     world = asked({})
     world.ask_for("apart", namespace="guests", placement=None)
     process = settled(world)
@@ -253,7 +253,7 @@ def test_a_model_that_never_was_in_a_pool_does_not_leave_it_either() -> None:
 
 
 def test_a_model_of_another_namespace_without_a_token_is_fetched_with_none_at_all() -> None:
-    """And not with the HF_TOKEN of the pool's template, as those of its own namespace are."""
+    """Models of the pool's own namespace use the HF_TOKEN of the pool's template."""
     world = asked({}, model={"source": "hf://org/model"})
     world.ask_for("own", model={"source": "hf://org/model"})
     settled(world)
@@ -309,7 +309,7 @@ def test_a_model_that_leaves_a_pool_of_another_namespace_is_answered_all_the_whi
 
 
 def test_two_models_of_one_name_in_two_namespaces_share_a_pool() -> None:
-    """Their keys differ by the namespace; the name that requests use is the older one's."""
+    """Their keys differ by namespace; the older one owns the served name."""
     world = asked({})
     world.ask_for("twin", model={"source": "demo://x", "servedNames": ["m"]})
     settled(world)

@@ -1,4 +1,4 @@
-"""What a pool keeps: its pods take over from each other, and gateways hear where the files are."""
+"""A pool's stores: its pods take over from each other, and gateways learn where files are."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def keepers(world: World) -> list[str]:
 
 
 def claims(world: World) -> list[set[str]]:
-    """By pod, the claims that it mounts."""
+    """Return the claims of each pod."""
     volumes = [pod["spec"]["volumes"] for pod in world.server.objects["Pod"].values()]
     found = [[volume.get("persistentVolumeClaim") for volume in each] for each in volumes]
     return [{claim["claimName"] for claim in each if claim} for each in found]
@@ -65,7 +65,7 @@ def test_one_that_no_pool_takes_says_nothing() -> None:
 
 
 def test_a_claim_that_has_models_keeps_nothing() -> None:
-    """The pool says so, and what to do, before a pod waits for its volumes for ever."""
+    """The pool reports it before a pod waits for its volumes forever."""
     volumes = [{"name": "weights", "persistentVolumeClaim": {"claimName": "shared"}}]
     world, process = settled(1, **KEPT)
     world.ask_for_pool(1, **KEPT, template={"volumes": volumes})
@@ -97,7 +97,7 @@ def test_a_changed_claim_rolls_pods_which_take_over_one_after_the_other() -> Non
 
 
 def test_the_only_pod_does_not_wait_for_somebody_to_take_its_models() -> None:
-    """The next one waits for it; without a claim the next is there first, and takes them."""
+    """Its successor waits for it. Without a claim, the successor exists first and takes the models."""
     world, process = settled(1, **KEPT)
     (before,) = world.server.objects["Pod"]
     world.ask_for_pool(1, responses={"claim": "larger"}, files={"claim": "shared"})

@@ -1,4 +1,4 @@
-"""Models are placed on hosts, moved, put to sleep and told of, by whole processes over a server and stub hosts."""
+"""Placing, moving and sleeping models, with events, by whole processes over a server and stub hosts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plimsoll_operator.status.reasons import Reason
 
 
 def where(world: World) -> dict[str, set[str]]:
-    """By model, the pods whose hosts have it."""
+    """Return the pods whose hosts have each model."""
     found: dict[str, set[str]] = {}
     for name, host in world.hosts.items():
         for model in host.models:
@@ -164,7 +164,7 @@ def test_a_pool_that_there_is_not() -> None:
 
 
 def test_a_pool_that_comes_with_its_models_is_never_missing() -> None:
-    """One file applies both, and the watch of the models tells first."""
+    """One file may contain both, and the watch of the models may be first."""
     world = World()
     world.ask_for("m")
     process = Process(world)
@@ -222,7 +222,7 @@ def test_hosts_under_full_pressure_refuse_by_name() -> None:
 
 
 def test_a_pool_that_cannot_be_used() -> None:
-    """As one that was stored before the schema refused it."""
+    """For example, one that an API server without the CRD's rules has stored."""
     world = World()
     world.ask_for("m")
     world.ask_for_pool(1, memory={"sleepers": "2Gi"})
@@ -424,7 +424,7 @@ def test_what_the_accelerator_allows_is_checked_against_the_pool(backend: str, a
 
 
 def test_a_pool_runs_no_code_that_comes_with_a_model() -> None:
-    """The schema refuses it, too; an object may be from before that."""
+    """The CRD rejects it as well, but not for objects stored before."""
     world = World()
     world.ask_for_pool(1)
     world.ask_for("m", model={"source": "hf://org/m", "trustRemoteCode": True})
@@ -495,7 +495,7 @@ def test_scaling_down_moves_the_models_first() -> None:
 
 
 def test_nothing_is_remembered_of_models_and_pools_that_are_gone() -> None:
-    """Each round's models are moved, evicted, refused, and then deleted, or given pods of their own."""
+    """In each round, models are moved, evicted, rejected, and then deleted or given dedicated pods."""
     world = World()
     process = Process(world)
     placer = process.pools.placer
@@ -534,7 +534,7 @@ def test_nothing_is_remembered_of_models_and_pools_that_are_gone() -> None:
 
 
 def answers(world: World) -> bool:
-    """Whether somebody would answer a request for the model m: a pod of its own, or a host that keeps it."""
+    """Return whether a pod or a host would serve a request for the model m."""
     own = [
         pod
         for pod in world.server.objects["Pod"].values()
@@ -547,7 +547,7 @@ def answers(world: World) -> bool:
 
 
 def moved(world: World, process: Process, **spec: Any) -> list[bool]:
-    """Whether it answered all the while."""
+    """Change the spec, and return whether the model was served at all times."""
     world.ask_for("m", **spec)
     process.hear()
     found: list[bool] = []
@@ -582,7 +582,7 @@ def test_own_pods_go_once_the_pool_answers_and_come_back_before_it_lets_go() -> 
 
 
 def test_what_was_taken_away_can_be_placed_again() -> None:
-    """The same action on the same host is another operation, once something has happened in between."""
+    """The same action on the same host has another operation ID after a change in between."""
     world, process = settled(replicas=1, models=1)
     for replicas in (0, 1):
         world.ask_for("m0", replicas=replicas)
@@ -594,7 +594,7 @@ def test_what_was_taken_away_can_be_placed_again() -> None:
 
 
 def test_a_process_waits_until_every_host_that_runs_has_been_asked() -> None:
-    """Else it would load a second time what an unheard host has, and no ModelHost tells of yet."""
+    """Otherwise it would load models a second time that a host without a report and a ModelHost has."""
     world, _ = settled(replicas=2, models=1)
     for name in list(world.server.objects[HOST_KIND]):
         world.server.remove(HOST_KIND, name)
@@ -695,7 +695,7 @@ def test_a_lost_nodes_models_answer_elsewhere_and_are_there_once_when_it_returns
     node = f"node-of-{lost}"
 
     def ready(status: str) -> None:
-        """What the cluster says of the pod; its container's own word stays as it was."""
+        """Set the pod's Ready condition in the cluster, but not the container's own state."""
         condition = [{"type": "Ready", "status": status}]
         world.server.change("Pod", lost, lambda pod: pod["status"].update(conditions=condition))
         process.hear()

@@ -1,4 +1,4 @@
-"""What a pool remembers of its models' sizes."""
+"""Sizes of models that a pool remembers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACE = (MODEL, "r1")
 
 
 def told(level: str, uid: str = "h1", **changes: Any) -> Known:
-    """A host that has the model at this level, with other words in its entry."""
+    """Return a host with the model at this level, with changes in its entry."""
     host = StubHost()
     spec = {"revision": "r1", "servedNames": ["m"], "pinned": False, "weight": 1.0, "priority": 0}
     host.change("place", MODEL, {"operation": "o", "spec": spec, "level": level})
@@ -59,7 +59,7 @@ def test_a_host_of_an_older_release_tells_of_models_that_are_awake_and_is_rememb
 
 
 def test_a_process_that_has_heard_no_host_yet_goes_by_what_modelhosts_say() -> None:
-    """The same bytes, whether the model is awake, or asleep on a host that has restarted."""
+    """The sizes are the same whether the model is awake, or asleep on a restarted host."""
     for level in ("Resident", "OnDisk"):
         found = told(level)
         status = host_status(found, False, {}, EPOCH, lambda _: True)

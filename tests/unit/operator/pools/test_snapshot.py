@@ -1,4 +1,4 @@
-"""What `plimsoll explain` tells of a pool, from the objects of a cluster alone."""
+"""The output of `plimsoll explain` for a pool, from a cluster's objects alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of private sources: what Secrets have, what is told where they have none, and where a token never shows."""
+"""Tokens of private sources: reading Secrets, messages about missing ones, and that tokens never show."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def asked(namespace: str = NAMESPACE) -> World:
 
 
 def given(world: World) -> list[str | None]:
-    """The tokens that hosts have."""
+    """Return the tokens that hosts have."""
     return [model.spec.get("token") for host in world.hosts.values() for model in host.models.values()]
 
 
@@ -128,7 +128,7 @@ def test_nobodys_secret_is_read_for_a_model_that_the_pool_does_not_take() -> Non
 
 
 def test_the_token_is_in_no_object_event_log_or_message(caplog: pytest.LogCaptureFixture) -> None:
-    """While it is placed, refused by a host that repeats what it was told, and rotated."""
+    """While it is placed, rejected by a host that repeats its request, and rotated."""
     caplog.set_level(logging.DEBUG)
     world = asked()
     process = Process(world)
@@ -149,7 +149,7 @@ def test_the_token_is_in_no_object_event_log_or_message(caplog: pytest.LogCaptur
 
 
 class Secrets:
-    """What may be read, and how it fails."""
+    """Readable Secrets, and their errors."""
 
     def __init__(self) -> None:
         self.data: dict[str, str] | None = {"token": encoded(OLD)}

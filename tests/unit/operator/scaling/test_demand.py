@@ -1,4 +1,4 @@
-"""What gateways may say, and what nobody believes."""
+"""Accepted and rejected reports of gateways."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of several gateways, counted over time."""
+"""Reports of several gateways, counted over time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOW = 1767225600.0
 
 
 class Counted:
-    """A tally over gateways that are asked every five seconds."""
+    """A window over gateways that are polled every five seconds."""
 
     def __init__(self, gateways: int = 1) -> None:
         self.now = NOW
@@ -51,7 +51,7 @@ def test_gateways_requests_add_up_and_replicas_do_not() -> None:
 
 
 def test_rate_seconds_and_load_by_littles_law() -> None:
-    """Two requests a second that take three seconds are six at a time."""
+    """Two requests a second of three seconds each are six at a time."""
     counted = Counted()
     gateway = counted.gateways[0]
     gateway.of(KEY).replicas = 2

@@ -1,4 +1,4 @@
-"""What is believed of gateways, for how long, and since when nothing was missed."""
+"""Accepted reports of gateways, how long they count, and since when none is missing."""
 
 from __future__ import annotations
 

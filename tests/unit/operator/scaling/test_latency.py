@@ -1,4 +1,4 @@
-"""Percentiles of what came between two answers."""
+"""Percentiles of the counts between two reports."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_what_was_before_counts_for_nothing() -> None:
 
 
 def test_without_bounds_nothing_is_known() -> None:
-    """A gateway may say of a revision how many it counted, and not how long they took."""
+    """A gateway may report the number of requests of a revision without their latencies."""
     found = spread([0.05] * 10)
     before = found.counts.copy()
     found.add(Latency(), Latency(count=5))

@@ -1,4 +1,4 @@
-"""What a replica carries, as it is known from its places, its cache, and what went wrong."""
+"""The load line of a replica, from its slots, its cache and missed targets."""
 
 from __future__ import annotations
 

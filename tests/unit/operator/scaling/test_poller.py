@@ -1,4 +1,4 @@
-"""Gateways are found, asked again and again, and left; the clock is a virtual one."""
+"""Gateways are found, polled and dropped; the clock is virtual."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = ObjectKey("team", "m")
 
 
 def polled(change: Callable[[dict[str, StubGateway], dict[str, object]], None], seconds: float) -> GatewayRegistry:
-    """The book after so many seconds, from the tenth of which on the network is as `change` made it."""
+    """Return the registry after this many seconds; from the tenth on, the network is as `change` made it."""
     registry = GatewayRegistry()
     gateways = {address: StubGateway(f"g-{address}") for address in ("198.18.0.1", "198.18.0.2")}
     network: dict[str, object] = {"names": True}

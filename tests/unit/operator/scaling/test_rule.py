@@ -1,4 +1,4 @@
-"""The rule, number by number, and what holds whatever it is told."""
+"""The scaling rule with numbers, and its properties for any input."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from plimsoll_operator.status.load_progress import Loading
 
 NOW = 10_000.0
 CALM = Facts(now=NOW, ready=1, slots=8.0, asked=NOW, carried=0.0)
-"""Everybody has been heard for hours."""
+"""All gateways have reported for hours."""
 EIGHT = Scaling(least=0, most=10, idle=300, target=Target())
-"""A replica carries 12: eight places, and four may wait."""
+"""A replica serves 12 requests: eight slots, and four may wait."""
 
 
 def desired_replicas(
@@ -30,7 +30,7 @@ def desired_replicas(
     load_line: LoadLine = LoadLine(),  # noqa: B008
     **said: Any,
 ) -> DesiredReplicas:
-    """What is wanted where the same was needed for hours, unless `said` has another number of some time ago."""
+    """Return the decision if the need was the same for hours, unless `said` has earlier needs."""
     found = Extremes()
     for ago, number in sorted(said.get("before", {}).items(), reverse=True):
         found.say(facts.now - ago, number)
@@ -220,7 +220,7 @@ def test_more_load_never_needs_fewer(
 
 @given(scalings, facts_of, lines, st.integers(1, 20))
 def test_a_need_is_at_rest_once_it_is_met(scaling: Scaling, facts: Facts, load_line: LoadLine, desired: int) -> None:
-    """What is needed is the same whether it is looked at from below, or there already: nothing goes to and fro."""
+    """The need does not depend on the present number of replicas, so it does not oscillate."""
     first = needed(scaling, desired, facts, load_line).replicas
     again = needed(scaling, first, facts, load_line).replicas
     assert needed(scaling, again, facts, load_line).replicas == again

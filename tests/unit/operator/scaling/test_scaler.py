@@ -1,4 +1,4 @@
-"""Models and gateways over time: what holds whatever happens, and what comes of it in the end."""
+"""Models and gateways over time: invariants during any events, and the result in the end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ADDRESSES = ("198.18.0.1", "198.18.0.2")
 
 
 class World:
-    """Gateways, one model, its pods and its status; processes of the operator come and go. A second is one step."""
+    """Gateways, one model, its pods and its status; operator processes come and go. A step is one second."""
 
     def __init__(self, scaling: Scaling, start: float = 20.0, startup: float = 3600.0) -> None:
         self.scaling, self.start, self.startup, self.now = scaling, start, startup, 0.0
@@ -65,7 +65,7 @@ class World:
         return sum(self.now - made >= self.start for made in self.pods.values())
 
     def begin(self) -> None:
-        """A process starts, with what the status says."""
+        """Start a process, with the model's status."""
         self.began = self.now
         clock = lambda: datetime.fromtimestamp(self.time, UTC)  # noqa: E731
         self.scaler = Scaler(wake=lambda key: setattr(self, "woken", True), clock=clock)
@@ -73,7 +73,7 @@ class World:
         self.look()
 
     def poll(self) -> None:
-        """Every gateway is asked once."""
+        """Poll every gateway once."""
         registry = self.scaler.registry
         registry.keep(ADDRESSES, self.time)
         for address, gateway in self.gateways.items():
@@ -85,7 +85,7 @@ class World:
         self.scaler.check_integrity()
 
     def look(self) -> None:
-        """A pass: decide, write the status, make and delete pods."""
+        """Reconcile: decide, write the status, create and delete pods."""
         pods = [pod(name, made, self.start, self.now, self.revision) for name, made in self.pods.items()]
         decision = self.scaler.decide(
             KEY, self.scaling, self.status, pods, revision=self.revision, startup=self.startup
@@ -108,7 +108,7 @@ class World:
             self.events.append((self.now, told[0].value, told[1]))
 
     def go_on(self, seconds: float) -> None:
-        """Time passes, in ticks."""
+        """Let time pass, in ticks."""
         for _ in range(int(seconds / TICK)):
             ready = self.ready
             self.now += TICK
@@ -118,14 +118,14 @@ class World:
                 self.look()
 
     def change_spec(self, revision: str) -> None:
-        """Somebody writes another one; its pods take the place of those that are there."""
+        """Change the spec; new pods replace the present ones."""
         self.revision = revision
         self.pods = dict.fromkeys(self.pods, self.now)
         self.look()
 
 
 def pod(name: str, made: float, start: float, now: float, revision: str = "h") -> Pod:
-    """As the operator sees it."""
+    """Return the pod as the operator sees it."""
     created, ready = EPOCH + timedelta(seconds=made), now - made >= start
     moved = created + timedelta(seconds=start) if ready else created
     return Pod(name, name, "m", revision, created, True, ready, None, False, created, moved=moved)
@@ -256,7 +256,7 @@ def test_load_that_stays_the_same_leads_to_one_number() -> None:
 
 
 def test_a_burst_is_not_followed_down_and_up_again() -> None:
-    """Every 30 s a burst: with a window of 60 s the replicas for it stay."""
+    """A burst comes every 30 s; with a window of 60 s, its replicas stay."""
     world = World(SCALES)
     for _ in range(20):
         world.gateways[ADDRESSES[0]].ask(KEY, 34)
@@ -319,7 +319,9 @@ def test_a_gateway_that_is_silent_is_told_of_in_the_status_and_only_then() -> No
 
 
 class Scaled(RuleBasedStateMachine):
-    """Requests come and go, gateways die and lie, operators are killed: what was promised holds at each moment."""
+    """Requests come and go, gateways fail and report wrongly, operators are killed: the invariants hold at all
+    times.
+    """
 
     world: World
 
@@ -353,7 +355,7 @@ class Scaled(RuleBasedStateMachine):
 
     @rule(which=st.sampled_from(ADDRESSES))
     def give_up(self, which: str) -> None:
-        """Who waited hangs up."""
+        """Waiting clients disconnect."""
         model = self.world.gateways[which].of(KEY)
         model.in_flight -= model.held
         self.world.gateways[which].let_go(KEY)
@@ -376,7 +378,7 @@ class Scaled(RuleBasedStateMachine):
 
     @rule(revision=st.sampled_from(["h", "h2"]), start=st.sampled_from([5.0, 60.0, float("inf")]))
     def change_spec(self, revision: str, start: float) -> None:
-        """Another spec loads faster, slower or never."""
+        """Change to a spec that loads faster, slower or never."""
         if revision != self.world.revision:
             self.world.start = start
             self.world.change_spec(revision)
@@ -404,7 +406,7 @@ class Scaled(RuleBasedStateMachine):
 
     @invariant()
     def what_loads_is_left_alone(self) -> None:
-        """None goes to zero before its startup deadline, or so shortly after it became ready."""
+        """No replica is removed before its startup deadline, or shortly after it became ready."""
         if not hasattr(self, "world"):
             return
         for at, made in self.world.removed:
@@ -425,7 +427,7 @@ class Scaled(RuleBasedStateMachine):
             assert self.world.scaling.least <= self.world.desired <= self.world.scaling.most
 
     def teardown(self) -> None:
-        """Once nobody asks and every gateway answers, there is what must be, and it stays."""
+        """Without requests, and with all gateways reporting, the minimum is reached and stays."""
         if not hasattr(self, "world"):
             return
         world = self.world
@@ -446,7 +448,7 @@ TestScaled.settings = settings(max_examples=20, stateful_step_count=20, deadline
 def test_requests_that_a_gateway_first_tells_of_count_unless_they_came_before_it_was_heard(
     named_before: bool, counted: bool
 ) -> None:
-    """What it counted before the model was followed nobody knows the time of."""
+    """The time of requests that were counted before the model was followed is unknown."""
     now = EPOCH
     scaler = Scaler(clock=lambda: now)
     scaler.registry.keep(ADDRESSES[:1], now.timestamp())
@@ -462,7 +464,7 @@ def test_requests_that_a_gateway_first_tells_of_count_unless_they_came_before_it
 
 
 def keys_read(models: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often a scaler reads of whom an entry is, where an answer names so many models for the first time."""
+    """Return how many entries a scaler reads of a report that names this many models for the first time."""
     scaling, registry, read = Scaling(1, 9), GatewayRegistry(), 0
     scaler = Scaler(registry, clock=lambda: EPOCH)
     now = EPOCH.timestamp()

@@ -1,4 +1,4 @@
-"""The extremes of a while, against a plain list."""
+"""The extremes of a time window, compared with a plain list."""
 
 from __future__ import annotations
 

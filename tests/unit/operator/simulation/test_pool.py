@@ -1,4 +1,4 @@
-"""The simulated pool: what it charges, whom it serves, what it refuses to do."""
+"""The simulated pool: its cost, its served requests, and what it rejects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_memory_for_sleepers_every_turn_is_a_load() -> None:
 
 
 def test_what_is_in_use_is_waited_for() -> None:
-    """A is busy until 510; B, which came at 20, is loaded then."""
+    """A is busy until 510; B, requested at 20, is loaded then."""
     result = run([Request(0, A, 500), Request(20, B, 1)]).run()
     assert result.waits[1] == pytest.approx(500.0)
 

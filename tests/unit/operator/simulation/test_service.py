@@ -1,4 +1,4 @@
-"""A day of one model: what replicas do with requests, and that the scaler's days end well."""
+"""A simulated day of one model: replicas that serve requests, and results of the scaler."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEVICE = Device(slots=2, prefill=1000.0, step=0.1, share=0.0)
 
 
 def served(requests: list[Request], device: Device = DEVICE) -> dict[float, tuple[float, float]]:
-    """By arrival: when the first token came, and the last."""
+    """Return the times of the first and last tokens, by arrival."""
     first: dict[float, float] = {}
     last: dict[float, float] = {}
     replica = Replica(
@@ -70,7 +70,7 @@ def test_every_request_is_answered(policy: Policy) -> None:
 
 
 def test_the_scaler_costs_less_than_the_peak_and_keeps_more_than_the_mean() -> None:
-    """The acceptance of the whole: figures of a full day stand in benchmarks/results/scaling.json."""
+    """Acceptance test of the scaler; benchmarks/results/scaling.json has the figures of a full day."""
     scaled, _ = run(ScalerPolicy(Scaling(0, 8, target=Target(4, ttft=0.8))), DAY)
     mean, _ = run(Fixed(1), DAY)
     peak, _ = run(Fixed(scaled.most), DAY)

@@ -1,4 +1,4 @@
-"""Reading what the schema let through: everything it allows is understood, and what cannot be served is refused."""
+"""Reading specs that the CRD schema accepts: all are understood, and those that cannot be served are rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CRD = next(Path(__file__).parents[4].glob("crds/*modeldeployment*.yaml"))
 
 
 def rule_of(*path: str) -> str:
-    """The expression of a field's first rule in the schema."""
+    """Return the regular expression of a field's first rule in the schema."""
     at = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
     for name in path:
         at = at["properties"][name]

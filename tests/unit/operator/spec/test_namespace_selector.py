@@ -1,4 +1,4 @@
-"""Label selectors of namespaces, as Kubernetes has them, over labels that are known and over those that are not."""
+"""Label selectors of namespaces with Kubernetes' semantics, over known and unknown labels."""
 
 from __future__ import annotations
 

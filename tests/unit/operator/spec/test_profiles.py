@@ -1,4 +1,4 @@
-"""Defaults and profiles of the installation: which of them win, and which pods a change of them replaces."""
+"""Defaults and profiles of the installation: their precedence, and which pods a change of them replaces."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ A100: Json = {
 
 @pytest.fixture
 def profiles_of(tmp_path: Path) -> Any:
-    """Reads defaults and profiles as the operator does."""
+    """Return a function that reads defaults and profiles like the operator."""
 
     def read(defaults: Json, named: Json | None = None) -> Profiles:
         file = tmp_path / "profiles.json"
@@ -93,7 +93,7 @@ RESOURCES = st.fixed_dictionaries(
 
 
 def keyed(layer: Json) -> dict[Any, Any]:
-    """Each thing that a layer says, by what another layer must say to replace it."""
+    """Return each setting of a layer, by the key with which another layer overrides it."""
     found: dict[Any, Any] = {
         name: value for name, value in layer.items() if name not in ("nodeSelector", "env", "tolerations")
     }
@@ -209,7 +209,7 @@ def test_without_defaults_no_pod_has_another_label(profiles_of: Any, body: Json)
 
 
 def test_labels_are_those_that_pods_have_today() -> None:
-    """Written down from the operator before there were profiles: its pods stay."""
+    """Recorded labels: an unintended change of them would replace all pods."""
     assert revision(spec_of(), IMAGE) == "fcf83afd28-51ef5c603b-1"
     assert revision(spec_of(**FULL), IMAGE) == "77cf132f96-ce994b2299-1"
     pool = read_pool(model("p") | {"spec": {"resources": {"memory": "2Gi"}, "memory": {"sleepers": "1Gi"}}})

@@ -1,4 +1,4 @@
-"""What `spec.rollout` comes to in pods."""
+"""`spec.rollout` in numbers of pods."""
 
 from __future__ import annotations
 

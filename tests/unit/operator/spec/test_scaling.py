@@ -1,4 +1,4 @@
-"""`spec.scaling` as it is read, and its defaults as the schema has them."""
+"""Reading `spec.scaling`, with the defaults of the CRD schema."""
 
 from __future__ import annotations
 
@@ -49,5 +49,5 @@ def test_a_model_that_is_stopped_does_not_scale() -> None:
 
 @pytest.mark.parametrize("scaling", [{"maxReplicas": 3}, {"maxReplicas": 9, "target": {"queue": 1}}])
 def test_pods_see_nothing_of_it(scaling: dict[str, Any]) -> None:
-    """To scale is no reason to roll."""
+    """Scaling causes no rollout."""
     assert user_part(read_spec(model(scaling=scaling))) == user_part(read_spec(model()))

@@ -1,4 +1,4 @@
-"""Conditions keep their times, and people hear of what changed."""
+"""Transition times of conditions, and the changes that become events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a pod cannot serve, from what kubelets write."""
+"""Why a pod cannot serve, from the status that kubelets write."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_runtimes_last_words_are_told(code: int, reason: Reason, again: bool
 @example(2, "usage: plimsoll serve MODEL\nplimsoll: error: resp_0123")
 @example(5, "engine-died: a line of another end")
 def test_the_end_of_a_log_is_in_no_status(code: int, log: str) -> None:
-    """The kubelet puts it where last words are, if there are none and the pod asks for it, as earlier ones do."""
+    """The kubelet puts it in place of a missing termination message if a pod asks for that."""
     found = failure(container(ended(code, reason="Error", message=log), restarts=1))
     assert found is not None
     if log.strip().startswith(f"{LAST_WORDS.get(code)}: ") and "\n" not in log.strip():

@@ -1,4 +1,4 @@
-"""The status of an object; planning/test_plan_machine.py holds it to the schema and the truth in all other states."""
+"""The status of an object; planning/test_plan_machine.py checks it against the schema in all other states."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def told(
     nodes: Mapping[str, Node] | None = None,
     may_roll: bool = True,
 ) -> tuple[dict[str, Any], dict[str, Condition]]:
-    """The fields and the conditions by type."""
+    """Return the fields, and the conditions by type."""
     observed = replace(World(list(pods), service, EPOCH + age, dict(nodes or {})).observed(), lost_names=lost)
     fields, conditions = describe(
         view(spec_of(replicas=replicas), fits_of("new"), observed, may_roll=may_roll), rejections, before
@@ -62,7 +62,7 @@ def told(
 
 
 def condition(kind: str, status: str, since: datetime, reason: Reason = Reason.SETTLED) -> dict[str, Any]:
-    """As it was written in the last status."""
+    """Return a condition of the last status."""
     told = {"type": kind, "status": status, "reason": reason.value, "message": "", "observedGeneration": 1}
     return {**told, "lastTransitionTime": stamp(since)}
 
@@ -279,7 +279,7 @@ def test_a_spec_that_cannot_be_read_leaves_what_runs(pods: list[SimulatedPod], p
 
 @pytest.mark.parametrize(("replicas", "ignored"), [(0, False), (1, False), (2, True), (256, True)])
 def test_replicas_that_have_no_effect_are_a_condition_while_it_is_so(replicas: int, ignored: bool) -> None:
-    """0 stops a model that scales, and 1 is the default, which nobody need have written."""
+    """0 stops a scaled model, and 1 is the default."""
     item = model(replicas=replicas, scaling={"maxReplicas": 3})
     assert [c.word for c in replicas_ignored(item)] == ["True"] * ignored
     assert replicas_ignored(model(replicas=replicas)) == []

@@ -1,4 +1,4 @@
-"""The door to hosts, over real HTTP."""
+"""The client of the host API, over real HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOSTS = 150
 
 
 async def test_questions_that_wait_for_news_leave_room_for_requests() -> None:
-    """The HTTP client's own limit is 100 connections."""
+    """The HTTP client's default limit is 100 connections."""
     waiting, asked, news = 0, asyncio.Event(), asyncio.Event()
 
     async def report(request: web.Request) -> web.Response:
@@ -48,7 +48,7 @@ async def test_questions_that_wait_for_news_leave_room_for_requests() -> None:
 
 
 class Session:
-    """Notes how long requests may take, and reaches nobody."""
+    """Records the time limits of requests, and sends none."""
 
     def __init__(self) -> None:
         self.seconds: list[float | None] = []

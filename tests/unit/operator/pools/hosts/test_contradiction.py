@@ -1,4 +1,4 @@
-"""Reports that cannot be true, or come from the past, are told and not used."""
+"""Reports that cannot be true, or are older than accepted ones, are recorded as trouble and not used."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPEC = {"revision": "r", "servedNames": [], "pinned": False, "weight": 1, "prior
 
 
 def report(states: Mapping[str, str] | None = None, **changes: Any) -> Report:
-    """Of a host that has models of 100 MiB in these states, and memory for ten of them."""
+    """Return the report of a host with models of 100 MiB in these states, and memory for ten of them."""
     found = {"a": "Resident", "b": "InHost"} if states is None else states
     models = {ObjectKey("team", name): StubModel(SPEC, state, NOW - 60) for name, state in found.items()}
     return replace(StubHost(sequence=7, now=NOW - 10, models=models).report(), **changes)

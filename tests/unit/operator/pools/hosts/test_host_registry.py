@@ -1,4 +1,4 @@
-"""What is believed of hosts: no report that goes back, contradicts itself, or comes from a process of before."""
+"""Accepted reports of hosts: none that goes back, contradicts itself, or comes from an earlier process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_report_that_cannot_be_true_changes_nothing(second: Report, words: str
 
 
 def test_a_device_that_a_pool_has_not_claimed_is_not_placed_on() -> None:
-    """It is seen by every pod of a node whose container runtime shows it to all; another pool may have claimed it."""
+    """A container runtime may show the device to every pod of a node, and another pool may have requested it."""
     gpu = report(device=msgspec.structs.replace(report().device, kind="cuda", capacity=80 << 30, line=72 << 30))
     registry = HostRegistry()
     registry.keep(POOL, [pod(memory=1024 * MIB), pod("claimed", memory=0)])
@@ -110,7 +110,7 @@ def test_what_is_no_report_is_refused_with_words(data: bytes) -> None:
 
 
 class Telling(RuleBasedStateMachine):
-    """Pods come and go, reports and failures come in any order."""
+    """Pods come and go; reports and failures come in any order."""
 
     def __init__(self) -> None:
         super().__init__()

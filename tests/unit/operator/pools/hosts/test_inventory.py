@@ -1,4 +1,4 @@
-"""Hosts as the planner sees them: what was asked counts until the report shows it, and what died does not."""
+"""Hosts for the planner: accepted actions count until the report shows them, and dead pods do not."""
 
 from __future__ import annotations
 

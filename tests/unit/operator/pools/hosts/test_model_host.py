@@ -1,4 +1,4 @@
-"""What a host may report, its ModelHost can say: every limit of the one is within those of the other."""
+"""Every report that is accepted fits into the ModelHost's schema."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Change = Callable[[Json, str], None]
 
 
 def body(**changes: Any) -> Json:
-    """A report of a host with one model, and a decision about it."""
+    """Return the report of a host with one model and one decision about it."""
     host = StubHost(now=EPOCH.timestamp(), models={ObjectKey("team", "m"): StubModel(SPEC, "Resident", 1.0)})
     host.decide(ObjectKey("team", "m"), "Evicted", "value 0.8 against 3.1")
     found: Json = json.loads(json.dumps(host.body() | changes))
@@ -98,7 +98,7 @@ def test_the_limits_are_those_of_the_schema() -> None:
 
 
 def test_the_largest_status_leaves_room_for_metadata_in_etcd() -> None:
-    """etcd refuses a request of more than 1.5 MiB; an integration test writes this one."""
+    """etcd rejects a request of more than 1.5 MiB; an integration test writes this one."""
     assert stored_bytes(largest(STATUS)) <= 3 * 2**19 - 64 * 2**10
 
 
@@ -112,7 +112,7 @@ def test_a_name_that_the_schema_refuses_makes_it_no_report(what: str, name: str)
 
 
 def crowd(count: int) -> Known:
-    """A host with so many models: each third is in device memory, each third in none and each third is fetched."""
+    """Return a host with `count` models: a third is in device memory, a third asleep, and a third is being fetched."""
     report = body()
     entry = report["models"][0] | {"weights": 0, "workspace": 0, "kv": 0}
     states = ("Resident", "OnDisk", "Fetching")
@@ -137,7 +137,7 @@ def test_models_beyond_the_limit_are_left_out_those_first_that_answer_nothing() 
 
 
 def test_what_an_earlier_release_stored_is_cut_as_well() -> None:
-    """Until the first report of a new process, the status repeats the models that it has already."""
+    """Until the first report to a new leader, the status repeats the stored models."""
     entry = {"namespace": "team", "name": "m", "state": "OnDisk", "servedNames": ["m"]}
     before = {
         "models": [

@@ -1,4 +1,4 @@
-"""ModelHosts are written evenly, the newest of each, and not for numbers that move all the time."""
+"""ModelHosts are written evenly, with the latest state of each, and not for numbers that always change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POOL = ObjectKey("team", "shared")
 
 
 class Time:
-    """A clock, and a sleep that turns it."""
+    """A clock, and a sleep that advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,14 +33,14 @@ class Time:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Others may sleep at the same time."""
+        """Advance the clock; other tasks may sleep at the same time."""
         due = self.now + seconds
         await asyncio.sleep(0)
         self.now = max(self.now, due)
 
 
 class TimedApi(ServerApi):
-    """Notes when each write came."""
+    """Records the time of each write."""
 
     def __init__(self, server: Server, time: Time) -> None:
         super().__init__(server)
@@ -57,7 +57,7 @@ class TimedApi(ServerApi):
 
 
 class Writing:
-    """A hundred hosts, and whoever writes of them."""
+    """A hundred hosts and their writer."""
 
     def __init__(self, count: int = 100, *, leads: bool = True) -> None:
         self.time, self.server = Time(), Server()
@@ -82,7 +82,7 @@ class Writing:
             self.registry.take(uid, stub.report(), stub.now)
 
     async def write(self) -> None:
-        """Until nothing is left to be written."""
+        """Run the writer until its queue is empty."""
         task = asyncio.create_task(self.writer.run())
         while self.writer._pending or not task.done():
             before = len(self.api.times), dict(self.writer._pending)

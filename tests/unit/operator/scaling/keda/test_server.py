@@ -1,4 +1,4 @@
-"""KEDA's questions over a real socket, asked by a client of gRPC, while gateways are stand-ins."""
+"""KEDA's calls by a gRPC client over a real socket, with stub gateways."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KEY = ObjectKey("team", "gemma")
 
 
 class Place:
-    """Two gateways, the book of what they say, the scaler behind a port, and a client."""
+    """Two gateways, the registry of their reports, the scaler on a port, and a client."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -44,7 +44,7 @@ class Place:
         self.channel: Any = None
 
     def hear(self, *addresses: str) -> None:
-        """These gateways answer; all, where none is named."""
+        """Let these gateways report; all, if none is named."""
         for address in addresses or self.gateways:
             self.registry.take(address, self.gateways[address].answer(), self.now)
 
@@ -107,12 +107,12 @@ async def test_a_model_is_active_for_a_while_after_its_last_request(place: Place
     assert await place.is_active()
     assert await place.is_active(activeSeconds="10")
     assert not await place.is_active(activeSeconds="9")
-    place.now += 5  # nothing newer was heard, and time passes all the same
+    place.now += 5  # Time passes without newer reports.
     assert not await place.is_active(activeSeconds="10")
 
 
 async def test_a_gateway_that_is_not_heard_makes_numbers_unknown(place: Place) -> None:
-    """KEDA would scale down by a number that is too small; that a request is there is true all the same."""
+    """KEDA would scale down by a number that is too small; that requests exist is certain all the same."""
     place.gateways["one"].ask(KEY, 3)
     place.hear("one")
     assert await place.is_active()
@@ -209,7 +209,7 @@ async def test_a_port_that_is_taken_is_told() -> None:
 
 
 async def test_it_finds_gateways_by_itself() -> None:
-    """Real HTTP to a gateway, real gRPC from KEDA."""
+    """With real HTTP to a gateway and real gRPC from KEDA."""
     gateway = StubGateway("g", now=time.time)
     gateway.hold(KEY, 3)
     async with (
@@ -227,7 +227,7 @@ async def test_it_finds_gateways_by_itself() -> None:
 
 
 def test_nobody_pays_for_it_who_does_not_want_it() -> None:
-    """gRPC takes some 10 MiB."""
+    """gRPC takes about 10 MiB."""
     grpc_loaded = "'grpc' in sys.modules or 'google.protobuf' in sys.modules"
     code = f"import sys, plimsoll_operator.controller.main; sys.exit({grpc_loaded})"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""What a trigger may say, and what it is told where it says something else."""
+"""The metadata of triggers, and errors about other metadata."""
 
 from __future__ import annotations
 
