@@ -42,9 +42,7 @@ class PlanBuilder:
             self.evictions.forget(ledger)
 
     def stuck(self, slot: Slot) -> bool:
-        """Whether this plan has just placed the copy, or this round has an action for it; such a copy does not move
-        again.
-        """
+        """Return whether this plan has just placed the copy, or has an action for it in this round."""
         return slot.touched or (slot.copy.model, slot.ledger.key) in self.entered
 
     def later(self, seconds: float) -> None:

@@ -161,7 +161,7 @@ async def test_a_good_canary_goes_on_where_it_was_and_gets_all(
 ) -> None:
     async with running(server, direct.namespace, "--gateways", f"localhost:{port}"):
         stable, good = await begun(direct)
-    counting.count(stable, 1000, errors=500)  # what is not seen of a step counts for nothing
+    counting.count(stable, 1000, errors=500)  # Requests before the step do not count.
     counting.count(good, 1000, errors=1000)
 
     def serve_well() -> None:

@@ -95,7 +95,7 @@ async def test_without_kopfs_watch_no_change_is_acted_on(server: ApiServer, dire
         (pod,) = await asyncio.to_thread(direct.pods, "before")
         name = pod["metadata"]["name"]
         await asyncio.to_thread(direct.ask, "DELETE", f"/api/v1/namespaces/{direct.namespace}/pods/{name}")
-        await soon(direct, "before", 1, without=name)  # it is awake, and sees what it watches itself
+        await soon(direct, "before", 1, without=name)  # It runs, and its own watches work.
         assert await asyncio.to_thread(direct.pods, "meanwhile") == []
         assert "status" not in await asyncio.to_thread(direct.model, "meanwhile")
         cuttable.through.set()

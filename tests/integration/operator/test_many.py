@@ -57,7 +57,9 @@ async def test_what_many_objects_cost(server: ApiServer, direct: Direct, tmp_pat
         # The last reconcile writes events after the status that settles its object.
         assert until(lambda: counted(_requests(server, namespace)) == SETTLING), _difference(server, namespace)
         passes = operator.metric(PASSES)
-        assert until(lambda: operator.metric(PASSES) >= passes + RESYNCED, LIMIT_SECONDS), "objects are looked at again"
+        assert until(lambda: operator.metric(PASSES) >= passes + RESYNCED, LIMIT_SECONDS), (
+            "objects are reconciled again"
+        )
         assert counted(_requests(server, namespace)) == SETTLING, "once settled they cost nothing"
     before = counted(_requests(server, namespace))
     with running_operator(server, FIRST, tmp_path, namespace=namespace) as again:

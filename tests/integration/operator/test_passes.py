@@ -322,7 +322,7 @@ async def test_a_pod_is_moved_before_its_node_is_drained(operator: Operator, dir
     (pod,) = direct.pods("m")
     drained = Node(cordoned=True, lost=False)
     assert operator.nodes.note(pod["spec"]["nodeName"], drained) == {key.of(KIND)}, (
-        "whoever has pods there needs a pass"
+        "objects with pods there are reconciled"
     )
     await operator.until_quiet(key)
     assert conditions(direct)["Progressing"] == ("True", "Moving")

@@ -154,7 +154,7 @@ LINES: dict[str, tuple[Change, str]] = {
         "drop ALL",
     ),
     "somebody's image": (lambda p: p["spec"]["containers"][0].update(image="evil.example/runtime:1"), IMAGES),
-    "an init container of somebody's image": (
+    "an init container with another image": (
         lambda p: p["spec"].update(
             initContainers=[{"name": "i", "image": "evil:1", "securityContext": context(p)}],
         ),
@@ -464,7 +464,7 @@ POOL_LINES: dict[str, Change] = {
     "no labels": lambda p: p["metadata"].pop("labels"),
     "no owner": lambda p: p["metadata"].pop("ownerReferences"),
     "another pool's label": lambda p: p["metadata"]["labels"].update({POOL_LABEL: "other"}),
-    "a model's label beside its own": lambda p: p["metadata"]["labels"].update({OWNER_LABEL: "gemma"}),
+    "a model's label in addition to its own": lambda p: p["metadata"]["labels"].update({OWNER_LABEL: "gemma"}),
     "a model's label alone": lambda p: p["metadata"]["labels"].update(
         {OWNER_LABEL: p["metadata"]["labels"].pop(POOL_LABEL)}
     ),

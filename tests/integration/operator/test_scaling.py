@@ -94,7 +94,7 @@ async def test_to_zero_and_back(
         gateway.hold(key, 2)
         assert await holds(lambda: live(direct) == 1)
         # If news comes between two requests, the second one returns without a wait.
-        assert gateway.waits[answered : answered + 1] in ([], [Wait.NEWS]), "the wait of the question was waited for"
+        assert gateway.waits[answered : answered + 1] in ([], [Wait.NEWS]), "the request returned after its whole wait"
         assert desired(direct) == 1
         direct.make_ready("m")
         gateway.let_go(key)

@@ -128,7 +128,7 @@ class Process:
         before = self.world.server.version
         result = self.result()
         changed = self.world.server.version != before
-        assert changed or result.again is None or result.again > timedelta(0), "a pass that changes nothing, for ever"
+        assert changed or result.again is None or result.again > timedelta(0), "endless reconciles without a change"
         return changed
 
     def result(self) -> ReconcileResult:

@@ -159,7 +159,7 @@ class StubHost:
         self.loads.append(key)
         level = body["level"]
         if level == "Resident" and not self.fits(key):
-            level = "OnDisk"  # it decides by itself what is awake
+            level = "OnDisk"  # The host itself decides which models are awake.
         error = known.error if known is not None and same else None  # until the next try is better
         self.models[key] = StubModel(spec, "Fetching", self.now, wish=level, error=error)
         self.sequence += 1

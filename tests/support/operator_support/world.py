@@ -175,7 +175,7 @@ class World:
                 case DeletePod(name, uid, _):
                     (pod,) = [p for p in self.pods if p.name == name]
                     assert pod.json()["metadata"]["uid"] == uid
-                    assert pod.owner == UID, "a pod of somebody else"
+                    assert pod.owner == UID, "a pod of another owner"
                     self._delete(pod)
                 case CreateService():
                     assert self.service is ServiceState.MISSING

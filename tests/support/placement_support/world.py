@@ -107,7 +107,7 @@ class World:
                 assert copy.revision == self.models[key].revision, f"{action} wakes another revision"
                 self._set(copy, host, State.RESIDENT)
             case Move():
-                assert (key, action.source) not in self.placed, f"{action}: what was placed or moved moves again"
+                assert (key, action.source) not in self.placed, f"{action}: a placed or moved copy moves again"
                 assert host.condition is Condition.READY or action.source == action.host, f"{host.key} takes nothing"
                 if self.copies[key, action.source].state.awake:
                     self.moved.add(key)
@@ -121,7 +121,7 @@ class World:
     def _check_both(self, key: ObjectKey, before: tuple[int, int]) -> None:
         """Assert that both copies of a moving model fit at the same time."""
         for now, then in zip(self.over(key), before, strict=True):
-            assert now <= max(0, then), f"{key} has no room for a copy beside the one that is to go"
+            assert now <= max(0, then), f"{key} has no memory for a second copy next to the leaving one"
 
     def _seconds(self, key: ObjectKey) -> float:
         revision = self.models[key].revision

@@ -49,8 +49,10 @@ def assert_snapshot(name: str, found: Json) -> None:
     if os.environ.get(UPDATE) == "1":
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    assert path.exists(), f"no snapshot {path.name}: run this test with {UPDATE}=1 and read what it wrote"
-    assert text == path.read_text(), f"{path.name} is not what is built; if that is meant, run with {UPDATE}=1"
+    assert path.exists(), f"no snapshot {path.name}: run this test with {UPDATE}=1 and review the difference"
+    assert text == path.read_text(), (
+        f"{path.name} differs from the built object; if that is intended, run with {UPDATE}=1"
+    )
 
 
 @pytest.mark.parametrize("case", SPECS)

@@ -83,7 +83,7 @@ async def test_a_collection_that_cannot_be_read_is_in_trouble_until_it_can() -> 
             await kopf.get(path, watch="true")
         assert (part.failures, part.trouble) == (2, "modeldeployments: the API server returned 403: Forbidden")
         await kopf.get(path)
-        assert part.lists_begun == 0, "what was refused is no list"
+        assert part.lists_begun == 0, "a rejected list does not count"
         stub.status = 200
         await kopf.get(path, watch="true")
         assert (part.failures, part.trouble) == (0, "")
@@ -114,7 +114,7 @@ async def test_a_token_that_is_refused_again_and_again_is_not_tried_at_once() ->
 
 
 def test_tries_never_end_and_are_never_far_apart() -> None:
-    for _ in range(2):  # kopf goes through them anew for each request
+    for _ in range(2):  # kopf iterates over them again for each request
         found = [pause for _, pause in zip(range(1000), Backoffs(), strict=False)]
         assert len(found) == 1000
         assert max(found) == found[-1] == LONGEST_BACKOFF

@@ -39,4 +39,4 @@ def test_totals_are_by_process_and_revision_and_what_broke_off_has_failed() -> N
     }
     assert totals_of(ObjectKey("team", "none")) == {"g1": {}, "g2": {}}
     now += KEPT_SECONDS + 1
-    assert totals_of(KEY) is None, "what was said so long ago does not count"
+    assert totals_of(KEY) is None, "an old report does not count"

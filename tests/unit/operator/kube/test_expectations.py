@@ -235,7 +235,7 @@ def test_a_status_that_a_pass_wrote_is_no_news(process: Process) -> None:
     assert process.queue.added == []
     asked = len(process.api.asked)
     assert process.make_a_pass() == ReconcileResult(again=timedelta(seconds=600)), "when its progress counts as stalled"
-    assert process.api.asked[asked:] == [], "settled: nothing is asked for"
+    assert process.api.asked[asked:] == [], "settled: no requests"
 
 
 def test_a_status_that_somebody_else_wrote_is_put_right(process: Process) -> None:
@@ -471,7 +471,7 @@ def test_what_a_new_model_needs_is_made_by_one_request_each_and_told_in_one_even
     process.server.remove("Service", "a")
     process.tell()
     process.make_a_pass()
-    assert process.api.events[-1][1] == "ServiceApplied", "what is put right is news"
+    assert process.api.events[-1][1] == "ServiceApplied", "a correction is an event"
 
 
 def test_a_budget_that_cannot_be_made_keeps_no_status_from_being_written(process: Process) -> None:

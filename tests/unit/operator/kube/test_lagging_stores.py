@@ -261,7 +261,7 @@ class Lagging(RuleBasedStateMachine):
     def do_what_is_late(self, data: st.DataObject) -> None:
         write = self.server.late.pop(data.draw(st.integers(0, len(self.server.late) - 1)))
         self.is_late = True
-        with suppress(ApiError):  # nobody listens to its answer any more
+        with suppress(ApiError):  # The response is not used.
             write()
         self.is_late = False
 

@@ -250,7 +250,7 @@ async def test_how_long_there_has_been_no_leader(clock: Clock) -> None:
     clock.now += 5
     await other.take()
     await other.take()
-    assert other.leaderless_seconds == 10, "a Lease for nobody is no leader"
+    assert other.leaderless_seconds == 10, "a Lease without a holder is no leader"
 
 
 async def test_a_holder_gives_it_up_so_that_the_next_one_need_not_wait(clock: Clock) -> None:

@@ -43,7 +43,7 @@ async def test_nothing_is_missing() -> None:
     assert ("create pods", "team-a", "") in cluster.asked
     assert ("create pods", "team-b", "") in cluster.asked
     assert ("update leases", "system", "plimsoll-operator") in cluster.asked
-    assert ("create leases", "system", "") in cluster.asked, "a rule with a name never lets anybody create"
+    assert ("create leases", "system", "") in cluster.asked, "a rule with a name never allows create"
     assert await missing(cluster, None, LEASE) == []
     assert ("create pods", None, "") in cluster.asked
 
@@ -51,8 +51,8 @@ async def test_nothing_is_missing() -> None:
 async def test_the_record_of_served_names_is_asked_for_by_its_name() -> None:
     record, cluster = ObjectKey("system", "names"), Cluster(("patch configmaps", "system"))
     assert await missing(cluster, None, LEASE, record) == [
-        "the operator's ServiceAccount lacks these rights on the ConfigMap system/names: patch configmaps; grant it what the "
-        "chart's roles do"
+        "the operator's ServiceAccount lacks these rights on the ConfigMap system/names: patch configmaps; "
+        "grant the rights in the chart's roles"
     ]
     assert ("watch configmaps", "system", "names") in cluster.asked
 

@@ -401,4 +401,4 @@ def test_a_host_that_may_take_nothing_breaks_no_plan() -> None:
     state = pool(models, [host("h1", files("a"), files("b"), line=0), host("h2")])
     moves = [action for action in actions(state) if isinstance(action, Move)]
     assert {(move.source.name, move.host.name) for move in moves} <= {("h1", "h2")}
-    assert moves, "what lies where it can never wake goes where it can"
+    assert moves, "a copy on a host where it cannot wake moves"

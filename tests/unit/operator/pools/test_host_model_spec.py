@@ -23,7 +23,7 @@ def test_the_planner_hears_of_what_is_wanted() -> None:
     assert placed(None) == Replicas(1, 0, 1)
     assert placed(2) == Replicas(2, 0, 2)
     assert placed(9) == Replicas(2, 0, 2), "an edit of the bounds counts at once"
-    assert placed(0) == Replicas(1, 0, 1), "it sleeps where it is"
+    assert placed(0) == Replicas(1, 0, 1), "it stays placed and sleeps"
     assert placed(1, minReplicas=2) == Replicas(2, 2, 2)
 
 
@@ -43,7 +43,7 @@ def test_a_model_is_on_as_many_hosts_as_its_status_says() -> None:
     world.server.change(KIND, "a", lambda item: item["status"].update(desiredReplicas=2))
     run(Process(world).settle())
     assert hosts_of(world) == 2
-    assert world.server.objects[KIND]["a"]["status"]["desiredReplicas"] == 2, "nobody is heard who could say fewer"
+    assert world.server.objects[KIND]["a"]["status"]["desiredReplicas"] == 2, "no gateway reports that fewer suffice"
 
 
 def test_replicas_of_a_model_that_scales_are_ignored_in_a_pool_too() -> None:

@@ -107,7 +107,7 @@ def test_labels_and_selectors_that_change_let_models_in_and_out() -> None:
     assert on_hosts(world) == {GUEST}
     world.label("guests", tier="tin")
     again(process)
-    assert on_hosts(world) == set(), "whom the pool takes is its namespace's to say at any time"
+    assert on_hosts(world) == set(), "a pool may withdraw its admission at any time"
     assert told(world)[1] == "NamespaceNotAdmitted"
     (refused,) = [note for name, reason, note in process.api.events if (name, reason) == ("m", "Refused")]
     assert "does not select namespace guests" in refused
@@ -215,7 +215,7 @@ def test_nobody_elses_host_is_believed_to_have_a_model() -> None:
         host.change("place", key, {"operation": str(key), "spec": spec, "level": "Resident"})
         host.proceed()
         host.decide(key, "Evicted", "a lie")
-    host.lie = lambda report: report  # it goes on to say so, whatever it is asked
+    host.lie = lambda report: report  # It reports this whatever it is asked.
     run(process.poll())
     run(process.write_hosts())
     assert routed(world)["guests/m"] == 0

@@ -92,7 +92,7 @@ def test_a_model_that_sleeps_is_ready() -> None:
     assert conditions(world, "m0")["Routable"] == ("True", "Asleep")
     assert status_of(world, "m0")["phase"] == "Asleep"
     asleep = [note for _, reason, note in process.api.events if reason == "Asleep" and "12 min" in note]
-    assert len(asleep) == 1, "what the host decided is told, once"
+    assert len(asleep) == 1, "a decision of the host is one event"
     host.use(key)
     run(process.settle())
     assert conditions(world, "m0")["Ready"] == ("True", "Ready")
@@ -332,7 +332,7 @@ def test_conditions_stay_as_they_are_while_the_same_fetch_fails_again_and_again(
     for _ in range(3):
         host.models[key].state, host.models[key].error, host.models[key].wish = "Absent", "401 for demo://x", ""
         host.sequence += 1
-        for _ in range(2):  # what it has failed at is seen, and then the next try
+        for _ in range(2):  # First its failure is seen, then the next try.
             world.now += 61
             process.queue.add(POOL.of(PLACEMENT))
             run(process.turn())
@@ -523,7 +523,9 @@ def test_nothing_is_remembered_of_models_and_pools_that_are_gone() -> None:
         for name in names:  # hosts speak of them still
             host.decide(ObjectKey(NAMESPACE, name), "Evicted", "value 0.7 against 3.1")
         run(process.settle())
-        placer.tell(ObjectKey(NAMESPACE, names[0]), Reason.REFUSED, "a host refuses what was asked before it went")
+        placer.tell(
+            ObjectKey(NAMESPACE, names[0]), Reason.REFUSED, "a host rejects late requests for the deleted model"
+        )
         assert placer._told == {}
         pool = placer._pools[POOL]
         assert [pool.moved, pool.asked, pool.refused, pool.waiting, pool.sizes, pool.problems, pool.held] == [{}] * 7
@@ -751,7 +753,7 @@ def test_reports_that_lie_or_go_back_change_nothing(change: str) -> None:
     status = world.server.objects[HOST_KIND][name]["status"]
     (condition,) = [c for c in status["conditions"] if c["type"] == "Reporting"]
     assert (condition["status"], condition["reason"]) == ("False", "ReportRefused")
-    assert len(status["models"]) == 1, "the last report that was believed stays"
+    assert len(status["models"]) == 1, "the last accepted report stays"
     assert status_of(world, "m0")["placements"] == before
     pool = world.server.objects[POOL_KIND]["shared"]["status"]
     loaded = next(c for c in pool["conditions"] if c["type"] == "Loaded")

@@ -140,7 +140,7 @@ def test_the_token_is_in_no_object_event_log_or_message(caplog: pytest.LogCaptur
     run(process.settle())
     everything = json.dumps([world.server.objects, world.server.told, process.api.events, process.api.asked])
     assert placed(world) is not None
-    assert "401 Unauthorized" in everything + caplog.text, "the host's words are told"
+    assert "401 Unauthorized" in everything + caplog.text, "the host's message is shown"
     for token in (OLD, NEW, encoded(OLD), encoded(NEW)):
         assert token not in everything
         assert token not in caplog.text
@@ -208,7 +208,7 @@ async def test_a_secret_is_looked_at_once_a_minute_however_many_models_name_it()
     await secrets.tokens.of([])
     secrets.now += 3 * LOOK_AGAIN_SECONDS
     await secrets.tokens.of([])
-    assert secrets.tokens._known == {}, "what nobody names any more is not kept"
+    assert secrets.tokens._known == {}, "an item that no model names is dropped"
 
 
 def test_marks_differ_as_tokens_do_and_show_nothing_of_them() -> None:

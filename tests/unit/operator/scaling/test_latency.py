@@ -28,7 +28,7 @@ def test_nothing_has_no_percentile() -> None:
     assert spread([]).percentile() is None
     first = Spread()
     first.add(None, counted([0.2] * 9))
-    assert first.count == 0, "when those came, nobody knows"
+    assert first.count == 0, "their times are unknown"
 
 
 def test_within_a_bucket_it_is_shared_out_evenly() -> None:

@@ -64,7 +64,7 @@ def test_a_line_is_drawn_once_a_minute_and_only_lower() -> None:
     assert first.learned(TARGET, replace(worse, now=NOW + DRAW_SECONDS - 1)) == first
     assert first.learned(TARGET, replace(worse, now=NOW + DRAW_SECONDS)).missed == pytest.approx(4.0)
     coming = replace(worse, now=NOW + DRAW_SECONDS, steady=False)
-    assert first.learned(TARGET, coming) == first, "what comes of more replicas is not seen yet"
+    assert first.learned(TARGET, coming) == first, "the effect of more replicas is not measured yet"
     crowded = replace(FACTS, now=NOW + DRAW_SECONDS, carried=20.0, ttft=1.2)
     assert first.learned(TARGET, crowded) == first, "that more cannot be carried is known"
 

@@ -124,7 +124,7 @@ def test_people_hear_what_keeps_it_from_scaling() -> None:
     assert "maxReplicas is 10" in desired_replicas(10, replace(CALM, in_flight=500.0)).trouble
     deaf = replace(CALM, unheard="gateway a: it is not reachable", since=NOW)
     assert desired_replicas(2, deaf).trouble == desired_replicas(0, deaf).trouble == "gateway a: it is not reachable"
-    assert desired_replicas(2, replace(deaf, since=NOW - 1)).trouble == "", "what it said last counts still"
+    assert desired_replicas(2, replace(deaf, since=NOW - 1)).trouble == "", "its last report still counts"
     target = replace(EIGHT, target=Target(None, ttft=0.8))
     alone = desired_replicas(1, replace(CALM, carried=0.3, ttft=3.0), target)
     assert "more replicas do not help" in alone.trouble

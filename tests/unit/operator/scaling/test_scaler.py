@@ -143,7 +143,7 @@ def test_from_one_to_zero_and_back() -> None:
     assert world.desired == 0
     world.gateways[ADDRESSES[0]].hold(KEY, 2)
     world.poll()
-    assert world.woken, "at once, and not when it is looked at next"
+    assert world.woken, "immediately, not at the next check"
     world.look()
     assert world.desired == 1
     assert [reason for _, reason, _ in world.events] == ["ScaledToZero", "ScaledFromZero"]
@@ -170,7 +170,7 @@ def test_a_client_that_gives_up_leaves_a_replica_that_comes_up() -> None:
     gateway.let_go(KEY)
     gateway.of(KEY).in_flight = 0
     world.go_on(45)
-    assert (world.desired, world.ready) == (1, 1), "whoever comes back is answered"
+    assert (world.desired, world.ready) == (1, 1), "a model that is requested again is served"
     world.go_on(10)
     assert world.desired == 0
 
@@ -180,7 +180,7 @@ def test_a_model_that_never_loads_goes_to_zero_after_its_deadline_and_is_tried_a
     world.go_on(300)
     world.begin()
     world.go_on(295)
-    assert world.desired == 1, "an operator that starts over goes on from the pods"
+    assert world.desired == 1, "a restarted operator continues from the pods"
     world.go_on(60)
     assert world.desired == 0
     failure = {
