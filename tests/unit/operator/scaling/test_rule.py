@@ -84,7 +84,7 @@ def test_the_reason_has_the_numbers() -> None:
     slow = replace(CALM, in_flight=10.0, carried=10.0, ttft=1.2)
     target = replace(EIGHT, target=Target(None, ttft=0.8))
     assert desired_replicas(1, slow, target).words.startswith(
-        "time to first token is 1.2 s, and 800 ms is the target; "
+        "time to first token is 1.2 s, and the target is 800 ms; "
     )
 
 
