@@ -76,7 +76,7 @@ def test_an_answer_that_cannot_be_taken_is_told_and_asking_goes_on() -> None:
 def test_what_cannot_be_decoded_is_a_bad_answer(data: bytes) -> None:
     with pytest.raises(BadReportError, match="its report is not valid"):
         decode_report(data)
-    with pytest.raises(BadDemandError, match="it is no answer"):
+    with pytest.raises(BadDemandError, match="the response to GET /demand is not valid"):
         decode_demand(data)
 
 

@@ -95,8 +95,8 @@ def test_a_condition_names_the_rule_and_says_what_to_do() -> None:
         "names are kept for the namespaces that served them: chat for prod until 2026-11-27T10:00:00Z, old for prod; "
         "wait, choose others in spec.model.servedNames, or allow them here in the chart's servedNames.rules. "
         "names are reserved: llama-3 by the rule llama-* (for team-a, team-b), x by the rule x (for no namespace), "
-        "y by the rule y (for a, b, c, d, e and 2 more); choose others in spec.model.servedNames, or have the chart's "
-        "servedNames.rules allow them here. "
+        "y by the rule y (for a, b, c, d, e and 2 more); choose others in spec.model.servedNames, or allow them here "
+        "in the chart's servedNames.rules. "
         "names are taken: taken by team/older; choose others in spec.model.servedNames"
     )
 

@@ -623,7 +623,7 @@ def test_models_of_a_new_pool_wait_for_its_second_host_and_lie_on_both() -> None
     (late,) = set(world.server.objects["Pod"]) - set(world.hosts)
     placed = next(c for c in status_of(world, "m0")["conditions"] if c["type"] == "Placed")
     assert (placed["status"], placed["reason"]) == ("False", "Placing")
-    assert placed["message"].endswith(f"; waiting up to 10 s at most: {late}")
+    assert placed["message"].endswith(f"; waiting up to 10 s for starting hosts: {late}")
     world.starts = 2
     run(process.settle())
     assert Counter(next(iter(hosts)) for hosts in where(world).values()) == dict.fromkeys(world.hosts, 4)

@@ -67,7 +67,7 @@ def test_what_comes_with_a_later_gateway_is_skipped() -> None:
     ("change", "words"),
     [
         (lambda body: body.update(sequence=2), "sequence is below"),
-        (lambda body: body.update(time=NOW - 2), "goes back in time"),
+        (lambda body: body.update(time=NOW - 2), "its time is before"),
         (lambda body: body.update(time=NOW + 301), "future"),
         (lambda body: body["models"].append(body["models"][0]), "names a model twice"),
         (lambda body: body["models"][0].update(held=5), "held is 5, more than inFlight 4"),

@@ -59,7 +59,7 @@ def test_a_pool_does_nothing_that_its_memory_or_its_requests_forbid() -> None:
         pool.wake(second)
     with pytest.raises(ValueError, match="in use"):
         pool.sleep(first, State.ON_DISK)
-    with pytest.raises(ValueError, match="lies on h1 already"):
+    with pytest.raises(ValueError, match="h1 already has t/a"):
         pool.place(pool.models[A], host)
     first.state, host.sleepers = State.RESIDENT, 10
     with pytest.raises(ValueError, match="too little host memory for the image"):

@@ -21,9 +21,9 @@ def test_a_trigger_that_says_all() -> None:
 @pytest.mark.parametrize(
     ("name", "namespace", "metadata", "words"),
     [
-        ("", "team", {}, "names no ScaledObject"),
-        ("so", "", {}, "names no ScaledObject"),
-        ("so", "team", {"modle": "m"}, "'modle'; known are activeSeconds, model, target"),
+        ("", "team", {}, "no name or namespace of a ScaledObject"),
+        ("so", "", {}, "no name or namespace of a ScaledObject"),
+        ("so", "team", {"modle": "m"}, "'modle' in the trigger's metadata; known are activeSeconds, model, target"),
         ("so", "team", {"model": ""}, "'model' is empty"),
         ("so", "team", {"target": "0"}, "'target' must be a number above 0"),
         ("so", "team", {"target": "nan"}, "'target' must be a number above 0"),
