@@ -17,13 +17,13 @@ from typing import Any
 import tables
 from placement.run import with_figures
 from plimsoll_operator.simulation.commands import percentile
-from plimsoll_operator.simulation.day import HOUR, Day
-from plimsoll_operator.simulation.replica import Device
-from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, ScalerPolicy
-from plimsoll_operator.simulation.service import Policy, Service, SimulationResult
 from plimsoll_operator.spec.scaling import Scaling, Target
 from provenance import provenance
+from scaling.day import HOUR, Day
 from scaling.picture import draw
+from scaling.policies import Fixed, Hpa, ScalerPolicy
+from scaling.replica import Device
+from scaling.service import Policy, Service, SimulationResult
 from tables import Sheet
 
 ROOT = Path(__file__).parents[2]

@@ -6,11 +6,11 @@ import itertools
 
 import pytest
 
-from plimsoll_operator.simulation.day import Day, Request
-from plimsoll_operator.simulation.replica import Device, Replica
-from plimsoll_operator.simulation.scaling_policies import Fixed, Hpa, ScalerPolicy
-from plimsoll_operator.simulation.service import Policy, Service, SimulationResult
 from plimsoll_operator.spec.scaling import Scaling, Target
+from scaling.day import Day, Request
+from scaling.policies import Fixed, Hpa, ScalerPolicy
+from scaling.replica import Device, Replica
+from scaling.service import Policy, Service, SimulationResult
 
 DEVICE = Device(slots=2, prefill=1000.0, step=0.1, share=0.0)
 

@@ -11,11 +11,11 @@ from plimsoll_operator.planning.pods import Pod
 from plimsoll_operator.scaling.demand import Demand, Latency, ModelDemand, RevisionDemand
 from plimsoll_operator.scaling.scaler import Scaler
 from plimsoll_operator.scaling.status import scaling_fields
-from plimsoll_operator.simulation.replica import Replica
-from plimsoll_operator.simulation.service import Counted, Service
 from plimsoll_operator.spec.identity import ObjectKey
 from plimsoll_operator.spec.scaling import Scaling
 from plimsoll_operator.spec.template import STARTUP_SECONDS
+from scaling.replica import Replica
+from scaling.service import Counted, Service
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 KEY = ObjectKey("made-up", "model")

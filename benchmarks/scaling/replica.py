@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from plimsoll_operator.simulation.day import Request
+from scaling.day import Request
 
 
 @dataclass(frozen=True, slots=True)

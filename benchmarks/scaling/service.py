@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from plimsoll_operator.simulation.day import Request
-from plimsoll_operator.simulation.replica import Device, Replica
+from scaling.day import Request
+from scaling.replica import Device, Replica
 
 TICK = 1.0
 """Seconds between two checks for ended requests; arrivals have their own time."""
