@@ -1,9 +1,8 @@
-"""Retention value: the expected loading seconds saved by keeping a model, weighted, for each GiB.
+"""Retention value without the clock: docs/residency.md explains the formula, tests/contract/test_retention_value.py
+holds operator and runtime to the same vectors.
 
-It is the value of GreedyDual-Size-Frequency (Cherkasova 1998), `clock + frequency x cost / size`, which the runtime's
-residency planner uses for its engines. The clock ages what is not used. Clocks of different hosts have different
-origins, so their values cannot be compared. The planner leaves the clock out and decays every frequency to the same
-time instead: an unused model loses half of its value every five minutes.
+Clocks of different hosts have different origins, so their values cannot be compared. The planner decays every frequency
+to the same time instead.
 """
 
 from __future__ import annotations
