@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from plimsoll_operator.spec.identity import FILES_VOLUME, GROUP_LABEL, KEEPER_LABEL, POOL_KIND, RESPONSES_VOLUME, Owner
-from plimsoll_operator.spec.persistence import Files, Responses
+from plimsoll_operator.spec.identity import FILES_VOLUME, GROUP_LABEL, KEEPER_LABEL, POOL_KIND, RESPONSES_VOLUME
+from plimsoll_operator.spec.workload import Workload
 
 STORES = "/var/lib/plimsoll"
 FILES, RESPONSES = f"{STORES}/files", f"{STORES}/responses"
@@ -24,28 +24,12 @@ class Store:
     path: str
 
 
-class Persistent(Protocol):
-    """A spec whose pods may have stores. Implementations are frozen dataclasses."""
-
-    @property
-    def owner(self) -> Owner:
-        """The object that the pods belong to."""
-
-    @property
-    def responses(self) -> Responses | None:
-        """`spec.responses`."""
-
-    @property
-    def files(self) -> Files | None:
-        """`spec.files`."""
-
-
-def store_arguments(spec: Persistent) -> list[str]:
+def store_arguments(spec: Workload) -> list[str]:
     """Return the options of `plimsoll serve` and `plimsoll host`."""
     return [*_responses(spec), *_files(spec)]
 
 
-def stores(spec: Persistent) -> tuple[Store, ...]:
+def stores(spec: Workload) -> tuple[Store, ...]:
     """Return the claims that each pod writes to. A claim with both stores is one volume: a pod can mount a claim only
     once.
     """
@@ -57,7 +41,7 @@ def stores(spec: Persistent) -> tuple[Store, ...]:
     )
 
 
-def group_variable(spec: Persistent) -> dict[str, Any]:
+def group_variable(spec: Workload) -> dict[str, Any]:
     """Return the variable that reads the pod's group label, so that pods of one spec and image differ only in labels
     and names.
     """
@@ -66,18 +50,18 @@ def group_variable(spec: Persistent) -> dict[str, Any]:
     return {GROUP_VARIABLE: {"fieldRef": {"fieldPath": f"metadata.labels['{GROUP_LABEL}']"}}}
 
 
-def keeper_label(spec: Persistent, group: str) -> dict[str, str]:
+def keeper_label(spec: Workload, group: str) -> dict[str, str]:
     """Return the label by which gateways find a pod's stored responses; the pod that replaces it gets the same one."""
     return {} if _responses_claim(spec) is None else {KEEPER_LABEL: f"{_name(spec)}-{group}"}
 
 
-def _name(spec: Persistent) -> str:
+def _name(spec: Workload) -> str:
     """Return a name that is unique in the namespace: a pool's gets a dot, which no model's name has."""
     name = spec.owner.key.name
     return f"pool.{name}" if spec.owner.kind == POOL_KIND else name
 
 
-def _responses(spec: Persistent) -> list[str]:
+def _responses(spec: Workload) -> list[str]:
     found = spec.responses
     if found is None:
         return []
@@ -92,7 +76,7 @@ def _responses(spec: Persistent) -> list[str]:
     return _said(options)
 
 
-def _files(spec: Persistent) -> list[str]:
+def _files(spec: Workload) -> list[str]:
     found = spec.files
     if found is None:
         return []
@@ -104,5 +88,5 @@ def _said(options: Mapping[str, str | int | None]) -> list[str]:
     return [word for option, value in options.items() if value is not None for word in (option, str(value))]
 
 
-def _responses_claim(spec: Persistent) -> str | None:
+def _responses_claim(spec: Workload) -> str | None:
     return None if spec.responses is None else spec.responses.claim

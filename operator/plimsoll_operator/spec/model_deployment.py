@@ -8,21 +8,12 @@ from datetime import datetime
 from typing import Any
 
 from plimsoll_operator.spec.identity import Object, ObjectKey, Owner, key_of
-from plimsoll_operator.spec.persistence import Files, Responses, check_stores, read_files, read_responses, rollout_of
+from plimsoll_operator.spec.persistence import check_stores
 from plimsoll_operator.spec.profiles import NO_PROFILES, Profiles
 from plimsoll_operator.spec.quantity import byte_count
-from plimsoll_operator.spec.rollout import Rollout
 from plimsoll_operator.spec.scaling import Scaling, read_scaling
-from plimsoll_operator.spec.template import (
-    STARTUP_SECONDS,
-    Accelerator,
-    Template,
-    claim_name,
-    read_accelerator,
-    read_template,
-    text_of,
-)
-from plimsoll_operator.spec.template import SpecError as SpecError
+from plimsoll_operator.spec.template import SpecError, claim_name
+from plimsoll_operator.spec.workload import Workload, read_workload
 
 HISTORY = 10
 """Number of unused revisions to keep, as for a Deployment."""
@@ -64,40 +55,25 @@ class SecretItem:
         return ObjectKey(self.namespace, self.name)
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec(Workload):
     """One ModelDeployment.
 
-    `replicas`: the wanted number; with `scaling`, the one in its status. A stopped model has no `scaling`. `own`: the
-    object's own fields, if profiles or defaults of the installation added to them. `trust_remote_code`: True if code
-    from the model's repository may run, else None. A pod's revision leaves out fields that are None, so that writing a
-    default into a spec replaces no pods.
+    `replicas`: the wanted number; with `scaling`, the one in its status. A stopped model has no `scaling`.
+    `trust_remote_code`: True if code from the model's repository may run, else None. A pod's revision leaves out fields
+    that are None, so that writing a default into a spec replaces no pods.
     """
 
-    owner: Owner
     created: datetime
-    generation: int
     source: str
     revision: str | None
     served_names: tuple[str, ...]
-    replicas: int
-    cpu: str | None
-    memory: str | None
-    accelerator: Accelerator | None
-    cpu_limit: str | None
-    ephemeral_storage: str | None
     options: Mapping[str, Any]
-    template: Template
-    rollout: Rollout
     placement: PlacementSpec | None = None
     history: int = HISTORY
     scaling: Scaling | None = None
     token: SecretItem | None = None
     trust_remote_code: bool | None = None
-    responses: Responses | None = None
-    files: Files | None = None
-    profile: str | None = None
-    own: Spec | None = None
 
     @property
     def idle(self) -> bool:
@@ -109,19 +85,9 @@ class Spec:
         return replace(self, replicas=replicas)
 
     @property
-    def key(self) -> ObjectKey:
-        """Namespace and name."""
-        return self.owner.key
-
-    @property
     def drain_seconds(self) -> int:
         """Seconds for running requests to end when a pod stops."""
         return int(self.options.get("drainSeconds", DRAIN_SECONDS))
-
-    @property
-    def startup_seconds(self) -> int:
-        """Seconds for a pod to load its model before the kubelet restarts it."""
-        return self.template.startup_seconds or STARTUP_SECONDS
 
 
 def served_names(item: Object) -> tuple[str, ...]:
@@ -140,36 +106,24 @@ def read_spec(item: Object, profiles: Profiles = NO_PROFILES) -> Spec:
     A spec with `placement` is not completed, because it has no dedicated pods. Raise SpecError for a spec with errors.
     """
     spec, key = item["spec"], key_of(item)
-    resources, options = spec.get("resources", {}), spec.get("runtime", {})
-    scaling, template = _scaling(spec), read_template(spec.get("template", {}))
-    responses, files = read_responses(spec.get("responses")), read_files(spec.get("files"))
-    source = claim_name(spec["model"]["source"])
-    check_stores(responses, files, {*template.claims, *({source} if source else ())})
+    scaling, options = _scaling(spec), spec.get("runtime", {})
     own = Spec(
         owner=Owner(key, item["metadata"]["uid"]),
         created=created(item),
-        generation=item["metadata"]["generation"],
         source=spec["model"]["source"],
         revision=spec["model"].get("revision"),
         served_names=served_names(item),
         replicas=_replicas(item, scaling),
-        cpu=text_of(resources.get("cpu")),
-        memory=text_of(resources.get("memory")),
-        accelerator=read_accelerator(resources),
-        cpu_limit=text_of(resources.get("cpuLimit")),
-        ephemeral_storage=text_of(resources.get("ephemeralStorage")),
         options=options,
-        template=template,
-        rollout=rollout_of(spec.get("rollout", {}), responses),
         placement=_placement(spec.get("placement"), key, options),
         history=spec.get("revisionHistoryLimit", HISTORY),
         scaling=scaling,
         token=_token(spec["model"].get("tokenSecret"), key),
         trust_remote_code=spec["model"].get("trustRemoteCode") or None,
-        responses=responses,
-        files=files,
-        profile=resources.get("profile"),
+        **read_workload(item),
     )
+    source = claim_name(own.source)
+    check_stores(own.responses, own.files, {*own.template.claims, *({source} if source else ())})
     found = profiles.merged(own, ("HF_TOKEN",) if own.token else ()) if own.placement is None else own
     _check_memory(found)
     _check_accelerator(found)

@@ -1,73 +1,78 @@
-"""The fields of a spec from which plans, views, budgets and pods are made, for any kind of object."""
+"""The fields that the specs of models and pools share, from which plans, views, budgets and pods are made."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
 
-from plimsoll_operator.spec.identity import ObjectKey, Owner
+from plimsoll_operator.spec.identity import Object, ObjectKey, Owner
+from plimsoll_operator.spec.persistence import Files, Responses, read_files, read_responses, rollout_of
 from plimsoll_operator.spec.rollout import Rollout
-from plimsoll_operator.spec.template import Accelerator, Template
+from plimsoll_operator.spec.template import (
+    STARTUP_SECONDS,
+    Accelerator,
+    Template,
+    read_accelerator,
+    read_template,
+    text_of,
+)
 
 
-class Workload(Protocol):
-    """A number of equal pods with their rollout. Implementations are frozen dataclasses."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(ABC):
+    """A number of equal pods with their rollout.
 
-    @property
-    def owner(self) -> Owner:
-        """The object that the pods belong to."""
+    `generation` is that of the spec. `cpu` is a request; memory, ephemeral storage and accelerators are requests and
+    limits. `profile` names the profile from which the spec takes fields that it does not set. `own`: the object's own
+    fields, if profiles or defaults of the installation added to them.
+    """
+
+    owner: Owner
+    generation: int
+    replicas: int
+    cpu: str | None
+    memory: str | None
+    accelerator: Accelerator | None
+    cpu_limit: str | None
+    ephemeral_storage: str | None
+    template: Template
+    rollout: Rollout
+    responses: Responses | None = None
+    files: Files | None = None
+    profile: str | None = None
+    own: Workload | None = None
 
     @property
     def key(self) -> ObjectKey:
         """Namespace and name of the owner."""
+        return self.owner.key
 
     @property
-    def generation(self) -> int:
-        """The generation of the spec."""
-
-    @property
-    def replicas(self) -> int:
-        """The number of wanted pods."""
-
-    @property
-    def cpu(self) -> str | None:
-        """The CPU request of each pod."""
-
-    @property
-    def cpu_limit(self) -> str | None:
-        """The CPU limit of each pod."""
-
-    @property
-    def memory(self) -> str | None:
-        """The memory request and limit of each pod."""
-
-    @property
-    def ephemeral_storage(self) -> str | None:
-        """The request and limit of each pod on its node's disk."""
-
-    @property
-    def accelerator(self) -> Accelerator | None:
-        """The accelerators of each pod."""
-
-    @property
-    def profile(self) -> str | None:
-        """The profile from which the spec takes fields that it does not set."""
-
-    @property
-    def own(self) -> Workload | None:
-        """The object's own fields, if profiles or defaults of the installation added to them."""
-
-    @property
-    def template(self) -> Template:
-        """Additions to each pod."""
-
-    @property
-    def rollout(self) -> Rollout:
-        """How pods may be replaced."""
-
-    @property
+    @abstractmethod
     def drain_seconds(self) -> int:
         """Seconds for running requests to end when a pod stops."""
 
     @property
     def startup_seconds(self) -> int:
         """Seconds for a pod to start before the kubelet restarts it."""
+        return self.template.startup_seconds or STARTUP_SECONDS
+
+
+def read_workload(item: Object) -> dict[str, Any]:
+    """Read the shared fields of an object that the API server accepted, except `owner` and `replicas`."""
+    spec = item["spec"]
+    resources, responses = spec.get("resources", {}), read_responses(spec.get("responses"))
+    return {
+        "generation": item["metadata"]["generation"],
+        "cpu": text_of(resources.get("cpu")),
+        "memory": text_of(resources.get("memory")),
+        "accelerator": read_accelerator(resources),
+        "cpu_limit": text_of(resources.get("cpuLimit")),
+        "ephemeral_storage": text_of(resources.get("ephemeralStorage")),
+        "template": read_template(spec.get("template", {})),
+        "rollout": rollout_of(spec.get("rollout", {}), responses),
+        "responses": responses,
+        "files": read_files(spec.get("files")),
+        "profile": resources.get("profile"),
+    }
