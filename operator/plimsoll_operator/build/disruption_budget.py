@@ -24,11 +24,11 @@ def budget_name(owner: Owner) -> str:
     return owner.key.name if owner.kind == KIND else f"pool-{owner.key.name}"
 
 
-def build_budget(spec: Workload, uid: str | None, budgets: Budgets = Budgets()) -> dict[str, Any] | None:
+def build_budget(spec: Workload, budgets: Budgets = Budgets()) -> dict[str, Any] | None:
     """Build the budget; None if it would protect nothing, or would block node drains forever.
 
     `minAvailable` is a number, so that the cluster need not look up the number of replicas. Unready pods may always be
-    evicted. `uid` is the owner's, if all pods have it as a label.
+    evicted.
     """
     least = spec.replicas - spec.rollout.unavailable(spec.replicas)
     if least < 1 or not budgets.made or (spec.replicas == 1 and not budgets.of_one):
@@ -45,6 +45,6 @@ def build_budget(spec: Workload, uid: str | None, budgets: Budgets = Budgets()) 
         "spec": {
             "minAvailable": least,
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector_labels(spec.key.name, uid, spec.owner.kind)},
+            "selector": {"matchLabels": selector_labels(spec.key.name, spec.owner.uid, spec.owner.kind)},
         },
     }

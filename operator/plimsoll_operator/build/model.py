@@ -36,8 +36,8 @@ def _token(spec: Spec) -> dict[str, Any]:
     return {"HF_TOKEN": {"secretKeyRef": {"name": spec.token.name, "key": spec.token.key}}}
 
 
-def build_service(spec: Spec, uid: str | None) -> dict[str, Any]:
-    """Build the Service, port 80 to the runtime's http port; `uid` is the owner's, if all pods have it as a label."""
+def build_service(spec: Spec) -> dict[str, Any]:
+    """Build the Service, from port 80 to the runtime's http port."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -48,7 +48,7 @@ def build_service(spec: Spec, uid: str | None) -> dict[str, Any]:
             "ownerReferences": [spec.owner.reference()],
         },
         "spec": {
-            "selector": selector_labels(spec.key.name, uid),
+            "selector": selector_labels(spec.key.name, spec.owner.uid),
             "ports": [{"name": "http", "port": 80, "targetPort": "http", "protocol": "TCP"}],
         },
     }

@@ -33,7 +33,6 @@ from plimsoll_operator.planning.pods import (
     lost_in,
     observe_pods,
     observe_service,
-    selecting_uid,
 )
 from plimsoll_operator.planning.revision_history import plan_history
 from plimsoll_operator.planning.upgrade_queue import UpgradeQueue, view_with_upgrades
@@ -65,8 +64,7 @@ class DedicatedPods:
         spec = spec if decision is None else spec.scaled(decision.replicas)
         now = self.context.clock()
         found = observe_pods(pods, now, self.context.nodes.known)
-        uid = selecting_uid(found, spec.owner.uid)
-        service = build_service(spec, uid)
+        service = build_service(spec)
         state, known = await self._observe_service(spec.key, service)
         observed = Observed(
             pods=found,
@@ -83,7 +81,7 @@ class DedicatedPods:
         item = await self._scale(item, seen, split, decision, more)
         planned = _planned(seen) if split is None else plan_split(split)
         rejections, failure = await self._act(item, planned, service)
-        budget = build_budget(spec, uid, self.context.budgets)
+        budget = build_budget(spec, self.context.budgets)
         late = await self.executor.keep_budget(item, spec.owner, budget, found)
         error = failure or late
         if planned.actions and rejections == Rejections() and error is None:

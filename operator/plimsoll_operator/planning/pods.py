@@ -37,9 +37,10 @@ NO_NODES: Mapping[str, Node] = {}
 class Pod:
     """One runtime pod.
 
-    `model` is the ModelDeployment or RuntimePool in its label, by which the Service selects it, too. `gone_by`: it was
+    `model` is the ModelDeployment or RuntimePool in its labels, by which the Service selects it, too; "" without that
+    object's uid. `gone_by`: it was
     deleted, and drains until then at the latest. `lost`: it should have ended long ago, but its node does not report
-    that. `dead`: it will never run again, and ended at `ended`. `marked`: it has its owner's uid as a label. `node` and
+    that. `dead`: it will never run again, and ended at `ended`. `node` and
     `address` are "" while it has none. `cut_off`: it was ready at its node's last report, and may still serve.
     `leaving`: its node is being drained. `moved`: when it last made progress towards ready, or became unready.
     `loads_since`: when it began to load, None if it does not load. `worth`: the loss if it is deleted; of several, the
@@ -57,7 +58,6 @@ class Pod:
     dead: bool
     ended: datetime
     failure: Failure | None = None
-    marked: bool = False
     node: str = ""
     moved: datetime = LONG_AGO
     loads_since: datetime | None = None
@@ -119,11 +119,6 @@ def lost_in(pods: Iterable[Pod], now: datetime) -> timedelta | None:
     return min((p.gone_by + LOST_AFTER - now for p in pods if p.gone_by is not None and not p.lost), default=None)
 
 
-def selecting_uid(pods: Iterable[Pod], owner_uid: str) -> str | None:
-    """Return the uid for selectors; None while a live pod lacks the label with its owner's uid."""
-    return owner_uid if all(pod.marked for pod in pods if pod.live) else None
-
-
 @dataclass(frozen=True, slots=True)
 class FoundService:
     """A Service with the expected name. `ports` has (name, port, target) of each."""
@@ -170,6 +165,7 @@ def read_pod(item: Object) -> Pod:
     dead = status.get("phase") in ("Failed", "Succeeded")
     labels = meta.get("labels") or {}
     created = _time(meta["creationTimestamp"])
+    is_marked = (labels.get(UID_LABEL) or labels.get(POOL_UID_LABEL)) == controller_of(item).get("uid")
     node = str(item["spec"].get("nodeName") or "")
     ready = gone_by is None and not dead and conditions.get("Ready", {}).get("status") == "True"
     cut_off = bool(node) and gone_by is None and not dead and is_unheard(conditions)
@@ -178,7 +174,7 @@ def read_pod(item: Object) -> Pod:
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
-        model=labels.get(OWNER_LABEL) or labels.get(POOL_LABEL, ""),
+        model=(labels.get(OWNER_LABEL) or labels.get(POOL_LABEL, "")) if is_marked else "",
         hash=labels.get(HASH_LABEL, ""),
         created=created,
         scheduled=bool(node),
@@ -186,7 +182,6 @@ def read_pod(item: Object) -> Pod:
         gone_by=_time(gone_by) if gone_by is not None else None,
         dead=dead,
         ended=max([created, *_ends(status, conditions)]),
-        marked=(labels.get(UID_LABEL) or labels.get(POOL_UID_LABEL)) == controller_of(item).get("uid"),
         failure=failure,
         node=node,
         address=str(status.get("podIP") or ""),

@@ -136,7 +136,7 @@ class PoolReconciler:
             revision(spec, self._image, host_key.fingerprint), partial(build_host, spec, self._image, host_key)
         )
         rejections, failure = await self._executor.apply(item, spec.key, drained.actions, factory)
-        budget = build_budget(spec, spec.owner.uid, self._budgets)
+        budget = build_budget(spec, self._budgets)
         late = await self._executor.keep_budget(item, spec.owner, budget, found)
         error = failure or late
         if drained.actions and rejections == Rejections() and error is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plimsoll_operator.planning.pod_view import PodView
-from plimsoll_operator.planning.pods import Pod, ServiceState, selecting_uid
+from plimsoll_operator.planning.pods import Pod, ServiceState
 from plimsoll_operator.spec.identity import Object, selector
 from plimsoll_operator.spec.model_deployment import Spec
 from plimsoll_operator.spec.rollout import read_rollout
@@ -55,7 +55,7 @@ def describe(
         "replicas": len(seen.live),
         "readyReplicas": seen.ready,
         "updatedReplicas": len(seen.current),
-        "selector": selector(spec.key.name, selecting_uid(seen.observed.pods, spec.owner.uid)),
+        "selector": selector(spec.key.name, spec.owner.uid),
         "desiredReplicas": spec.replicas,
         "source": spec.source,
         "phase": phase_of(seen, progressing, parts),
@@ -81,7 +81,7 @@ def describe_unread(item: Object, there: int, ready: int, least: int, message: s
         "replicas": there,
         "readyReplicas": ready,
         "updatedReplicas": 0,
-        "selector": before.get("selector") or selector(meta["name"], kind=item["kind"]),
+        "selector": before.get("selector") or selector(meta["name"], meta["uid"], item["kind"]),
         "phase": "Degraded" if ready else "Failed",
         **{name: before[name] for name in KEPT if name in before},
     }

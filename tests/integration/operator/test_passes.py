@@ -11,13 +11,12 @@ from operator_support.recording import IMAGE, Operator, RecordingClient
 
 from plimsoll_operator.build.disruption_budget import Budgets, build_budget
 from plimsoll_operator.build.image import Image
-from plimsoll_operator.build.model import build_pod
 from plimsoll_operator.controller import dedicated_pods
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.result import LOOK_AGAIN
 from plimsoll_operator.planning.nodes import Node
 from plimsoll_operator.planning.upgrade_queue import UpgradeQueue
-from plimsoll_operator.spec.identity import HASH_LABEL, KIND, UID_LABEL, ObjectKey, selector, selector_labels
+from plimsoll_operator.spec.identity import HASH_LABEL, KIND, ObjectKey, selector_labels
 
 SOURCE = {"model": {"source": "demo://gemma-3-270m"}}
 
@@ -181,35 +180,6 @@ async def test_a_changed_service_is_put_right_and_a_deleted_one_made_again(
     direct.delete_service("m")
     await operator.until_quiet(key)
     assert direct.service("m")["spec"]["selector"] == wanted
-
-
-async def test_selectors_name_the_uid_once_the_last_pod_without_it_is_gone(
-    operator: Operator, direct: Direct, key: ObjectKey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pods without the label are not replaced for it, and lose no request."""
-    with monkeypatch.context() as before:
-        before.setattr(dedicated_pods, "build_pod", _build_pod_without_uid)
-        direct.create_model("m", {**SOURCE, "replicas": 2})
-        await serve(operator, direct, key)
-    old = {pod["metadata"]["uid"] for pod in direct.pods("m")}
-    await serve(operator, direct, key)
-    assert {pod["metadata"]["uid"] for pod in direct.pods("m")} == old
-    assert direct.service("m")["spec"]["selector"] == selector_labels("m")
-    assert direct.model("m")["status"]["selector"] == selector("m")
-    direct.ask("DELETE", f"/api/v1/namespaces/{direct.namespace}/pods/{direct.pods('m')[0]['metadata']['name']}")
-    await serve(operator, direct, key)
-    assert direct.service("m")["spec"]["selector"] == selector_labels("m")
-    direct.change_model("m", runtime={"drainSeconds": 1})
-    await serve(operator, direct, key)
-    uid = direct.model("m")["metadata"]["uid"]
-    assert direct.service("m")["spec"]["selector"] == selector_labels("m", uid)
-    assert direct.model("m")["status"]["selector"] == selector("m", uid)
-
-
-def _build_pod_without_uid(*args: Any) -> Json:
-    pod = build_pod(*args)
-    del pod["metadata"]["labels"][UID_LABEL]
-    return pod
 
 
 async def test_somebody_elses_service_is_left_alone(operator: Operator, direct: Direct, key: ObjectKey) -> None:
@@ -441,7 +411,7 @@ async def test_a_model_serves_without_a_budget_that_is_refused(
         direct.make_ready("m")
     await operator.one_pass(key)
     assert conditions(direct)["Ready"] == ("True", "Ready")
-    assert "its PodDisruptionBudget is refused" in caplog.text
+    assert "the API server rejects its PodDisruptionBudget" in caplog.text
 
 
 def _impossible_budget(*args: Any) -> Json | None:

@@ -58,7 +58,7 @@ def pod(direct: Direct, owner: Json) -> Json:
 
 @pytest.fixture
 def service(direct: Direct, owner: Json) -> Json:
-    return _in(direct, build_service(spec_of(uid=owner["metadata"]["uid"]), owner["metadata"]["uid"]))
+    return _in(direct, build_service(spec_of(uid=owner["metadata"]["uid"])))
 
 
 def _in(direct: Direct, item: Json) -> Json:
@@ -337,7 +337,7 @@ def test_the_operator_changes_services_of_models_only(as_operator: Direct, direc
 def test_the_operator_writes_budgets_of_models_only(as_operator: Direct, direct: Direct, owner: Json) -> None:
     uid = owner["metadata"]["uid"]
     path = f"/apis/policy/v1/namespaces/{direct.namespace}/poddisruptionbudgets"
-    ours = build_budget(spec_of(uid=uid, replicas=2), uid)
+    ours = build_budget(spec_of(uid=uid, replicas=2))
     assert ours is not None
     _in(direct, ours)
     direct.create_budget("theirs")

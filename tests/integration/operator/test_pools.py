@@ -199,9 +199,9 @@ async def test_a_decision_is_explained_from_the_cluster_as_it_is(
         code, text, error = await asyncio.to_thread(told, names[0])
         assert code == 0, error
         assert f"{direct.namespace}/{host}: " in text.partition("Copies:")[2].partition("Actions:")[0]
-        assert "Actions:\n  nothing" in text
+        assert "Actions:\n  none" in text
         code, near, _ = await asyncio.to_thread(told, names[0], "--watched", direct.namespace)
-        assert (code, "Actions:\n  nothing" in near) == (0, True)
+        assert (code, "Actions:\n  none" in near) == (0, True)
         for name, words in (("apart", "has pods of its own"), ("nobody", "there is no ModelDeployment")):
             code, _, error = await asyncio.to_thread(told, name)
             assert (code, words in error) == (1, True)

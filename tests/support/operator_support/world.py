@@ -56,7 +56,6 @@ class SimulatedPod:
     owner: str = UID
     gone_by: datetime | None = None
     ended: datetime | None = None
-    marked: bool = True
     node: str = "n1"
     group: str = ""
 
@@ -100,8 +99,7 @@ class SimulatedPod:
         return {"metadata": meta, "spec": {"nodeName": self.node} if placed else {}, "status": self._status()}
 
     def _labels(self) -> Json:
-        labels = {HASH_LABEL: self.hash, GROUP_LABEL: self.group}
-        return {**labels, UID_LABEL: self.owner} if self.marked else labels
+        return {HASH_LABEL: self.hash, GROUP_LABEL: self.group, UID_LABEL: self.owner}
 
     def _status(self) -> Json:
         ready = {"type": "Ready", "status": str(self.state is State.READY)}

@@ -29,4 +29,4 @@ def test_options_are_the_planners_own(capfd: pytest.CaptureFixture[str]) -> None
     assert main(["simulate", "--hours", "none"]) == 2
     assert "'none' is not a number above 0" in capfd.readouterr().err
     assert main(["simulate", "--trace", "sawtooth"]) == 1
-    assert "plimsoll simulate: --trace is one of" in capfd.readouterr().err
+    assert "plimsoll simulate: --trace must be one of" in capfd.readouterr().err

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from operator_support.objects import FULL, UID, Json, model, spec_of
+from operator_support.objects import FULL, Json, model, spec_of
 
 from plimsoll_operator.build.image import Image
 from plimsoll_operator.build.model import build_pod, build_service
@@ -62,7 +62,7 @@ def test_pod(case: str) -> None:
 
 @pytest.mark.parametrize("case", ["least", "full"])
 def test_service(case: str) -> None:
-    assert_snapshot(f"service-{case}", build_service(spec_of(**SPECS[case]), UID))
+    assert_snapshot(f"service-{case}", build_service(spec_of(**SPECS[case])))
 
 
 @pytest.mark.parametrize("case", SPECS)
@@ -72,7 +72,7 @@ def test_building_changes_nothing_and_repeats_itself(case: str) -> None:
     spec = read_spec(item)
     first = build_pod(spec, IMAGE, "a", "0")
     second = build_pod(spec, IMAGE, "b", "1")
-    assert build_service(spec, UID) == build_service(spec, UID)
+    assert build_service(spec) == build_service(spec)
     assert (first["metadata"]["labels"][GROUP_LABEL], second["metadata"]["labels"].pop(GROUP_LABEL)) == ("0", "1")
     second["metadata"]["labels"][GROUP_LABEL] = "0"
     if KEEPER_LABEL in first["metadata"]["labels"]:
@@ -235,7 +235,6 @@ def test_the_service_selects_its_pods_and_none_that_only_has_their_names() -> No
     spec = spec_of(**FULL)
     labels = build_pod(spec, IMAGE, "a")["metadata"]["labels"]
     thief = selector_labels("gemma", "another-uid")
-    for uid, poses in ((UID, False), (None, True)):
-        selected = build_service(spec, uid)["spec"]["selector"].items()
-        assert selected <= labels.items()
-        assert (selected <= thief.items()) is poses
+    selected = build_service(spec)["spec"]["selector"].items()
+    assert selected <= labels.items()
+    assert not selected <= thief.items()

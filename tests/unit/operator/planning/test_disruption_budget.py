@@ -18,9 +18,9 @@ from plimsoll_operator.planning.disruption_budget import (
 from plimsoll_operator.spec.identity import UID_LABEL, Object
 
 
-def budget(replicas: int = 3, uid: str | None = UID) -> Json:
+def budget(replicas: int = 3) -> Json:
     """Return a budget as the API server does."""
-    made = build_budget(spec_of(replicas=replicas), uid)
+    made = build_budget(spec_of(replicas=replicas))
     assert made is not None
     return made | {"metadata": made["metadata"] | {"uid": "budget-uid"}}
 
@@ -39,19 +39,18 @@ def budget(replicas: int = 3, uid: str | None = UID) -> Json:
     ],
 )
 def test_as_many_stay_as_must_serve(replicas: int, rollout: Json, least: int | None) -> None:
-    made = build_budget(spec_of(replicas=replicas, rollout=rollout), UID)
+    made = build_budget(spec_of(replicas=replicas, rollout=rollout))
     assert (made and made["spec"]["minAvailable"]) == least
 
 
 def test_none_where_they_are_not_wanted_or_would_hold_up_a_drain_for_ever() -> None:
-    assert build_budget(spec_of(replicas=2), UID, Budgets(made=False)) is None
-    assert build_budget(spec_of(replicas=1), UID, Budgets(of_one=False)) is None
-    assert build_budget(spec_of(replicas=2), UID, Budgets(of_one=False)) is not None
+    assert build_budget(spec_of(replicas=2), Budgets(made=False)) is None
+    assert build_budget(spec_of(replicas=1), Budgets(of_one=False)) is None
+    assert build_budget(spec_of(replicas=2), Budgets(of_one=False)) is not None
 
 
 def test_it_selects_what_the_service_selects() -> None:
     assert budget()["spec"]["selector"]["matchLabels"][UID_LABEL] == UID
-    assert UID_LABEL not in budget(uid=None)["spec"]["selector"]["matchLabels"]
 
 
 def planned(found: Object | None, wanted: Object | None, *, serves: bool = True) -> tuple[type, str] | None:
@@ -64,7 +63,9 @@ def test_what_is_missing_is_made_and_what_is_wrong_put_right() -> None:
     assert planned(None, wanted) == (CreateBudget, "it is missing")
     assert planned(copy.deepcopy(wanted), wanted) is None
     assert planned(budget(2), wanted) == (ApplyBudget, "its spec or labels have changed")
-    assert planned(budget(uid=None), wanted) == (ApplyBudget, "its spec or labels have changed")
+    unmarked = budget()
+    del unmarked["spec"]["selector"]["matchLabels"][UID_LABEL]
+    assert planned(unmarked, wanted) == (ApplyBudget, "its spec or labels have changed")
     bare = copy.deepcopy(wanted)
     bare["metadata"]["labels"].popitem()
     assert planned(bare, wanted) == (ApplyBudget, "its spec or labels have changed")

@@ -21,9 +21,8 @@ from plimsoll_operator.planning.pods import (
     observe_service,
     read_pod,
     read_service,
-    selecting_uid,
 )
-from plimsoll_operator.spec.identity import KIND, OWNER_LABEL
+from plimsoll_operator.spec.identity import KIND, OWNER_LABEL, UID_LABEL
 from plimsoll_operator.status.reasons import Reason
 
 NOW = EPOCH + timedelta(hours=1)
@@ -75,14 +74,6 @@ def test_a_pod_that_should_be_long_gone_is_lost() -> None:
     assert seen(pod(gone_by=NOW - LOST_AFTER - timedelta(seconds=1))).lost
 
 
-def test_the_uid_selects_once_every_replica_carries_it() -> None:
-    new, old = seen(pod()), seen(pod(marked=False))
-    going, dead = seen(pod(marked=False, gone_by=NOW)), seen(pod(State.DEAD, marked=False))
-    assert (new.marked, old.marked) == (True, False)
-    assert selecting_uid([], UID) == selecting_uid([new, going, dead], UID) == UID
-    assert selecting_uid([new, old], UID) is None
-
-
 def test_oldest_first() -> None:
     pods = [pod(name="b"), pod(name="a"), pod(name="c", age=90)]
     assert [p.name for p in observe_pods([read_pod(p.json()) for p in pods], NOW)] == ["c", "a", "b"]
@@ -96,7 +87,7 @@ def test_whether_one_is_lost_is_a_question_of_time() -> None:
 
 def test_only_our_own() -> None:
     """By owner uid, namespace and label: the Service selects by label."""
-    stores, label = Stores(None), {OWNER_LABEL: "gemma"}
+    stores, label = Stores(None), {OWNER_LABEL: "gemma", UID_LABEL: UID}
     owner = {"kind": KIND, "name": "gemma", "uid": UID, "controller": True}
     odd: dict[str, Json] = {
         "ours": {},
@@ -104,7 +95,8 @@ def test_only_our_own() -> None:
         "nobody's": {"ownerReferences": []},
         "not controlled": {"ownerReferences": [{**owner, "controller": False}]},
         "of another namespace": {"namespace": "other"},
-        "renamed": {"labels": {OWNER_LABEL: "other"}},
+        "renamed": {"labels": {**label, OWNER_LABEL: "other"}},
+        "without the uid": {"labels": {OWNER_LABEL: "gemma"}},
         "unlabelled": {"labels": {}},
     }
     for number, (name, fields) in enumerate(odd.items()):
@@ -139,7 +131,7 @@ def test_when_it_ended_is_the_last_thing_known_of_it() -> None:
     assert found.ended == NOW - timedelta(seconds=10)
 
 
-WANTED = build_service(spec_of(), UID)
+WANTED = build_service(spec_of())
 
 
 def changed(*path: str | int, value: Any) -> Json:

@@ -117,12 +117,10 @@ def test_a_model_that_went_to_zero_before_it_loaded_is_not_ready() -> None:
     assert (invalid.status, invalid.reason) == (False, Reason.INVALID_SPEC)
 
 
-def test_a_replica_of_before_the_uid_label_still_counts_for_the_scale() -> None:
-    fields, _ = told(2, pod("a"), pod("b", marked=False))
-    assert fields["selector"] == selector("gemma")
-    kept = {"selector": selector("gemma", UID)}
-    assert describe_invalid(model() | {"status": kept}, (), "")[0]["selector"] == kept["selector"]
-    assert describe_invalid(model(), (), "")[0]["selector"] == selector("gemma")
+def test_the_selector_of_the_scale_has_the_uid() -> None:
+    fields, _ = told(2, pod("a"), pod("b"))
+    assert fields["selector"] == selector("gemma", UID)
+    assert describe_invalid(model(), (), "")[0]["selector"] == selector("gemma", UID)
 
 
 @pytest.mark.parametrize(
