@@ -28,6 +28,7 @@ from plimsoll_operator.spec.identity import (
     VERSION,
     Object,
     ObjectKey,
+    key_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -127,59 +128,28 @@ class Api:
         found = await self._ask("GET", resource.path(key.namespace), query=query)
         return next(iter(found.get("items") or ()), None)
 
-    async def service(self, key: ObjectKey) -> Object | None:
-        """Return the Service of this name, of any owner."""
-        return await self._find(f"/api/v1/namespaces/{key.namespace}/services/{key.name}")
+    async def get(self, resource: Resource[Any], key: ObjectKey) -> Object | None:
+        """Return the object of this name, of any owner; None if there is none."""
+        return await self._find(_path_of(resource, key))
 
-    async def budget(self, key: ObjectKey) -> Object | None:
-        """Return the PodDisruptionBudget of this name, of any owner."""
-        return await self._find(_budget_path(key.namespace, key.name))
+    async def create(self, resource: Resource[Any], body: Object, *, strict: bool = False) -> Object:
+        """Create an object and return it. An existing one, of any owner, is a 409; with `strict`, unknown fields are a
+        400.
+        """
+        query = MANAGED | ({"fieldValidation": "Strict"} if strict else {})
+        return await self._ask("POST", resource.path(body["metadata"]["namespace"]), body, query=query)
 
-    async def create_pod(self, pod: Object) -> Object:
-        """Create a pod and return it. An existing one is a 409, one with unknown fields a 400."""
-        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods"
-        return await self._ask("POST", path, pod, query=MANAGED | {"fieldValidation": "Strict"})
+    async def apply(self, resource: Resource[Any], body: Object) -> Object:
+        """Apply an object of ours on the server with force, because all its fields are ours; return it."""
+        return await self._apply(_path_of(resource, key_of(body)), body)
 
-    async def delete_pod(self, key: ObjectKey, uid: str) -> None:
-        """Delete the pod with this uid; do nothing if it is gone or another pod has its name."""
-        await self._delete(f"/api/v1/namespaces/{key.namespace}/pods/{key.name}", uid)
-
-    async def create_service(self, service: Object) -> Object:
-        """Create a Service and return it. An existing one, of any owner, is a 409."""
-        path = f"/api/v1/namespaces/{service['metadata']['namespace']}/services"
-        return await self._ask("POST", path, service, query=MANAGED)
-
-    async def apply_service(self, service: Object) -> Object:
-        """Apply our Service on the server with force, because all its fields are ours; return it."""
-        meta = service["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/services/{meta['name']}"
-        return await self._apply(path, service)
-
-    async def create_budget(self, budget: Object) -> Object:
-        """Create a PodDisruptionBudget and return it. An existing one, of any owner, is a 409."""
-        return await self._ask("POST", _budget_path(budget["metadata"]["namespace"]), budget, query=MANAGED)
-
-    async def apply_budget(self, budget: Object) -> Object:
-        """Apply a PodDisruptionBudget on the server and return it."""
-        meta = budget["metadata"]
-        return await self._apply(_budget_path(meta["namespace"], meta["name"]), budget)
-
-    async def delete_budget(self, key: ObjectKey, uid: str) -> None:
-        """Delete the PodDisruptionBudget with this uid."""
-        await self._delete(_budget_path(key.namespace, key.name), uid)
-
-    async def create_revision(self, revision: Object) -> Object:
-        """Create a ControllerRevision and return it. An existing one is a 409."""
-        return await self._ask("POST", _revision_path(revision["metadata"]["namespace"]), revision, query=MANAGED)
-
-    async def apply_revision(self, revision: Object) -> Object:
-        """Apply a ControllerRevision on the server. Its content is immutable (422)."""
-        meta = revision["metadata"]
-        return await self._apply(_revision_path(meta["namespace"], meta["name"]), revision)
-
-    async def delete_revision(self, key: ObjectKey, uid: str) -> None:
-        """Delete the ControllerRevision with this uid."""
-        await self._delete(_revision_path(key.namespace, key.name), uid)
+    async def delete(self, resource: Resource[Any], key: ObjectKey, uid: str) -> None:
+        """Delete the object with this uid; do nothing if it is gone or another one has its name."""
+        try:
+            await self._ask("DELETE", _path_of(resource, key), {"preconditions": {"uid": uid}})
+        except ApiError as error:
+            if error.code not in (404, 409):
+                raise
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
         """Apply the whole status of one of our objects on the server; return the object.
@@ -196,11 +166,6 @@ class Api:
         return await self._apply(
             f"{MODELS}/namespaces/{meta['namespace']}/{PLURALS[item['kind']]}/{meta['name']}/status", body
         )
-
-    async def create_host(self, host: Object) -> Object:
-        """Create a ModelHost and return it. An existing one is a 409."""
-        path = f"{MODELS}/namespaces/{host['metadata']['namespace']}/{HOSTS_PLURAL}"
-        return await self._ask("POST", path, host, query=MANAGED)
 
     async def change_config_map(self, key: ObjectKey, version: int, data: Mapping[str, str | None]) -> Object:
         """Merge into the data of a ConfigMap at this version, and return it. A change since then is a 409."""
@@ -253,13 +218,6 @@ class Api:
     async def _apply(self, path: str, body: Object) -> Object:
         return await self._ask("PATCH", path, body, kind=APPLY, query=MANAGED | {"force": "true"})
 
-    async def _delete(self, path: str, uid: str) -> None:
-        try:
-            await self._ask("DELETE", path, {"preconditions": {"uid": uid}})
-        except ApiError as error:
-            if error.code not in (404, 409):
-                raise
-
     async def _find(self, path: str, *, seconds: float | None = None) -> Object | None:
         try:
             return await self._ask("GET", path, seconds=seconds)
@@ -308,12 +266,8 @@ class Api:
             return response.status, await response.read()
 
 
-def _budget_path(namespace: str, name: str = "") -> str:
-    return f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets/{name}".rstrip("/")
-
-
-def _revision_path(namespace: str, name: str = "") -> str:
-    return f"/apis/apps/v1/namespaces/{namespace}/controllerrevisions/{name}".rstrip("/")
+def _path_of(resource: Resource[Any], key: ObjectKey) -> str:
+    return f"{resource.path(key.namespace)}/{key.name}"
 
 
 def _lease_path(namespace: str, name: str = "") -> str:

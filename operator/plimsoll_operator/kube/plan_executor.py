@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
+from plimsoll_cluster.store import Store
 from plimsoll_operator.build.controller_revision import build_revision
 from plimsoll_operator.build.disruption_budget import budget_name
 from plimsoll_operator.kube.api import ApiError
@@ -16,12 +17,10 @@ from plimsoll_operator.planning.disruption_budget import (
     ApplyBudget,
     CreateBudget,
     DeleteBudget,
-    FoundBudget,
     plan_budget,
-    read_budget,
 )
 from plimsoll_operator.planning.plan import Action, ApplyService, CreatePod, CreateService, DeletePod
-from plimsoll_operator.planning.pods import FoundService, Pod, read_service
+from plimsoll_operator.planning.pods import FoundService, Pod
 from plimsoll_operator.planning.revision_history import CreateRevision, ForgetRevision, HistoryAction, StoreRevision
 from plimsoll_operator.spec.identity import Object, ObjectKey, Owner, key_of
 from plimsoll_operator.spec.model_deployment import Spec
@@ -31,6 +30,8 @@ from plimsoll_operator.status.reasons import Reason
 from plimsoll_operator.status.status import Rejections
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class NotLeaderError(Exception):
@@ -94,15 +95,15 @@ class PlanExecutor:
                 name = await self._writer.create_pod(key, factory, group)
                 await self.tell(item, Reason.POD_CREATED, f"created pod {name}: {why}")
             case DeletePod(name, uid, why):
-                await self._writer.delete_pod(key, name, uid)
+                await self._writer.delete(key, self._stores.pods, name, uid)
                 await self.tell(item, Reason.POD_DELETED, f"deleted pod {name}: {why}")
             case CreateService(why):
                 assert service is not None
-                if await self._writer.create_service(key, service) and not _is_new(item):
+                if await self._writer.create(key, self._stores.services, service) and not _is_new(item):
                     await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
             case ApplyService(why):
                 assert service is not None
-                await self._writer.apply_service(key, service)
+                await self._writer.apply(key, self._stores.services, service)
                 await self.tell(item, Reason.SERVICE_APPLIED, f"applied Service {key.name}: {why}")
 
     async def keep_budget(
@@ -115,18 +116,18 @@ class PlanExecutor:
         """
         key, budget = owner.key, ObjectKey(owner.key.namespace, budget_name(owner))
         try:
-            found = await self._found_budget(key, budget, wanted is not None)
+            found, _ = await self._found(key, self._stores.budgets, budget)
             action = plan_budget(owner, found, wanted, serves=any(pod.ready for pod in pods))
             if action is not None:
                 self.check_lease()
             match action:
                 case CreateBudget(body):
-                    await self._writer.create_budget(key, body)
+                    await self._writer.create(key, self._stores.budgets, body)
                 case ApplyBudget(body, why):
-                    await self._writer.apply_budget(key, body)
+                    await self._writer.apply(key, self._stores.budgets, body)
                     await self.tell(item, Reason.BUDGET_APPLIED, f"applied PodDisruptionBudget {budget.name}: {why}")
                 case DeleteBudget(uid, why):
-                    await self._writer.delete_budget(key, budget, uid)
+                    await self._writer.delete(key, self._stores.budgets, budget.name, uid)
                     await self.tell(item, Reason.BUDGET_DELETED, f"deleted PodDisruptionBudget {budget.name}: {why}")
         except ApiError as error:
             if error.is_passing or error.namespace_ends:
@@ -147,38 +148,37 @@ class PlanExecutor:
             try:
                 match action:
                     case CreateRevision(revision):
-                        await self._writer.create_revision(key, build_revision(spec, revision))
+                        body = build_revision(spec, revision)
+                        if not await self._writer.create(key, self._stores.revisions, body):
+                            # Its name is a hash of content and owner, so an existing one is ours.
+                            await self._writer.apply(key, self._stores.revisions, body)
                     case StoreRevision(revision):
-                        await self._writer.apply_revision(key, build_revision(spec, revision))
+                        await self._writer.apply(key, self._stores.revisions, build_revision(spec, revision))
                     case ForgetRevision(name, uid):
-                        await self._writer.delete_revision(key, name, uid)
+                        await self._writer.delete(key, self._stores.revisions, name, uid)
             except ApiError as error:
                 if not error.is_refusal or error.namespace_ends:
                     raise
                 logger.warning("%s: the API server rejects its revisions: %s", key, error)
 
     async def found_service(self, key: ObjectKey) -> tuple[FoundService | None, bool]:
-        """Return the Service of an object, and whether its changes are watched.
-
-        Only our Services are watched. One of another owner is read if it has prevented the creation of ours.
-        """
-        entry = self._stores.services.get(key)
-        if entry is not None:
-            return entry.value, True
-        item = await self._api.service(key) if self.is_service_taken(key) else None
-        return (None, True) if item is None else (read_service(item), False)
+        """Return the Service of an object, and whether its changes are watched."""
+        return await self._found(key, self._stores.services, key)
 
     def is_service_taken(self, key: ObjectKey) -> bool:
         """Return whether a Service outside the store has prevented the creation of ours."""
         return self._writer.is_taken(key, self._stores.services)
 
-    async def _found_budget(self, owner: ObjectKey, key: ObjectKey, is_wanted: bool) -> FoundBudget | None:
-        """Return the object's budget. One of another owner is read if it has prevented the creation of ours."""
-        entry = self._stores.budgets.get(key)
+    async def _found(self, owner: ObjectKey, store: Store[T], key: ObjectKey) -> tuple[T | None, bool]:
+        """Return an object's child, and whether its changes are watched.
+
+        Only our children are watched. One of another owner is read if it has prevented the creation of ours.
+        """
+        entry = store.get(key)
         if entry is not None:
-            return entry.value
-        item = await self._api.budget(key) if is_wanted and self._writer.is_taken(owner, self._stores.budgets) else None
-        return None if item is None else read_budget(item)
+            return entry.value, True
+        item = await self._api.get(store.resource, key) if self._writer.is_taken(owner, store) else None
+        return (None, True) if item is None else (store.resource.read(item), False)
 
     async def write_fields(self, item: Object, fields: Mapping[str, Any]) -> Object:
         """Write fields of the status before acting on them; return the object with them.

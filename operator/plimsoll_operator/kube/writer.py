@@ -52,7 +52,9 @@ class Writer:
         name: str = pod["metadata"]["name"]
         kept.append(made)
         try:
-            await self._apply(owner, self._stores.pods, name, self._api.create_pod(pod))
+            await self._apply(
+                owner, self._stores.pods, name, self._api.create(self._stores.pods.resource, pod, strict=True)
+            )
         except ApiError as error:
             if error.code == 409:  # An earlier try succeeded late: the next reconcile must see its pod.
                 self._expectations.unsure(owner.of(self._kind), self._stores.pods, ObjectKey(owner.namespace, name))
@@ -63,45 +65,30 @@ class Writer:
         self._settle(owner, made)
         return name
 
-    async def delete_pod(self, owner: ObjectKey, name: str, uid: str) -> None:
-        """Delete a pod of the store; one that is gone is no error."""
-        pod = ObjectKey(owner.namespace, name)
-        await self._delete(owner, self._stores.pods, pod, uid, self._api.delete_pod(pod, uid))
+    async def create(self, owner: ObjectKey, store: Store[Any], body: Object) -> bool:
+        """Create a child; return False if there is one of this name that the store does not have."""
+        kind = store.resource.kind
+        try:
+            await self._apply(owner, store, body["metadata"]["name"], self._api.create(store.resource, body))
+        except ApiError as error:
+            if error.code != 409:
+                raise
+            self._taken.setdefault(owner, set()).add(kind)
+            return False
+        if taken := self._taken.get(owner):
+            taken.discard(kind)
+        return True
 
-    async def create_service(self, owner: ObjectKey, service: Object) -> bool:
-        """Create the Service; return False if there is one of this name that the store does not have."""
-        return await self._create(owner, self._stores.services, service, self._api.create_service(service))
+    async def apply(self, owner: ObjectKey, store: Store[Any], body: Object) -> None:
+        """Apply a child's wanted fields."""
+        await self._apply(owner, store, body["metadata"]["name"], self._api.apply(store.resource, body))
 
-    async def apply_service(self, owner: ObjectKey, service: Object) -> None:
-        """Apply the Service's wanted fields."""
-        await self._apply(owner, self._stores.services, service["metadata"]["name"], self._api.apply_service(service))
-
-    async def create_budget(self, owner: ObjectKey, budget: Object) -> bool:
-        """Create the disruption budget; return False if there is one of this name that the store does not have."""
-        return await self._create(owner, self._stores.budgets, budget, self._api.create_budget(budget))
-
-    async def apply_budget(self, owner: ObjectKey, budget: Object) -> None:
-        """Apply the disruption budget's wanted fields."""
-        await self._apply(owner, self._stores.budgets, budget["metadata"]["name"], self._api.apply_budget(budget))
-
-    async def delete_budget(self, owner: ObjectKey, budget: ObjectKey, uid: str) -> None:
-        """Delete a budget of the store; one that is gone is no error."""
-        await self._delete(owner, self._stores.budgets, budget, uid, self._api.delete_budget(budget, uid))
-
-    async def create_revision(self, owner: ObjectKey, revision: Object) -> None:
-        """Store a revision. Its name is a hash of content and owner, so an existing one is ours."""
-        if not await self._create(owner, self._stores.revisions, revision, self._api.create_revision(revision)):
-            await self.apply_revision(owner, revision)
-
-    async def apply_revision(self, owner: ObjectKey, revision: Object) -> None:
-        """Store a revision, or change its number or mark."""
-        name = revision["metadata"]["name"]
-        await self._apply(owner, self._stores.revisions, name, self._api.apply_revision(revision))
-
-    async def delete_revision(self, owner: ObjectKey, name: str, uid: str) -> None:
-        """Delete a revision of the store; one that is gone is no error."""
-        revision = ObjectKey(owner.namespace, name)
-        await self._delete(owner, self._stores.revisions, revision, uid, self._api.delete_revision(revision, uid))
+    async def delete(self, owner: ObjectKey, store: Store[Any], name: str, uid: str) -> None:
+        """Delete a child that the store has, and expect the store to show it; one that is gone is no error."""
+        key = ObjectKey(owner.namespace, name)
+        with self._noting(owner, store, key):
+            await self._api.delete(store.resource, key, uid)
+        self._expectations.deleted(owner.of(self._kind), store, key, uid)
 
     async def apply_status(self, owner: ObjectKey, item: Object, status: Mapping[str, Any]) -> None:
         """Write a whole status."""
@@ -124,33 +111,11 @@ class Writer:
             found = await self._api.find(unknown.store.resource, unknown.key)
             self._expectations.learn(key, unknown, found)
 
-    async def _create(self, owner: ObjectKey, store: Store[Any], body: Object, request: Awaitable[Object]) -> bool:
-        """Send a creation. Return False if another object has the name."""
-        kind = store.resource.kind
-        try:
-            await self._apply(owner, store, body["metadata"]["name"], request)
-        except ApiError as error:
-            if error.code != 409:
-                raise
-            self._taken.setdefault(owner, set()).add(kind)
-            return False
-        if taken := self._taken.get(owner):
-            taken.discard(kind)
-        return True
-
     async def _apply(self, owner: ObjectKey, store: Store[Any], name: str, request: Awaitable[Object]) -> None:
         """Send a write, and expect the store to show the API server's response before the object's next reconcile."""
         with self._noting(owner, store, ObjectKey(owner.namespace, name)):
             answer = await request
         self._expectations.written(owner.of(self._kind), store, answer)
-
-    async def _delete(
-        self, owner: ObjectKey, store: Store[Any], key: ObjectKey, uid: str, request: Awaitable[None]
-    ) -> None:
-        """Send a deletion, and expect the store to show it before the object's next reconcile."""
-        with self._noting(owner, store, key):
-            await request
-        self._expectations.deleted(owner.of(self._kind), store, key, uid)
 
     def _settle(self, owner: ObjectKey, made: tuple[str, str]) -> None:
         """Discard all tries of a pod's name whose result is known."""

@@ -25,6 +25,7 @@ from operator_support.running import running
 from plimsoll_operator.build.host import build_host as build_pod
 from plimsoll_operator.controller import work_queue
 from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.stores import PODS
 from plimsoll_operator.pools.hosts.host_registry import HostPod
 from plimsoll_operator.pools.hosts.model_host import build_host
 from plimsoll_operator.spec.identity import POOL_LABEL, ObjectKey
@@ -246,7 +247,7 @@ async def test_a_pod_that_is_refused_for_want_of_its_pool_is_tried_again(
     pool = {"metadata": {"namespace": direct.namespace, "name": "gone", "uid": "uid-1", "generation": 1}, "spec": POOL}
     pod = build_pod(read_pool(pool), IMAGE, HOST_KEY, "x1y2z")
     with pytest.raises(ApiError, match="no params found for policy binding") as refused:
-        await Api(http).create_pod(pod)
+        await Api(http).create(PODS, pod)
     assert refused.value.is_passing
     assert not refused.value.is_refusal
     async with running(server, direct.namespace, "--host-keys", str(keys)):

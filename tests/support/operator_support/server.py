@@ -104,9 +104,9 @@ class ServerApi(Api):
             raise ApiError(None, "the connection was closed")
         return copy.deepcopy(self._server.objects[resource.kind].get(key.name))
 
-    async def service(self, key: ObjectKey) -> Object | None:
-        self.asked.append("get Service")
-        return copy.deepcopy(self._server.objects["Service"].get(key.name))
+    async def get(self, resource: Resource[Any], key: ObjectKey) -> Object | None:
+        self.asked.append(f"get {resource.kind}")
+        return copy.deepcopy(self._server.objects[resource.kind].get(key.name))
 
     async def secret(self, key: ObjectKey) -> Object | None:
         self.asked.append("get Secret")
@@ -115,70 +115,36 @@ class ServerApi(Api):
         found = self._server.secrets.get(key)
         return None if found is None else {"data": dict(found)}
 
-    async def create_pod(self, pod: Object) -> Object:
-        judge = self._judge(pod)
+    async def create(self, resource: Resource[Any], body: Object, *, strict: bool = False) -> Object:
+        kind = resource.kind
+        if kind != "Pod":
+            return self._write(f"create {kind}", lambda: self._new(kind, body))
+        judge, new = self._judge(body), {**body, "status": {"phase": "Pending"}}
+        return self._write("create Pod", lambda: self._new(kind, new, judge))
 
-        new = {**pod, "status": {"phase": "Pending"}}
-        return self._write("create Pod", lambda: self._new("Pod", new, judge))
-
-    async def delete_pod(self, key: ObjectKey, uid: str) -> None:
-        def delete() -> Json:
-            pod = self._server.objects["Pod"].get(key.name)
-            if pod is not None and pod["metadata"]["uid"] == uid and "deletionTimestamp" not in pod["metadata"]:
-                if pod["spec"].get("nodeName"):
-                    leaving = {"deletionTimestamp": stamp(EPOCH)}
-                    self._server.change("Pod", key.name, lambda item: item["metadata"].update(leaving))
-                else:
-                    self._server.remove("Pod", key.name)
-            return {}
-
-        self._write("delete Pod", delete)
-
-    async def create_service(self, service: Object) -> Object:
-        return self._write("create Service", lambda: self._new("Service", service))
-
-    async def apply_service(self, service: Object) -> Object:
-        return self._write("apply Service", lambda: self._server.put("Service", service))
-
-    async def budget(self, key: ObjectKey) -> Object | None:
-        self.asked.append("get PodDisruptionBudget")
-        return copy.deepcopy(self._server.objects["PodDisruptionBudget"].get(key.name))
-
-    async def create_budget(self, budget: Object) -> Object:
-        return self._write("create budget", lambda: self._new("PodDisruptionBudget", budget))
-
-    async def apply_budget(self, budget: Object) -> Object:
-        return self._write("apply budget", lambda: self._server.put("PodDisruptionBudget", budget))
-
-    async def delete_budget(self, key: ObjectKey, uid: str) -> None:
-        def delete() -> Json:
-            found = self._server.objects["PodDisruptionBudget"].get(key.name)
-            if found is not None and found["metadata"]["uid"] == uid:
-                self._server.remove("PodDisruptionBudget", key.name)
-            return {}
-
-        self._write("delete budget", delete)
-
-    async def create_revision(self, revision: Object) -> Object:
-        return self._write("create ControllerRevision", lambda: self._new("ControllerRevision", revision))
-
-    async def apply_revision(self, revision: Object) -> Object:
+    async def apply(self, resource: Resource[Any], body: Object) -> Object:
         def apply() -> Json:
-            known = self._server.objects["ControllerRevision"].get(revision["metadata"]["name"])
-            if known is not None and known["data"] != revision["data"]:
+            known = self._server.objects[resource.kind].get(body["metadata"]["name"])
+            if known is not None and known.get("data") != body.get("data"):
                 raise ApiError(422, "data is immutable")
-            return self._server.put("ControllerRevision", revision)
+            return self._server.put(resource.kind, body)
 
-        return self._write("apply ControllerRevision", apply)
+        return self._write(f"apply {resource.kind}", apply)
 
-    async def delete_revision(self, key: ObjectKey, uid: str) -> None:
+    async def delete(self, resource: Resource[Any], key: ObjectKey, uid: str) -> None:
+        kind = resource.kind
+
         def delete() -> Json:
-            found = self._server.objects["ControllerRevision"].get(key.name)
-            if found is not None and found["metadata"]["uid"] == uid:
-                self._server.remove("ControllerRevision", key.name)
+            found = self._server.objects[kind].get(key.name)
+            if found is not None and found["metadata"]["uid"] == uid and "deletionTimestamp" not in found["metadata"]:
+                if kind == "Pod" and found["spec"].get("nodeName"):
+                    leaving = {"deletionTimestamp": stamp(EPOCH)}
+                    self._server.change(kind, key.name, lambda item: item["metadata"].update(leaving))
+                else:
+                    self._server.remove(kind, key.name)
             return {}
 
-        self._write("delete ControllerRevision", delete)
+        self._write(f"delete {kind}", delete)
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
         def apply() -> Json:
@@ -189,9 +155,6 @@ class ServerApi(Api):
             return self._server.change(kind, name, lambda found: found.update(status=dict(status)))
 
         return self._write("apply status", apply)
-
-    async def create_host(self, host: Object) -> Object:
-        return self._write("create ModelHost", lambda: self._new(HOST_KIND, host))
 
     async def create_event(self, event: Object) -> None:
         self.asked.append("create Event")

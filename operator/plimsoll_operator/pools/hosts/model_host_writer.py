@@ -110,7 +110,7 @@ class HostWriter:
             raise NotLeaderError("the Lease is lost")
         try:
             if item is None:
-                self._written[uid] = await self._api.create_host(build_host(known.pod))
+                self._written[uid] = await self._api.create(self._stores.hosts.resource, build_host(known.pod))
                 self.note(uid, beat=True)
             else:
                 self._written[uid] = await self._api.apply_status(item, status)

@@ -14,6 +14,7 @@ from kubernetes.aio import client
 from plimsoll_cluster.connection import Connection
 from plimsoll_operator.kube import api as module
 from plimsoll_operator.kube.api import Api, ApiError
+from plimsoll_operator.kube.stores import PODS, SERVICES
 from plimsoll_operator.spec.identity import ObjectKey
 
 KEY = ObjectKey("team", "gemma")
@@ -76,7 +77,7 @@ async def api(server: ApiServer) -> AsyncIterator[Api]:
 async def test_errors(api: Api, server: ApiServer, code: int, refusal: bool, passing: bool) -> None:
     server.status, server.text = code, '{"kind": "Status", "message": "what is wrong"}'
     with pytest.raises(ApiError, match=r"^what is wrong$") as raised:
-        await api.create_pod({"metadata": {"namespace": "team"}})
+        await api.create(PODS, {"metadata": {"namespace": "team"}}, strict=True)
     assert (raised.value.code, raised.value.is_refusal, raised.value.is_passing) == (code, refusal, passing)
 
 
@@ -85,7 +86,7 @@ async def test_a_refusal_for_want_of_its_pool_passes(api: Api, server: ApiServer
     for words, passing in (("no params found for policy binding with `Deny`", True), ("failed expression", False)):
         server.status, server.text = 422, json.dumps({"message": f"ValidatingAdmissionPolicy 'p' denied: {words}"})
         with pytest.raises(ApiError) as raised:
-            await api.create_pod({"metadata": {"namespace": "team"}})
+            await api.create(PODS, {"metadata": {"namespace": "team"}}, strict=True)
         assert (raised.value.is_passing, raised.value.is_refusal) == (passing, not passing)
 
 
@@ -93,7 +94,7 @@ async def test_a_refusal_for_want_of_its_pool_passes(api: Api, server: ApiServer
 async def test_an_error_of_something_in_between(api: Api, server: ApiServer, text: str) -> None:
     server.status, server.text = 502, text
     with pytest.raises(ApiError) as raised:
-        await api.service(KEY)
+        await api.get(SERVICES, KEY)
     assert str(raised.value) == text
 
 
@@ -104,7 +105,7 @@ NESTED = b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 async def test_an_error_that_cannot_be_read_keeps_its_status(api: Api, server: ApiServer, text: bytes) -> None:
     server.status, server.text = 403, text
     with pytest.raises(ApiError) as raised:
-        await api.service(KEY)
+        await api.get(SERVICES, KEY)
     assert raised.value.code == 403
 
 
@@ -114,7 +115,7 @@ async def test_a_good_answer_that_cannot_be_read_leaves_unsure_what_was_done(
 ) -> None:
     server.text = text
     with pytest.raises(ApiError, match="the API server's response is not valid JSON") as raised:
-        await api.create_pod({"metadata": {"namespace": "team"}})
+        await api.create(PODS, {"metadata": {"namespace": "team"}}, strict=True)
     assert raised.value.is_unsure
     assert raised.value.is_passing
 
@@ -127,7 +128,7 @@ def test_what_may_have_been_done_all_the_same(code: int, unsure: bool) -> None:
 async def test_nobody_answers(api: Api, server: ApiServer) -> None:
     server.hangs_up = True
     with pytest.raises(ApiError, match="is not reachable") as raised:
-        await api.create_pod({"metadata": {"namespace": "team"}})
+        await api.create(PODS, {"metadata": {"namespace": "team"}}, strict=True)
     assert raised.value.code is None
     assert raised.value.is_passing
     assert raised.value.is_unsure
@@ -141,13 +142,13 @@ async def test_too_slow(api: Api, server: ApiServer, monkeypatch: pytest.MonkeyP
 
 async def test_what_is_not_there_is_none(api: Api, server: ApiServer) -> None:
     server.status = 404
-    assert (await api.service(KEY), await api.lease(KEY)) == (None, None)
+    assert (await api.get(SERVICES, KEY), await api.lease(KEY)) == (None, None)
 
 
 @pytest.mark.parametrize("code", [404, 409])
 async def test_what_is_gone_needs_no_deleting_and_takes_no_status(api: Api, server: ApiServer, code: int) -> None:
     server.status = code
-    await api.delete_pod(KEY, "u")
+    await api.delete(PODS, KEY, "u")
     with pytest.raises(ApiError) as raised:
         await api.apply_status(ITEM, {"phase": "Ready"})
     assert not raised.value.is_unsure
@@ -159,13 +160,13 @@ async def test_what_is_gone_needs_no_deleting_and_takes_no_status(api: Api, serv
 async def test_other_errors_of_them_are_told(api: Api, server: ApiServer) -> None:
     server.status = 403
     with pytest.raises(ApiError):
-        await api.delete_pod(KEY, "u")
+        await api.delete(PODS, KEY, "u")
     with pytest.raises(ApiError):
         await api.apply_status(ITEM, {})
 
 
 async def test_typing_errors_in_a_pod_are_refused_by_the_server(api: Api, server: ApiServer) -> None:
-    await api.create_pod({"metadata": {"namespace": "team"}})
+    await api.create(PODS, {"metadata": {"namespace": "team"}}, strict=True)
     assert server.requests[0][:2] == (
         "POST",
         "/api/v1/namespaces/team/pods?fieldManager=plimsoll-operator&fieldValidation=Strict",
@@ -193,5 +194,5 @@ async def test_a_refusal_tells_that_the_namespace_ends(api: Api, server: ApiServ
     for causes, ends in (([{"reason": "NamespaceTerminating"}], True), ([{"reason": "Other"}], False), (None, False)):
         server.text = json.dumps({"message": "no", "details": {"causes": causes}})
         with pytest.raises(ApiError, match="no") as caught:
-            await api.create_pod({"metadata": {"namespace": "team", "name": "m-1"}})
+            await api.create(PODS, {"metadata": {"namespace": "team", "name": "m-1"}}, strict=True)
         assert caught.value.namespace_ends is ends

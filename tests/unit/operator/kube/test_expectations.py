@@ -435,13 +435,16 @@ def test_a_budget_is_made_once_and_again_when_it_goes(process: Process) -> None:
     assert process.queue.added == [WHOLE]
     process.make_a_pass()
     process.tell()
-    assert [process.api.asked.count(what) for what in ("get PodDisruptionBudget", "create budget")] == [0, 1]
+    assert [process.api.asked.count(what) for what in ("get PodDisruptionBudget", "create PodDisruptionBudget")] == [
+        0,
+        1,
+    ]
     process.queue.added.clear()
     process.server.remove("PodDisruptionBudget", "a")
     process.tell()
     assert process.queue.added == [WHOLE]
     process.make_a_pass()
-    assert process.api.asked.count("create budget") == 2
+    assert process.api.asked.count("create PodDisruptionBudget") == 2
 
 
 def test_somebody_elses_budget_is_asked_for_and_left(process: Process) -> None:
@@ -454,7 +457,10 @@ def test_somebody_elses_budget_is_asked_for_and_left(process: Process) -> None:
     for _ in range(3):
         process.make_a_pass()
         process.tell(KIND)
-    assert [process.api.asked.count(what) for what in ("create budget", "apply budget")] == [1, 0]
+    assert [process.api.asked.count(what) for what in ("create PodDisruptionBudget", "apply PodDisruptionBudget")] == [
+        1,
+        0,
+    ]
     assert process.api.asked.count("get PodDisruptionBudget") == 2
     assert process.server.objects["PodDisruptionBudget"]["a"]["spec"] == {"minAvailable": 7}
 

@@ -11,6 +11,7 @@ from operator_support.objects import EPOCH
 from operator_support.server import Server, ServerApi
 from operator_support.stub_host import StubHost
 
+from plimsoll_cluster.resource import Resource
 from plimsoll_operator.kube.api import ApiError
 from plimsoll_operator.kube.plan_executor import NotLeaderError
 from plimsoll_operator.kube.stores import Stores
@@ -47,9 +48,9 @@ class TimedApi(ServerApi):
         self.time = time
         self.times: list[float] = []
 
-    async def create_host(self, host: Object) -> Object:
+    async def create(self, resource: Resource[Any], body: Object, *, strict: bool = False) -> Object:
         self.times.append(self.time.now)
-        return await super().create_host(host)
+        return await super().create(resource, body, strict=strict)
 
     async def apply_status(self, item: Object, status: Mapping[str, Any]) -> Object:
         self.times.append(self.time.now)
@@ -152,9 +153,9 @@ async def test_a_slow_server_is_asked_for_some_at_a_time_and_never_for_one_host_
     monkeypatch: pytest.MonkeyPatch, hosts: int
 ) -> None:
     writing, under_way, most, go_on = Writing(hosts), list[str](), list[int](), asyncio.Event()
-    create = writing.api.create_host
+    create = writing.api.create
 
-    async def slowly(host: Object) -> Object:
+    async def slowly(resource: Resource[Any], host: Object) -> Object:
         name = host["metadata"]["name"]
         assert name not in under_way
         under_way.append(name)
@@ -162,9 +163,9 @@ async def test_a_slow_server_is_asked_for_some_at_a_time_and_never_for_one_host_
         writing.writer.note(f"u{name[1:]}")
         await go_on.wait()
         under_way.remove(name)
-        return await create(host)
+        return await create(resource, host)
 
-    monkeypatch.setattr(writing.api, "create_host", slowly)
+    monkeypatch.setattr(writing.api, "create", slowly)
     for uid in writing.stubs:
         writing.writer.note(uid)
     task = asyncio.create_task(writing.writer.run())
@@ -185,11 +186,11 @@ async def test_what_fails_is_tried_again(monkeypatch: pytest.MonkeyPatch, caplog
     loop = asyncio.get_running_loop()
     monkeypatch.setattr(loop, "call_later", lambda seconds, call, *args: later.append((call, args)))
 
-    async def refuse(host: Object) -> Object:
+    async def refuse(resource: Resource[Any], host: Object) -> Object:
         raise ApiError(503, "not now")
 
     with monkeypatch.context() as patched:
-        patched.setattr(writing.api, "create_host", refuse)
+        patched.setattr(writing.api, "create", refuse)
         await writing.writer.write("u0")
     assert "not now" in caplog.text
     ((call, args),) = later
