@@ -1,1 +1,3 @@
-"""What operator and gateway share: stores of Kubernetes objects that watches fill, and the rules of served names."""
+"""Code that operator and gateway share: stores of Kubernetes objects, which watches fill, and the rules of served
+names.
+"""

@@ -1,8 +1,8 @@
-"""Requests to the API server, as cheap as they can be.
+"""HTTP requests to the API server at little cost.
 
-Addresses, certificates and tokens are the client library's. Its `call_api` is not used: it copies every body in Python,
-and lets aiohttp look for proxies and passwords in the environment and in files before each request, in another thread.
-Together that costs as much as the rest of a request.
+The kubernetes client library supplies addresses, certificates and tokens. Its `call_api` is not used: it copies each
+body in Python and lets aiohttp search the environment and files for proxies and passwords before each request, in
+another thread. Together that costs as much as the rest of a request.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from yarl import URL
 
 JSON = "application/json"
 UNLIMITED = 0
-"""Connections. A watch has one to itself, so with many namespaces any number would leave none for requests."""
+"""The connection limit. Each watch occupies one connection, so any limit would leave none for requests if there are
+many namespaces.
+"""
 BUFFER = 1 << 21
 NOTHING: Mapping[str, str] = {}
 
 
 class Connection:
-    """One API server; a context that closes its connections."""
+    """Connections to one API server; a context manager that closes them."""
 
     def __init__(self, settings: client.Configuration) -> None:
         self._settings = settings
@@ -48,7 +50,7 @@ class Connection:
         await self.close()
 
     async def close(self) -> None:
-        """End every connection."""
+        """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -63,9 +65,9 @@ class Connection:
         kind: str = JSON,
         patience: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """One request, `body` of the media type `kind`; the caller closes the answer, whatever its status.
+        """Send a request with a `body` of media type `kind`. The caller closes the response, whatever its status.
 
-        `path` is as it goes over the wire. Raises aiohttp.ClientError, TimeoutError and OSError.
+        `path` is sent as it is, without further quoting. Raises aiohttp.ClientError, TimeoutError and OSError.
         """
         url = URL(f"{self._host}{path}?{urlencode(query)}" if query else self._host + path, encoded=True)
         headers = {"Accept": JSON, **await self._authorization()}
@@ -79,9 +81,10 @@ class Connection:
         return self._host
 
     def session(self, middleware: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
-        """A session of the caller's own, for a library that makes requests itself. `middleware` sees each request.
+        """Return a new session for a library that sends requests itself; the caller closes it.
 
-        The newest token and what the kubeconfig says of proxies and names are added to each request.
+        `middleware` sees each request. The current token, and the proxy and TLS server name of the kubeconfig, are
+        added to each request.
         """
 
         async def add_settings(
@@ -96,7 +99,7 @@ class Connection:
         return self._new_session(middleware, add_settings)
 
     async def _authorization(self) -> dict[str, str]:
-        """Asked for each request: tokens are renewed while we run."""
+        """Return the Authorization header with the current token. Tokens are renewed while the process runs."""
         found = (await self._settings.auth_settings()).get("BearerToken")
         return {"Authorization": found["value"]} if found and found["value"] else {}
 
@@ -116,16 +119,16 @@ class Connection:
 
 
 class NoClusterError(Exception):
-    """There is no cluster to talk to; the message says what was looked for."""
+    """Neither a service account nor a usable kubeconfig was found; the message has the reason."""
 
 
 async def connect() -> Connection:
-    """To the cluster that this process runs in, else to the kubeconfig's. Raises NoClusterError."""
+    """Return a connection to the cluster of this pod, or else to the kubeconfig's. Raises NoClusterError."""
     try:
         config.load_incluster_config()  # type: ignore[no-untyped-call]
     except config.ConfigException:
         try:
             await config.load_kube_config()  # type: ignore[no-untyped-call]
         except config.ConfigException as error:
-            raise NoClusterError(f"neither inside a pod nor with a usable kubeconfig ({error})") from error
+            raise NoClusterError(f"no cluster: this is not a pod, and no kubeconfig is usable ({error})") from error
     return Connection(client.Configuration.get_default_copy())

@@ -1,8 +1,8 @@
-"""What is raised where JSON or MessagePack is read that somebody else wrote, by msgspec or by json."""
+"""The exceptions that msgspec and json raise for unreadable JSON or MessagePack."""
 
 from __future__ import annotations
 
 import msgspec
 
 UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
-"""Text that is not UTF-8, and what is nested too deeply, are no DecodeError."""
+"""Besides DecodeError: ValueError for text that is not UTF-8, RecursionError for data nested too deeply."""

@@ -1,4 +1,4 @@
-"""Identities of objects, and whose child an object is."""
+"""Keys of objects, and the owner that controls an object."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ GROUP, VERSION, PLURAL, KIND = "plimsoll.dev", "v1alpha1", "modeldeployments", "
 HOST_KIND, HOSTS_PLURAL = "ModelHost", "modelhosts"
 
 Object = Mapping[str, Any]
-"""An object as the API server writes it."""
+"""An object as parsed from the API server's JSON."""
 
 
 class ObjectKey(NamedTuple):
-    """An object among those of its kind: its namespace ("" where the kind has none) and its name.
+    """Namespace ("" for cluster-scoped kinds) and name of an object; unique within its kind.
 
-    A tuple, for tables are asked for it again and again: Python's own hash of a dataclass takes four times as long.
+    A tuple, since it is looked up very often: Python's generated hash of a dataclass takes four times as long.
     """
 
     namespace: str
     name: str
 
     def of(self, kind: str) -> Key:
-        """The same among all objects, as one of this kind."""
+        """Return the key of this object that is unique across kinds."""
         return Key(kind, self.namespace, self.name)
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class ObjectKey(NamedTuple):
 
 
 class Key(NamedTuple):
-    """An object among all: its kind, its namespace and its name."""
+    """Kind, namespace and name of an object; unique across kinds."""
 
     kind: str
     namespace: str
@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
     @property
     def object(self) -> ObjectKey:
-        """The same among those of its kind."""
+        """The key without the kind."""
         return ObjectKey(self.namespace, self.name)
 
     def __str__(self) -> str:
@@ -47,12 +47,14 @@ class Key(NamedTuple):
 
 
 def key_of(item: Object) -> ObjectKey:
-    """The key of an object among those of its kind."""
+    """Return the key of an object within its kind."""
     meta = item["metadata"]
     return ObjectKey(meta.get("namespace", ""), meta["name"])
 
 
 def controller_of(child: Object) -> Mapping[str, Any]:
-    """The owner that manages an object, {} for none: a label alone outlives its owner."""
+    """Return the owner reference of the controller of an object, or {}. A label does not suffice: it outlives the
+    owner.
+    """
     owners = child["metadata"].get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), {})

@@ -1,4 +1,4 @@
-"""A collection of the real API server: lists in pages, watches with bookmarks."""
+"""Source of a collection on the API server: paged lists, and watches with bookmarks."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from plimsoll_cluster.resource import Resource, version_of
 from plimsoll_cluster.store import Store
 
 PAGE_SIZE = 500
-WATCH_SECONDS = 300  # the server ends a watch after this; we begin the next one where it ended
+WATCH_SECONDS = 300  # the server ends a watch after this time; the next one continues from its last version
 LIST_TIMEOUT = aiohttp.ClientTimeout(total=30)
-# Bookmarks come about every minute: a watch that is silent for much longer hangs on a dead connection.
+# The server sends a bookmark about every minute: a watch without data for much longer has a dead connection.
 WATCH_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=150)
 
 
 class _List(msgspec.Struct):
-    """A page. Its items are parsed one by one, so that never more than one of them is held as it was written."""
+    """A page of a list. Its items are parsed one at a time, so that only one exists in its full form."""
 
     metadata: dict[str, Any]
     items: Sequence[msgspec.Raw] | None = None
 
 
 async def follow(api: Connection, *stores: Store[Any]) -> None:
-    """List and watch stores for ever."""
+    """List and watch the collections of stores until cancelled."""
     await _keep(Reflector, api, stores)
 
 
 async def list_on_doubt(api: Connection, *stores: Store[Any]) -> None:
-    """List stores, whose events come from elsewhere, whenever one of their parts is in doubt."""
+    """List the collections of stores whose events come from elsewhere, each time one of their parts is in doubt."""
     await _keep(Lister, api, stores)
 
 
@@ -50,8 +50,8 @@ async def _keep(keeper: type[Lister[Any]], api: Connection, stores: Sequence[Sto
 class KubernetesSource:
     """A resource in one namespace, or in all namespaces.
 
-    Paths are asked for directly: the library's generated methods accept no timeout between two reads, which a watch
-    needs, and build an object of each item.
+    It requests paths directly: the library's generated methods have no timeout between two reads, which a watch needs,
+    and build an object of each item.
     """
 
     def __init__(self, api: Connection, resource: Resource[Any], namespace: str | None) -> None:
@@ -62,7 +62,7 @@ class KubernetesSource:
         self._path = resource.path(namespace)
 
     async def list(self) -> AsyncIterator[Page]:
-        """All objects. Without a resource version asked for, the server shows every write that has ended before."""
+        """Yield all objects in pages. Without a resource version, the server includes all completed writes."""
         following = ""
         while True:
             query = {"continue": following} if following else {}
@@ -79,7 +79,7 @@ class KubernetesSource:
                 return
 
     async def watch(self, version: int) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Events from that version on, with bookmarks, until the server ends the watch."""
+        """Yield events after `version`, including bookmarks, until the server ends the watch."""
         response = await self._ask(
             WATCH_TIMEOUT,
             watch="true",
@@ -115,7 +115,7 @@ class KubernetesSource:
 
 
 async def _text(response: aiohttp.ClientResponse) -> str:
-    """What an error says, whatever bytes it is made of."""
+    """Return at most 500 characters of an error body; bytes that are not UTF-8 are replaced."""
     try:
         return (await response.read()).decode("utf-8", "replace")[:500]
     finally:
@@ -141,7 +141,7 @@ def _words(error: Exception) -> str:
 
 
 async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines of any length (the reader's own readline gives up at 128 KiB, which an object may exceed)."""
+    """Yield lines of any length. `StreamReader.readline` has a limit of 128 KiB, which an object may exceed."""
     held = b""
     async for chunk in content.iter_any():
         *whole, held = (held + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""What operator and gateway both read from a pod's status, and how both address it."""
+"""Parts of a pod's status that operator and gateway read, and the URL of a pod."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from plimsoll_cluster.keys import Object
 
 
 def conditions_of(item: Object) -> Mapping[str, Object]:
-    """An object's conditions by type."""
+    """Return the conditions of an object by type."""
     status = item.get("status") or {}
     return {condition["type"]: condition for condition in status.get("conditions") or ()}
 
 
 def is_unheard(conditions: Mapping[str, Object]) -> bool:
-    """Whether the node controller took a pod's readiness back because its node is silent.
+    """Return whether the node controller set a pod's readiness to False because its node does not report.
 
-    It changes this one condition's status and leaves the rest as the kubelet last wrote it. A kubelet takes back
-    `ContainersReady` too, or gives a reason (a readiness gate).
+    It changes the status of this condition alone; the rest stays as the kubelet last wrote it. A kubelet also sets
+    `ContainersReady` to False, or writes a reason (a readiness gate).
     """
     ready, containers = conditions.get("Ready"), conditions.get("ContainersReady")
     if ready is None or containers is None:
@@ -26,5 +26,5 @@ def is_unheard(conditions: Mapping[str, Object]) -> bool:
 
 
 def url_of(address: str, port: int) -> str:
-    """Where a pod with this address listens, by HTTP; the address may be of IPv6."""
+    """Return the HTTP base URL of a pod. `address` is an IPv4 or IPv6 address."""
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"

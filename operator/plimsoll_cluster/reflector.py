@@ -1,4 +1,4 @@
-"""Keeps a part of a store true to its collection: lists it, and watches it from there."""
+"""Keep a part of a store equal to its collection on the API server, by lists and watches."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0
 
 
 class GoneError(Exception):
-    """The resource version to go on from has expired (410): the collection must be listed again."""
+    """The resource version to continue from has expired (410): the collection must be listed again."""
 
 
 class UnreachableError(Exception):
-    """The API server could not be asked, or refused; the message says why. Worth another try."""
+    """The API server could not be reached, or rejected the request; the message has the reason. A retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of a collection's objects, to be gone through once, and the resource version that the whole list is of."""
+    """A page of a list. `items` can be iterated once; `version` is the resource version of the whole list."""
 
     items: Iterable[Object]
     version: int
@@ -40,17 +40,17 @@ class Source(Protocol):
 
     @property
     def title(self) -> str:
-        """What is watched, for the log."""
+        """Name of the collection in log messages."""
 
     def list(self) -> AsyncIterator[Page]:
-        """All objects, as of a time after the call. Raises GoneError or UnreachableError."""
+        """Yield all objects as of a time after the call. Raises GoneError or UnreachableError."""
 
     def watch(self, version: int) -> AsyncGenerator[Mapping[str, Any], None]:
-        """Events from that version on, until the server ends the watch. Raises GoneError or UnreachableError."""
+        """Yield events after `version` until the server ends the watch. Raises GoneError or UnreachableError."""
 
 
 class Lister(Generic[T]):
-    """Lists one source whenever its part is in doubt. Its events come from elsewhere (`Part.merge`)."""
+    """Lists a source each time its part is in doubt. Events come from elsewhere (`Part.merge`)."""
 
     def __init__(
         self, source: Source, part: Part[T], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -63,7 +63,7 @@ class Lister(Generic[T]):
         part.on_doubt(self._doubted.set)
 
     async def run(self) -> None:
-        """List at each doubt, the first time included, for ever."""
+        """List at the start and at each doubt, until cancelled."""
         while True:
             await self._doubted.wait()
             self._doubted.clear()
@@ -75,7 +75,7 @@ class Lister(Generic[T]):
                     await self._wait_after(error)
 
     async def list(self) -> None:
-        """Page by page, and object by object: what is not kept of one is gone before the next."""
+        """List the collection once. One object at a time is held in full; only its entry is kept."""
         number, version = self._part.begin_list(), 0
         entries: dict[ObjectKey, Entry[T]] = {}
         async for page in self._source.list():
@@ -86,14 +86,14 @@ class Lister(Generic[T]):
         self._part.end_list(number, entries, version)
 
     async def _wait_after(self, error: Exception) -> None:
-        log.warning("%s: %s; trying again in about %.1f s", self._source.title, error, self._delay)
+        log.warning("%s: %s; retrying in about %.1f s", self._source.title, error, self._delay)
         self._part.fail(f"{self._source.title}: {error}")
         await self._sleep(self._delay * random.uniform(0.5, 1.0))
         self._delay = min(self._delay * 2, LONGEST_DELAY)
 
 
 class Reflector(Lister[T]):
-    """Lists and watches one source. While the API server is away, the part stays as it was last known."""
+    """Lists and watches a source. While the API server is unreachable, the part keeps its last state."""
 
     def __init__(
         self, source: Source, part: Part[T], sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -103,7 +103,7 @@ class Reflector(Lister[T]):
         part.on_doubt(self._end_watch)
 
     async def run(self) -> None:
-        """Follow for ever."""
+        """List and watch until cancelled."""
         while True:
             try:
                 while self._part.outdated:
@@ -117,7 +117,7 @@ class Reflector(Lister[T]):
                 await self._wait_after(error)
 
     async def _follow(self) -> None:
-        """One watch, until the server ends it or a list is wanted instead."""
+        """Run one watch until the server ends it or the part needs a list."""
         before = self._part.version
         try:
             async with asyncio.timeout(None) as self._watch, aclosing(self._source.watch(before)) as events:
@@ -128,7 +128,7 @@ class Reflector(Lister[T]):
             return
         finally:
             self._watch = None
-        if self._part.version == before:  # a watch that ends with nothing to tell is not begun again at once
+        if self._part.version == before:  # do not restart a watch without events immediately
             await self._sleep(FIRST_DELAY)
 
     def _end_watch(self) -> None:

@@ -1,4 +1,4 @@
-"""A kind of objects that is watched: where the API server has them, and what is kept of each."""
+"""Descriptions of watched kinds: the path on the API server, and the data kept of each object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """The owner that manages an object, as the object names it."""
+    """Kind, name and uid of the owner that controls an object."""
 
     kind: str
     name: str
@@ -23,7 +23,7 @@ class Controller:
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[T]):
-    """One object in a store. `value` is all that is kept beside its identity; `deleting`: its deletion has begun."""
+    """An object in a store: its identity and the extracted `value`. `deleting`: the object has a deletion timestamp."""
 
     key: ObjectKey
     uid: str
@@ -35,10 +35,11 @@ class Entry(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Resource(Generic[T]):
-    """A kind. `read` picks what is kept of an object; `selector` limits by labels which ones the server sends.
+    """A watched kind. `read` extracts the value to keep of an object; `selector` is a label selector for lists and
+    watches.
 
-    `hint` is what to do when the server does not know the kind. A kind without namespaces is watched as a whole. `name`
-    limits it to the object of that name, so that a Role may do the same.
+    `hint` is advice for a 404: the server does not have the kind. Without `namespaced` the kind is cluster-scoped.
+    `name` restricts lists and watches to the object of that name, so that a Role may be restricted to it, too.
     """
 
     kind: str
@@ -51,12 +52,12 @@ class Resource(Generic[T]):
     name: str = ""
 
     def path(self, namespace: str | None) -> str:
-        """The collection of one namespace; None means all."""
+        """Return the URL path of the collection of one namespace, or of all (None)."""
         scope = "" if namespace is None else f"/namespaces/{quote(namespace, safe='')}"
         return f"{self.base}{scope}/{self.plural}"
 
     def entry(self, item: Object) -> Entry[T]:
-        """What is kept of an object."""
+        """Return the entry to keep of an object."""
         meta, owner = item["metadata"], controller_of(item)
         return Entry(
             key=key_of(item),
@@ -69,8 +70,8 @@ class Resource(Generic[T]):
 
 
 def version_of(item: Object) -> int:
-    """The resource version of an object or a list: an integer that grows with each write to its kind.
+    """Return the resource version of an object or a list: an integer that grows with each write to its kind.
 
-    Kubernetes has promised that since 1.35 (KEP-5504); etcd's revisions have always been so.
+    Kubernetes guarantees this since 1.35 (KEP-5504); it has always been true of etcd's revisions.
     """
     return int(item["metadata"]["resourceVersion"])

@@ -1,8 +1,8 @@
-"""The objects of one kind as they were last seen, and up to which resource version.
+"""Store: the last seen state of all objects of a kind, and the resource version it is complete to.
 
-A store is filled by lists and events only. It may lag behind the server, but no object in it ever goes back to an older
-version. A watch of our own delivers a collection's events in the order of the server's writes (`Part.take`). kopf
-delivers them in that order for each object alone (`Part.merge`).
+Only lists and events fill a store. It may lag behind the server, but an object in it never goes back to an older
+version. Our own watch delivers a collection's events in the order of the server's writes (`Part.take`). kopf keeps that
+order only among the events of one object (`Part.merge`).
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ from plimsoll_cluster.resource import Entry, Resource, T, version_of
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[T]):
-    """What became of one object. `before` None: it is new; `after` None: it is gone."""
+    """The change of one object. `before` is None for a new object, `after` for a deleted one."""
 
     before: Entry[T] | None
     after: Entry[T] | None
 
     @property
     def key(self) -> ObjectKey:
-        """Whose change it is."""
+        """The key of the changed object."""
         entry = self.after or self.before
         assert entry is not None
         return entry.key
 
 
 MAX_DELETED = 10_000
-"""Deletions that a part remembers between two lists (1 to 2 MB). More ask for a list, which makes them needless."""
+"""The most deletions a part remembers between two lists (1 to 2 MB). Beyond it a list is requested, which makes them
+unnecessary.
+"""
 
 
 def _nothing() -> None:
-    """The default of callbacks."""
+    """Do nothing: the default callback."""
 
 
 Listener = Callable[[Sequence[Change[T]]], None]
-"""Told of all changes of an event or of a list, once the store has them."""
+"""Called with all changes of an event or a list, after the store has applied them."""
 
 
 class Store(Generic[T]):
-    """All objects of a kind in some namespaces; `namespaces` None means all."""
+    """All objects of a kind in `namespaces`; None means all namespaces."""
 
     def __init__(self, resource: Resource[T], namespaces: Sequence[str] | None) -> None:
         self.resource = resource
@@ -64,42 +66,42 @@ class Store(Generic[T]):
 
     @property
     def synced(self) -> bool:
-        """Whether everything has been listed once."""
+        """Whether each part has been listed at least once."""
         return self._listed.is_set()
 
     async def wait_synced(self) -> None:
-        """Return once everything has been listed."""
+        """Wait until each part has been listed at least once."""
         await self._listed.wait()
 
     def get(self, key: ObjectKey) -> Entry[T] | None:
-        """One object; None where none of this key is known."""
+        """Return the entry of a key, or None."""
         return self._entries.get(key)
 
     def owned(self, namespace: str, uid: str) -> tuple[Entry[T], ...]:
-        """The objects of a namespace that the object with this uid controls.
+        """Return the objects of a namespace that the object with this uid controls.
 
-        The namespace counts: whoever may make objects in another one could write any uid into them.
+        The namespace matters: a user who may create objects in another one could write any uid into them.
         """
         return tuple(self._owned.get((namespace, uid), {}).values())
 
     def part_of(self, namespace: str) -> Part[T]:
-        """The part that holds the objects of a namespace."""
+        """Return the part that contains the objects of a namespace."""
         return self.parts[None] if None in self.parts else self.parts[namespace]
 
     def has_reached(self, key: ObjectKey, version: int) -> bool:
-        """Whether the store holds every write to the object of this key up to a resource version."""
+        """Return whether the store includes all writes to the object up to a resource version."""
         return self.part_of(key.namespace).version_of(key) >= version
 
     def listen(self, changed: Listener[T], listed: Callable[[], None] = _nothing) -> None:
-        """Call `changed` after every change from now on, and `listed` after every list, whatever it changed."""
+        """Call `changed` after each later change, and `listed` after each list, even one without changes."""
         self._listeners.append((changed, listed))
 
     def check_integrity(self) -> None:
-        """Raise AssertionError where the index and the entries contradict each other."""
+        """Raise AssertionError if the index and the entries contradict each other."""
         owned = {key: entry for found in self._owned.values() for key, entry in found.items()}
         assert owned == {key: entry for key, entry in self._entries.items() if entry.owner is not None}
         for (namespace, uid), found in self._owned.items():
-            assert found, "an owner of nothing is kept"
+            assert found, "an owner without objects has an index entry"
             for key, entry in found.items():
                 assert entry.owner is not None
                 assert (key.namespace, entry.owner.uid) == (namespace, uid)
@@ -119,7 +121,7 @@ class Store(Generic[T]):
         return Change(before, after)
 
     def _replace(self, namespace: str | None, entries: Mapping[ObjectKey, Entry[T]], version: int) -> list[Change[T]]:
-        """Take in a list of `version`; what has been seen of a newer version stays."""
+        """Apply a list of `version` and return the changes; entries of a newer version stay."""
         known = (entry for entry in self._entries.values() if namespace in (None, entry.key.namespace))
         gone = [entry.key for entry in known if entry.key not in entries and entry.version <= version]
         changes = [self._put(key, None) for key in gone]
@@ -146,11 +148,13 @@ def _same(one: Entry[Any], other: Entry[Any]) -> bool:
 
 
 class Part(Generic[T]):
-    """One collection on the server, a namespace's or all: what its source writes, and how far it has come.
+    """One collection on the server (a namespace's, or all): the state of its lists and events, which its source
+    updates.
 
-    `version`: the part holds every write to the collection up to this resource version.
-    Lists are counted, so that one can wait for a list that began after something: it shows what went before it.
-    `failures` counts failed requests in a row, `trouble` is the last one's reason.
+    `version`: the part includes all writes to the collection up to this resource version.
+    Lists are numbered, so that one can wait for a list that started after an event: it includes everything written
+    before.
+    `failures` counts consecutive failed requests; `trouble` is the reason of the last one.
     """
 
     def __init__(self, store: Store[T], namespace: str | None) -> None:
@@ -168,31 +172,33 @@ class Part(Generic[T]):
 
     @property
     def outdated(self) -> bool:
-        """Whether it must be listed before its events count."""
+        """Whether the part must be listed before its state counts."""
         return self.lists_done < self._wanted
 
     def version_of(self, key: ObjectKey) -> int:
-        """The resource version up to which it holds every write to one object."""
+        """Return the resource version up to which the part includes all writes to one object."""
         entry = self._store.get(key)
         return max(self.version, entry.version if entry is not None else 0, self._deleted.get(key, 0))
 
     def on_doubt(self, renew: Callable[[], None]) -> None:
-        """Call `renew` whenever the part needs a new list."""
+        """Call `renew` each time the part needs a new list."""
         self._renew = renew
 
     def doubt(self) -> int:
-        """Ask for a new list. Returns its number: `lists_done` reaches it when that list is done."""
+        """Request a new list. Returns its number: `lists_done` reaches it when that list is done."""
         self._wanted = self.lists_begun + 1
         self._renew()
         return self._wanted
 
     def begin_list(self) -> int:
-        """A list begins now; returns its number."""
+        """Record the start of a list and return its number."""
         self.lists_begun += 1
         return self.lists_begun
 
     def end_list(self, number: int, entries: Mapping[ObjectKey, Entry[T]], version: int) -> None:
-        """Take in a whole list, as of `version`. A version that is lower than before means a restored server."""
+        """Apply a complete list of `version`. A lower version than before means that the server was restored from a
+        backup.
+        """
         restored = version < self.version
         self._deleted = {} if restored else {key: at for key, at in self._deleted.items() if at > version}
         listed = {key: entry for key, entry in entries.items() if key not in self._deleted}
@@ -204,16 +210,16 @@ class Part(Generic[T]):
         self._store._tell_listed()
 
     def succeed(self) -> None:
-        """The server has answered."""
+        """Record a successful request: reset the failures."""
         self.failures, self.trouble = 0, ""
 
     def fail(self, why: str) -> None:
-        """The server could not be asked, or refused."""
+        """Record a failed request with its reason."""
         self.failures += 1
         self.trouble = why
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take in an event of a watch that delivers all events of the collection in the server's order."""
+        """Apply an event of a watch that delivers all events of the collection in the server's order."""
         item = event["object"]
         self.succeed()
         self.version = version_of(item)
@@ -223,7 +229,7 @@ class Part(Generic[T]):
         self._store._tell([self._store._put(entry.key, None if event["type"] == "DELETED" else entry)])
 
     def merge(self, event: Mapping[str, Any]) -> None:
-        """Take in an event that is in the server's order among those of its object alone; old ones are ignored."""
+        """Apply an event that is in order only among the events of its object; outdated ones are ignored."""
         entry = self.resource.entry(event["object"])
         if entry.version <= self.version_of(entry.key):
             return

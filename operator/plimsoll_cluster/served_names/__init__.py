@@ -1,1 +1,1 @@
-"""Which namespace may have which served name: policy, rules, record, options."""
+"""Which namespaces may use which served names: policy, rules, record, options."""

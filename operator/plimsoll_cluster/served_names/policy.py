@@ -1,7 +1,7 @@
-"""Which namespace may have which served name: the rules, and the record of names that have served.
+"""Decides which namespace may use a served name, from the rules and the record of names that have served traffic.
 
-Operator and gateways decide with `NamePolicy` alone, so that they agree. It reads no clock: what the record says holds
-until the operator removes it.
+Operator and gateways decide with `NamePolicy` alone, so that they agree. It reads no clock: an entry of the record is
+valid until the operator removes it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from plimsoll_cluster.served_names.rules import NO_RULES, NameRules, Reserved
 
 
 class NamePolicy:
-    """The rules, and the record as it is stored now. A rule wins over the record."""
+    """The rules, and the stored record. A rule takes precedence over the record."""
 
     def __init__(self, rules: NameRules = NO_RULES, record: Record = EMPTY) -> None:
         self.rules = rules
         self.record = record
 
     def refusal(self, name: str, namespace: str) -> Reserved | Kept | None:
-        """Why objects of a namespace cannot have a name; None if the oldest of them may."""
+        """Return why objects of a namespace may not use a name; None if the oldest of them may."""
         if (reserved := self.rules.refusal(name, namespace)) is not None:
             return reserved
         kept = self.record.get(name)
@@ -27,10 +27,10 @@ class NamePolicy:
         return kept
 
     def with_record(self, record: Record) -> tuple[NamePolicy, set[str]]:
-        """The policy by another record, and the names about which the two differ."""
+        """Return the policy with another record, and the names for which the two records differ."""
         names = self.record.keys() | record.keys()
         return NamePolicy(self.rules, record), {name for name in names if self.record.get(name) != record.get(name)}
 
 
 FREE = NamePolicy()
-"""Without rules and record: whoever claims a name first has it."""
+"""No rules and no record: the oldest claim has a name."""

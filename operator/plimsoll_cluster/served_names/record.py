@@ -1,4 +1,4 @@
-"""The record of served names that have served traffic, and its form in a ConfigMap."""
+"""The record of served names that have served traffic, and its format in a ConfigMap."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Why a claim is refused: the name has served traffic in another namespace.
+    """The reason why a claim is refused: the name has served traffic in another namespace.
 
-    `until` is when the operator gives the name up; None while an object of `namespace` claims it.
+    `until`: when the operator releases the name; None while an object of `namespace` claims it.
     """
 
     namespace: str
@@ -25,14 +25,14 @@ class Kept:
 
 
 Record = Mapping[str, Kept]
-"""By served name."""
+"""`Kept` by served name."""
 EMPTY: Record = {}
 
 
 def parse_record(data: Mapping[str, str]) -> dict[str, Kept]:
-    """Read the data of the ConfigMap: by namespace, lines of a name, and a time if no object claims it any more.
+    """Parse the ConfigMap's data: by namespace, lines of a name and, if no object claims it, the time of its release.
 
-    Lines that cannot be read are skipped; the operator removes them. A name in two namespaces belongs to the first.
+    Unreadable lines are skipped; the operator removes them. A name listed under two namespaces belongs to the first.
     """
     record: dict[str, Kept] = {}
     for namespace in sorted(data):
@@ -44,7 +44,7 @@ def parse_record(data: Mapping[str, str]) -> dict[str, Kept]:
 
 
 def format_record(record: Record) -> dict[str, str]:
-    """The data of the ConfigMap."""
+    """Return the record as the ConfigMap's data."""
     lines: dict[str, list[str]] = {}
     for name, kept in sorted(record.items()):
         lines.setdefault(kept.namespace, []).append(format_line(name, kept))
@@ -52,12 +52,12 @@ def format_record(record: Record) -> dict[str, str]:
 
 
 def format_line(name: str, kept: Kept) -> str:
-    """One name in the data of the ConfigMap."""
+    """Return the line of one name in the ConfigMap's data."""
     return f"{name}\n" if kept.until is None else f"{name} {kept.until.strftime(TIME_FORMAT)}\n"
 
 
 def _time(text: str) -> datetime | None:
-    """One that cannot be read counts as none: the name stays kept, and the operator writes another time."""
+    """Parse a time. An unreadable one counts as None: the name stays reserved, and the operator writes a new time."""
     try:
         return datetime.strptime(text.strip(), TIME_FORMAT).replace(tzinfo=UTC)
     except ValueError:
@@ -65,7 +65,7 @@ def _time(text: str) -> datetime | None:
 
 
 def record_store(key: ObjectKey) -> Store[Mapping[str, str]]:
-    """A store of the data of the one ConfigMap that is the record."""
+    """Return a store of the data of the ConfigMap that holds the record."""
     return Store(Resource("ConfigMap", "/api/v1", "configmaps", _read_data, name=key.name), [key.namespace])
 
 

@@ -1,4 +1,4 @@
-"""Which namespaces may have which served names: the rules of an installation."""
+"""The name rules of an installation: which namespaces may use which served names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Reserves names for namespaces. Each of both is exact, or a prefix that ends in `*`; no namespace means none."""
+    """Reserves names for namespaces. Both are exact or prefixes that end in `*`; without namespaces, no namespace may
+    use the names.
+    """
 
     names: tuple[str, ...]
     namespaces: tuple[str, ...]
@@ -16,15 +18,18 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Why a claim is refused: the pattern of a rule reserves the name for other namespaces."""
+    """The reason why a claim is refused: the pattern of a rule reserves the name for other namespaces."""
 
     pattern: str
     namespaces: tuple[str, ...]
 
 
 class NameRules:
-    """The rules of an installation. Of several patterns that match a name, the most specific decides: an exact name,
-    then the longest prefix. Rules with the same pattern add up."""
+    """The rules of an installation.
+
+    If several patterns match a name, the most specific applies: an exact name, then the longest prefix. Rules with the
+    same pattern are merged.
+    """
 
     def __init__(self, rules: Iterable[Rule] = ()) -> None:
         self._reserved: dict[str, tuple[str, ...]] = {}
@@ -36,7 +41,7 @@ class NameRules:
         self._lengths = sorted(lengths, reverse=True)
 
     def refusal(self, name: str, namespace: str) -> Reserved | None:
-        """Why a namespace may not claim a name; None if it may."""
+        """Return why a namespace may not claim a name; None if it may."""
         pattern = self._deciding(name)
         if pattern is None or any(_matches(one, namespace) for one in self._reserved[pattern]):
             return None

@@ -117,9 +117,9 @@ def test_options() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("chat", "'chat' has no =: write NAMES=NAMESPACES"),
+        ("chat", "'chat' has no =; write NAMES=NAMESPACES"),
         ("=team-a", "'' is not a served name"),
-        ("a b=team-a", "'a b' is not a served name, nor a prefix of one that ends in *"),
+        ("a b=team-a", "'a b' is not a served name and not a prefix of one that ends in *"),
         ("a*b=team-a", r"'a\*b' is not a served name"),
         ("a,,b=team-a", "'' is not a served name"),
         ("a=Team", "'Team' is not a namespace"),
@@ -133,5 +133,5 @@ def test_a_rule_that_makes_no_sense(text: str, message: str) -> None:
 
 
 def test_a_record_without_a_namespace() -> None:
-    with pytest.raises(argparse.ArgumentError, match="'names' is not NAMESPACE/NAME of a ConfigMap"):
+    with pytest.raises(argparse.ArgumentError, match="'names' is not the NAMESPACE/NAME of a ConfigMap"):
         parsed("--name-record=names")

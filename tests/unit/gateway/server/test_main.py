@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         (["--table", "x", "--namespace", "a"], "--table replaces the cluster"),
         (["--namespace", "a", "--all-namespaces"], "contradict each other"),
         (["--table", "x", "--name-rule", "a=b"], "--table names one owner of each name"),
-        (["--all-namespaces", "--name-rule", "a"], "argument --name-rule: 'a' has no =: write NAMES=NAMESPACES"),
+        (["--all-namespaces", "--name-rule", "a"], "argument --name-rule: 'a' has no =; write NAMES=NAMESPACES"),
         ([], "say which models"),
         (["--all-namespaces", "--port", "70000"], "argument --port: '70000' is not a whole number from 0 to 65535"),
         (["--all-namespaces", "--drain-seconds", "-1"], "'-1' is not a number of seconds from 0"),
